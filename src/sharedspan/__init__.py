@@ -1,0 +1,51 @@
+"""Regression over many related tasks that share a low-dimensional span.
+
+    y_t = intercept_t + X_t v_t + noise,   v_t = B w_t,   t = 1..T,   B is d x k and shared
+
+Names are imported when they are first used, so importing the package is light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "PerTaskRegressor": "sharedspan.estimators.baselines",
+    "PooledRegressor": "sharedspan.estimators.baselines",
+    "SOLVERS": "sharedspan.solvers",
+    "SharedSpanRegressor": "sharedspan.estimators.shared_span",
+    "error_floor": "sharedspan.inference",
+    "factor_distance": "sharedspan.subspace",
+    "parameter_error": "sharedspan.inference",
+    "principal_angles": "sharedspan.subspace",
+    "simulate": "sharedspan.data.synthetic",
+    "subspace_distance": "sharedspan.subspace",
+    "task_scorer": "sharedspan.estimators.scoring",
+}
+
+__all__ = ["__version__", "datasets", *_HOMES]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from sharedspan.data import datasets
+    from sharedspan.data.synthetic import simulate
+    from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
+    from sharedspan.estimators.scoring import task_scorer
+    from sharedspan.estimators.shared_span import SharedSpanRegressor
+    from sharedspan.inference import error_floor, parameter_error
+    from sharedspan.solvers import SOLVERS
+    from sharedspan.subspace import factor_distance, principal_angles, subspace_distance
+
+
+def __getattr__(name: str) -> Any:
+    if name == "datasets":
+        return importlib.import_module("sharedspan.data.datasets")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'sharedspan' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

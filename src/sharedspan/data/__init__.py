@@ -1,0 +1,1 @@
+"""The door for users' rows, and what is kept of them."""

@@ -1,0 +1,72 @@
+"""The canonical problem: isotropic features, equal sizes, one noise level.
+
+Two changes of variable bring any table there without touching the rank:
+
+    left    V' = P^+ V     pooled within-task whitening, P = S^(-1/2) on the span of the features
+    right   v'_t = r_t v_t  with r_t = sqrt(n_t / (nbar sigma_t^2))
+
+Solvers see only (V', R'); this file holds the way there and the way back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sharedspan.data.statistics import Statistics, Units
+
+# A direction of the standardised features with less than this share of the largest variance
+# counts as absent: its coefficient would be rounding noise, so it is zero (a pseudo-inverse).
+COLLINEAR = 1e-10
+
+# A feature whose spread within tasks is below this many rounding errors of its level is constant.
+CONSTANT = 64 * np.finfo(float).eps
+
+
+def whitening(statistics: Statistics, whiten: bool) -> np.ndarray | None:
+    """P (d, d') with P'SP = I, S the pooled within-task covariance; None where P is the identity.
+
+    Features are standardised first, so the threshold ``COLLINEAR`` does not depend on units.
+    """
+    if not whiten:
+        return None
+    S = statistics.pooled_gram() / statistics.n.sum()
+    level = statistics.second_moment() / statistics.n.sum()
+    deviation = np.sqrt(np.diag(S))
+    varies = deviation > CONSTANT * np.sqrt(level)
+    inverse = np.zeros_like(deviation)
+    inverse[varies] = 1 / deviation[varies]
+    variance, U = np.linalg.eigh(inverse[:, None] * S * inverse)
+    kept = variance > COLLINEAR * max(variance[-1], 0.0)
+    # An empty span keeps one null direction: its coefficients stay zero.
+    if not kept.any():
+        return np.zeros((len(S), 1))
+    return inverse[:, None] * (U[:, kept] / np.sqrt(variance[kept]))
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """The map from canonical factors back to the user's units."""
+
+    units: Units
+    P: np.ndarray | None  # (d, d')
+
+    def widen(self, B: np.ndarray) -> np.ndarray:
+        """Canonical rows (d', .) to rows in the units of the statistics, (d, .)."""
+        return B if self.P is None else self.P @ B
+
+    def to_user(self, B: np.ndarray) -> np.ndarray:
+        """Canonical rows (d', .) to rows in the user's units, (d, .)."""
+        return self.units.scale[:, None] * self.widen(B) / self.units.y_scale
+
+    def intercept_to_user(self, intercept: np.ndarray, V: np.ndarray) -> np.ndarray:
+        """Intercepts (T,) of the statistics' units; V (d, T) are the user's coefficients."""
+        return intercept / self.units.y_scale - self.units.origin @ V
+
+
+def task_scale(n: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+    """r_t = sqrt(n_t / (nbar sigma_t^2)), (T,); ``noise`` holds the variances, up to a factor."""
+    filled = n > 0
+    variance = np.ones_like(n) if noise is None else noise / np.exp(np.log(noise).mean())
+    return np.sqrt(np.where(filled, n, 1.0) / (n[filled].mean() * variance))

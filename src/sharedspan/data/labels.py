@@ -1,0 +1,128 @@
+"""Task labels: any hashable values, in any order, to codes 0..T-1 and back."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable], np.ndarray]:
+    """Labels of runs of equal neighbours, and the row where each run starts.
+
+    Rows of one task usually lie together, so later steps look at runs, not at rows.
+
+    Parameters
+    ----------
+    task : array-like of shape (rows,)
+        Labels of any hashable kind.
+    n_rows : int
+        Rows of X; a different number of labels is an error.
+    name : str
+        What to call the labels in error messages.
+
+    Returns
+    -------
+    heads : list of hashable
+        The label of each run.
+    starts : ndarray of shape (runs,)
+        First row of each run.
+    """
+    labels = _as_vector(task, name)
+    if len(labels) != n_rows:
+        raise ValueError(
+            f"{name} has {len(labels)} labels but X has {n_rows} rows: give one label per row."
+        )
+    if labels.dtype.kind == "O":
+        starts = _object_run_starts(labels, name)
+    else:
+        change = labels[1:] != labels[:-1]
+        starts = np.concatenate([[0], np.flatnonzero(change) + 1]).astype(np.int64)
+    heads = labels[starts].tolist() if labels.dtype.kind not in "Mm" else list(labels[starts])
+    for head, start in zip(heads, starts, strict=True):
+        if _is_missing(head):
+            raise ValueError(
+                f"{name} is missing in row {start} (it is {head!r}): "
+                "give every row a label or drop such rows."
+            )
+    return heads, starts
+
+
+def _object_run_starts(labels: np.ndarray, name: str) -> np.ndarray:
+    """Runs by identity or equality; labels of mixed kinds may not support array comparison."""
+    starts, previous = [0], labels[0]
+    for row, label in enumerate(labels):
+        if not isinstance(label, Hashable):
+            raise TypeError(
+                f"{name} in row {row} is {label!r}, a {type(label).__name__}, which cannot be "
+                "hashed: use numbers, strings, dates or tuples of them as labels."
+            )
+        if row and label is not previous and label != previous:
+            starts.append(row)
+        previous = label
+    return np.asarray(starts, dtype=np.int64)
+
+
+def _as_vector(task: Any, name: str) -> np.ndarray:
+    """One label per row; tuples stay labels and do not become columns."""
+    if hasattr(task, "to_numpy"):
+        labels = np.asarray(task.to_numpy())
+    elif isinstance(task, np.ndarray):
+        labels = task
+    else:
+        values = list(task)
+        kinds = {type(value) for value in values}
+        if len(kinds) == 1 and issubclass(next(iter(kinds)), (str, int, float, np.generic)):
+            labels = np.asarray(values)
+        else:
+            labels = np.empty(len(values), dtype=object)
+            labels[:] = values
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(
+            f"{name} has shape {labels.shape}: expected one label per row, in one dimension."
+        )
+    return labels
+
+
+def _is_missing(label: Any) -> bool:
+    """None, NaN, NaT and pandas' NA: none of them can be compared with itself for sure."""
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(label, (np.datetime64, np.timedelta64)):
+        return bool(np.isnat(label))
+    return isinstance(label, numbers.Real) and label != label
+
+
+def canonical_order(labels: Sequence[Hashable]) -> list[Hashable]:
+    """Distinct labels: numbers sorted, then strings sorted, then others by first appearance."""
+    distinct = list(dict.fromkeys(labels))
+
+    def key(label: Hashable) -> tuple[int, Any]:
+        if isinstance(label, (numbers.Real, np.bool_)):
+            return 0, label
+        if isinstance(label, str):
+            return 1, label
+        return 2, 0  # sorting is stable: first appearance
+
+    return sorted(distinct, key=key)
+
+
+def label_array(labels: Sequence[Hashable]) -> np.ndarray:
+    """Labels as an array: of numbers or strings where all are, otherwise of objects."""
+    kinds = {type(label) for label in labels}
+    if kinds and (kinds <= {int, float} or kinds <= {str} or kinds <= {bool}):
+        array = np.asarray(labels)
+        if array.tolist() == list(labels):  # large integers next to floats would be rounded
+            return array
+    array = np.empty(len(labels), dtype=object)
+    array[:] = labels
+    return array
+
+
+def spread(values: np.ndarray, starts: np.ndarray, n_rows: int) -> np.ndarray:
+    """Repeat one value per run over its rows."""
+    return np.repeat(values, np.diff(np.append(starts, n_rows)))

@@ -1,0 +1,152 @@
+"""Simulated tasks with a known answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Rows of simulated tasks and the truth behind them; see ``simulate``."""
+
+    X: np.ndarray  # (rows, d)
+    y: np.ndarray  # (rows,)
+    task: np.ndarray  # (rows,) labels 0..T-1, task by task
+    coef: np.ndarray  # (T, d)
+    representation: np.ndarray  # (d, k), orthonormal columns
+    task_weights: np.ndarray  # (k, T)
+    intercept: np.ndarray  # (T,)
+    noise: np.ndarray  # (T,) standard deviations
+    n_samples: np.ndarray  # (T,)
+    singular_values: np.ndarray  # (k,) of representation @ task_weights
+    covariance: np.ndarray  # (d, d) of the features
+    mean_slope: np.ndarray  # (d,) shared by all tasks, zero unless asked for
+    is_outlier: np.ndarray  # (T,) tasks off the span
+
+
+def simulate(
+    *,
+    n_tasks: int = 100,
+    n_features: int = 50,
+    rank: int = 3,
+    n_samples: Any = 100,
+    noise: Any = 0.5,
+    condition_number: float = 1.0,
+    signal: float = 1.0,
+    feature_condition: float = 1.0,
+    degrees_of_freedom: float | None = None,
+    intercept: float = 0.0,
+    mean_slope: float = 0.0,
+    outliers: float = 0.0,
+    outlier_norm: float = 3.0,
+    random_state: Any = None,
+) -> Simulation:
+    """Draw tasks whose coefficients share a span: y = intercept_t + x'v_t + noise, v_t = B w_t.
+
+    Parameters
+    ----------
+    n_tasks, n_features, rank : int
+        T, d and k.
+    n_samples : int or array-like of shape (T,)
+        Rows per task.
+    noise : float or array-like of shape (T,)
+        Standard deviation of the noise.
+    condition_number : float
+        s_1 / s_k of V = BW; singular values fall geometrically.
+    signal : float
+        Root mean square of |v_t|.
+    feature_condition : float
+        Condition number of the feature covariance, whose eigenvalues fall geometrically around a
+        mean of 1 in a random basis.
+    degrees_of_freedom : float, optional
+        Rows follow a multivariate t of so many degrees of freedom (above 2), scaled to the same
+        covariance: heavy tails. None means Gaussian rows.
+    intercept : float
+        Standard deviation of the task intercepts.
+    mean_slope : float
+        Norm of a slope vector that is added to every task, off the span.
+    outliers : float
+        Share of tasks whose coefficients are replaced by a random vector off the span.
+    outlier_norm : float
+        Norm of those vectors.
+    random_state : int, numpy.random.Generator or None
+
+    Returns
+    -------
+    Simulation
+        With X, y, task, coef, representation, task_weights and more of the truth.
+    """
+    T, d, k = n_tasks, n_features, rank
+    _check_simulation(T, d, k, condition_number, feature_condition, degrees_of_freedom, outliers)
+    rng = np.random.default_rng(random_state)
+    sizes = _per_task(n_samples, T, "n_samples").astype(int)
+    deviations = _per_task(noise, T, "noise").astype(float)
+    if (sizes < 1).any():
+        raise ValueError("n_samples must be at least 1 for every task.")
+    if (deviations < 0).any():
+        raise ValueError("noise is a standard deviation: it must be zero or more for every task.")
+
+    B = _orthonormal(d, k, rng)
+    s = np.geomspace(1.0, 1.0 / condition_number, k)
+    s *= signal * np.sqrt(T / np.sum(s**2))
+    W = s[:, None] * _orthonormal(T, k, rng).T
+    coef = (B @ W).T
+    slope = mean_slope * _unit(rng.standard_normal(d))
+    coef = coef + slope
+    is_outlier = np.zeros(T, dtype=bool)
+    is_outlier[rng.permutation(T)[: round(outliers * T)]] = True
+    for t in np.flatnonzero(is_outlier):
+        direction = rng.standard_normal(d)
+        coef[t] = outlier_norm * _unit(direction - B @ (B.T @ direction))
+    level = intercept * rng.standard_normal(T)
+
+    task = np.repeat(np.arange(T), sizes)
+    X = rng.standard_normal((len(task), d))
+    covariance = np.eye(d)
+    if feature_condition > 1:
+        basis = _orthonormal(d, d, rng)
+        spectrum = np.geomspace(1.0, 1.0 / feature_condition, d)
+        spectrum *= d / spectrum.sum()
+        covariance = basis * spectrum @ basis.T
+        X = X @ (basis * np.sqrt(spectrum) @ basis.T)
+    if degrees_of_freedom is not None:
+        shrink = (degrees_of_freedom - 2) / rng.chisquare(degrees_of_freedom, len(task))
+        X *= np.sqrt(shrink)[:, None]
+    error = rng.standard_normal(len(task))
+    y = level[task] + np.einsum("ij,ij->i", X, coef[task]) + deviations[task] * error
+    return Simulation(
+        X, y, task, coef, B, W, level, deviations, sizes, s, covariance, slope, is_outlier
+    )
+
+
+def _check_simulation(
+    T: int, d: int, k: int, kappa: float, features: float, tail: float | None, outliers: float
+) -> None:
+    if not 1 <= k <= min(d, T):
+        raise ValueError(f"rank={k} must lie between 1 and min(n_features={d}, n_tasks={T}).")
+    if kappa < 1 or features < 1:
+        raise ValueError("condition_number and feature_condition must be at least 1.")
+    if tail is not None and tail <= 2:
+        raise ValueError(f"degrees_of_freedom={tail} must be above 2 for a finite covariance.")
+    if not 0 <= outliers <= 1:
+        raise ValueError(f"outliers={outliers} is a share of the tasks: between 0 and 1.")
+
+
+def _per_task(value: Any, T: int, name: str) -> np.ndarray:
+    values = np.asarray(value)
+    if values.shape not in ((), (T,)):
+        raise ValueError(f"{name} has shape {values.shape}: give one number or {T}, one per task.")
+    return np.broadcast_to(values, (T,)).copy()
+
+
+def _orthonormal(rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
+    Q, _ = np.linalg.qr(rng.standard_normal((rows, columns)))
+    return Q
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    norm = np.linalg.norm(vector)
+    return vector / norm if norm > 0 else vector

@@ -1,0 +1,1 @@
+"""Thin doors: one file per statistic, all with the scikit-learn contract."""

@@ -1,0 +1,253 @@
+"""The paper's model: coefficients of all tasks in one span, fitted by likelihood."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from sharedspan.data.canonical import Canonical
+from sharedspan.data.statistics import Statistics
+from sharedspan.data.tasks import Tasks
+from sharedspan.estimators.base import (
+    TaskRegressor,
+    as_generator,
+    at_least,
+    canonical_statistics,
+    one_of,
+)
+from sharedspan.inference import residual_degrees, shrunken_noise
+from sharedspan.objective import Objective, build_objective
+from sharedspan.selection import RankPath, choose_rank
+from sharedspan.solvers import SOLVERS
+from sharedspan.solvers.loop import SolverResult, run
+from sharedspan.subspace import ordered_factors
+
+NOISE_ROUNDS = 3  # fits with per-task noise after the first one
+LOOP_OPTIONS = ("callback",)  # entries of solver_options that the loop takes
+
+
+class SharedSpanRegressor(TaskRegressor):
+    """Linear regressions of many tasks whose coefficient vectors lie in one k-dimensional span.
+
+    y_t = intercept_t + X_t v_t + noise,  v_t = B w_t, with B (d x k) shared by all tasks. B and
+    all w_t minimise the sum of squares together, by the paper's two-phase gradient descent or
+    another solver with the same minimiser.
+
+    Parameters
+    ----------
+    rank : int or "auto", default="auto"
+        k. "auto" takes the smallest rank whose cross-validated loss is within one (paired)
+        standard error of the best.
+    solver : str, default="tpgd"
+        A name of ``sharedspan.SOLVERS``.
+    solver_options : dict, optional
+        Options of the solver (for TPGD: ``steps``, ``singular_values``, ``init_scale``), and
+        ``callback``, called after each iteration with a dict; a true return value ends the fit.
+    fit_intercept : bool, default=True
+        Whether each task has its own intercept.
+    whiten : bool, default=True
+        Whether to whiten the features by their pooled within-task covariance first. This changes
+        the path of the solver, not its goal, and it is what makes few iterations enough.
+        Directions with less than 1e-10 of the largest variance (after standardising) get
+        coefficient zero.
+    noise : {"shared", "per_task"}, default="shared"
+        "per_task" estimates each task's noise level, shrunk towards a common one, and weights the
+        tasks by it.
+    unseen : {"error", "mean"}, default="error"
+        What to predict for a task that was not fitted.
+    task_column : str or int, optional
+        The column of X that holds the task labels.
+    max_iter : int, default=20000
+    tol : float, default=1e-7
+        The fit ends when the gradient along the rank-k matrices is at most tol |V|; with 0 it
+        makes exactly ``max_iter`` iterations.
+    random_state : int, Generator, RandomState or None
+        For the random start and the folds.
+    backend : {"auto", "numpy"}, default="auto"
+    dtype : {"float64", "float32"}, default="float64"
+        How the statistics are stored during the iterations; sums are always in double precision.
+    engine : {"local"}, default="local"
+    verbose : int, default=0
+        1 shows progress.
+
+    Attributes
+    ----------
+    tasks_ : ndarray of shape (T,)
+        Labels: numbers sorted, strings sorted, others by first appearance.
+    coef_ : ndarray of shape (T, d)
+    intercept_ : ndarray of shape (T,)
+    representation_ : ndarray of shape (d, k)
+        Orthonormal basis of the span, by singular value of ``coef_``, largest loading positive.
+    task_weights_ : ndarray of shape (k, T)
+        ``coef_ = (representation_ @ task_weights_).T``.
+    rank_ : int
+    rank_path_ : RankPath
+        Losses along the ranks, with ``rank="auto"``; None where there was nothing to choose.
+    noise_variance_ : ndarray of shape (T,)
+    n_iter_ : int
+    converged_ : bool
+    message_ : str
+        Why the solver ended.
+    trace_ : dict of ndarray
+        ``iteration``, ``loss`` (mean squared residual, weighted where noise is per task),
+        ``gradient`` (NaN where not looked at), ``phase``, ``seconds``.
+    coef_names_ : ndarray of shape (d,)
+    n_features_in_, feature_names_in_
+        Of X as passed, task column included.
+
+    References
+    ----------
+    Ding, Du and Fang (2026), "Near-optimal and efficient first-order algorithm for multi-task
+    learning with shared linear representation".
+
+    Examples
+    --------
+    >>> import sharedspan as ss
+    >>> sim = ss.simulate(n_tasks=40, n_features=20, rank=2, n_samples=30, random_state=0)
+    >>> model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(sim.X, sim.y, task=sim.task)
+    >>> model.coef_.shape
+    (40, 20)
+    """
+
+    def __init__(
+        self,
+        rank: Any = "auto",
+        solver: str = "tpgd",
+        solver_options: dict[str, Any] | None = None,
+        fit_intercept: bool = True,
+        whiten: bool = True,
+        noise: str = "shared",
+        unseen: str = "error",
+        task_column: Any = None,
+        max_iter: int = 20_000,
+        tol: float = 1e-7,
+        random_state: Any = None,
+        backend: str = "auto",
+        dtype: str = "float64",
+        engine: str = "local",
+        verbose: int = 0,
+    ) -> None:
+        self.rank = rank
+        self.solver = solver
+        self.solver_options = solver_options
+        self.fit_intercept = fit_intercept
+        self.whiten = whiten
+        self.noise = noise
+        self.unseen = unseen
+        self.task_column = task_column
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.backend = backend
+        self.dtype = dtype
+        self.engine = engine
+        self.verbose = verbose
+
+    def _fit_tasks(self, tasks: Tasks) -> None:
+        rng = as_generator(self.random_state)
+        statistics, canonical = canonical_statistics(tasks, self.fit_intercept, self.whiten)
+        noise, path = None, None
+        largest = min(tasks.n_features, tasks.n_tasks, statistics.n_features)
+        for round_ in range(1 + NOISE_ROUNDS * (self.noise == "per_task")):
+            rank = self.rank
+            if rank == "auto":
+                # Weights change what the folds say, so the rank is chosen again once they are known.
+                if round_ < 2 and largest > 1:
+                    path = choose_rank(tasks, statistics, canonical, noise, rng, largest)
+                rank = 1 if path is None else path.rank
+            objective = build_objective(statistics, noise, self.dtype)
+            result = self._solve(objective, min(rank, largest), rng)
+            variance = self._noise_variance(objective, result, min(rank, largest))
+            if self.noise == "per_task" and variance.all():
+                noise = variance
+        self._store(statistics, canonical, objective, result, variance, rank, path)
+        if self.tol > 0 and not result.converged:
+            warnings.warn(
+                f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
+                "kept. Raise max_iter, or lower the rank: directions that are hardly there take "
+                "long to settle.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _solve(self, objective: Objective, k: int, rng: np.random.Generator) -> SolverResult:
+        options = dict(self.solver_options or {})
+        loop_options = {name: options.pop(name) for name in LOOP_OPTIONS if name in options}
+        budget = {"max_iter": self.max_iter, "tol": self.tol}
+        try:
+            solver = SOLVERS[self.solver](objective, k, rng, **budget, **options)
+        except TypeError as error:
+            raise TypeError(f"solver_options={self.solver_options!r}: {error}") from error
+        return run(solver, objective, **budget, **loop_options, verbose=self.verbose)  # type: ignore[arg-type]
+
+    def _noise_variance(self, objective: Objective, result: SolverResult, k: int) -> np.ndarray:
+        """Noise variance of each task (T,) in the units of the statistics."""
+        rss = objective.squares(result.B, result.W)
+        if self.noise == "per_task":
+            degrees = np.maximum(objective.n - k - self.fit_intercept, 0.0)
+            return shrunken_noise(rss, degrees)
+        degrees = residual_degrees(objective.n, objective.n_features, k, self.fit_intercept)
+        return np.full(objective.n_tasks, rss.sum() / degrees)
+
+    def _store(
+        self,
+        statistics: Statistics,
+        canonical: Canonical,
+        objective: Objective,
+        result: SolverResult,
+        variance: np.ndarray,
+        rank: int,
+        path: RankPath | None,
+    ) -> None:
+        """Everything back to the user's units."""
+        W = result.W / objective.response
+        B = canonical.to_user(result.B)
+        if rank > B.shape[1]:  # fewer independent features than the rank asked for
+            B = np.column_stack([B, np.eye(len(B))])[:, : max(rank, B.shape[1])]
+            W = np.vstack([W, np.zeros((rank - len(W), W.shape[1]))])
+        self.representation_, self.task_weights_ = ordered_factors(B, W)
+        V = self.representation_ @ self.task_weights_
+        inner = statistics.intercepts(result.B @ W[: result.B.shape[1]])
+        self.coef_ = np.ascontiguousarray(V.T)
+        self.intercept_ = canonical.intercept_to_user(inner, V)
+        self.rank_, self.rank_path_ = int(rank), path
+        self.noise_variance_ = variance / canonical.units.y_scale**2
+        self.n_iter_, self.converged_, self.message_ = (
+            result.n_iter,
+            result.converged,
+            result.message,
+        )
+        # The loss sums over tasks half of each one's mean square, relative to nbar.
+        scale = 2 / objective.n_tasks / canonical.units.y_scale**2
+        self.trace_ = {**result.trace, "loss": result.trace["loss"] * scale}
+
+    def _validate_parameters(self) -> None:
+        super()._validate_parameters()
+        if self.solver not in SOLVERS:
+            raise ValueError(
+                f"solver={self.solver!r} is unknown: use one of {', '.join(map(repr, SOLVERS))}."
+            )
+        if self.solver_options is not None and not isinstance(self.solver_options, dict):
+            raise TypeError(f"solver_options={self.solver_options!r} must be a dict or None.")
+        one_of("noise", self.noise, ("shared", "per_task"))
+        one_of("backend", self.backend, ("auto", "numpy"))
+        one_of("dtype", self.dtype, ("float64", "float32"))
+        one_of("engine", self.engine, ("local",))
+        at_least("max_iter", self.max_iter, 1, numbers.Integral)
+        at_least("tol", self.tol, 0.0)
+        if isinstance(self.rank, str):
+            one_of("rank", self.rank, ("auto",))
+        else:
+            at_least("rank", self.rank, 1, numbers.Integral)
+
+    def _validate_tasks(self, tasks: Tasks) -> None:
+        largest = min(tasks.n_features, tasks.n_tasks)
+        if self.rank != "auto" and self.rank > largest:
+            raise ValueError(
+                f"rank={self.rank} is larger than min({tasks.n_features} features, "
+                f"{tasks.n_tasks} tasks) = {largest}: give a rank from 1 to {largest}, or 'auto'."
+            )

@@ -1,0 +1,1 @@
+"""The hot pass over the statistics, one file per kind of hardware."""

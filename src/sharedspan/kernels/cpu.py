@@ -1,0 +1,278 @@
+"""Compiled loops over tasks for the CPU.
+
+A symmetric d x d Gram is stored *packed*: the rows of its upper triangle one after the other,
+d (d + 1) / 2 numbers. Each is read once and used twice, so the pass moves half the bytes.
+
+Every kernel handles the tasks ``first <= t < last`` and releases the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Sums may be reordered (so that they vectorise), but NaN and infinity keep their meaning.
+_REORDER = {"reassoc", "contract", "nsz"}
+
+# The anchor solves G + ANCHOR_RIDGE * mean(diag G) I: any reference near least squares will do,
+# and this one exists for every G.
+ANCHOR_RIDGE = 1e-10
+
+
+def kernel(function: F) -> F:
+    """Compile without the interpreter lock; keep the machine code on disk where that is allowed."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": _REORDER, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # no writable place for the cache
+        return numba.njit(**options)(function)  # type: ignore[no-any-return]
+
+
+def packed_size(d: int) -> int:
+    """Numbers in the upper triangle of a d x d matrix."""
+    return d * (d + 1) // 2
+
+
+@kernel
+def pack(G, out):  # type: ignore[no-untyped-def]
+    """Write the upper triangle of G (d, d) to out (d (d + 1) / 2,)."""
+    position = 0
+    for i in range(G.shape[0]):
+        for j in range(i, G.shape[0]):
+            out[position] = G[i, j]
+            position += 1
+
+
+@kernel
+def unpack(packed, G):  # type: ignore[no-untyped-def]
+    """Write the symmetric matrix of a packed triangle to G (d, d)."""
+    position = 0
+    for i in range(G.shape[0]):
+        for j in range(i, G.shape[0]):
+            G[i, j] = packed[position]
+            G[j, i] = packed[position]
+            position += 1
+
+
+@kernel
+def gram_residuals(packed, anchor, g, q, response, weight, V, loss, first, last):  # type: ignore[no-untyped-def]
+    """R_t = weight_t [G_t (v_t - r_t a_t) - r_t g_t], written over v_t; r is ``response``.
+
+    The loss of task t is weight_t / 2 [r^2 q - 2 u'(r g) + u'G u] with u = v_t - r_t a_t.
+    """
+    d = V.shape[1]
+    u = np.empty(d)
+    Gu = np.empty(d)
+    for t in range(first, last):
+        r = response[t]
+        for i in range(d):
+            u[i] = V[t, i] - r * anchor[t, i]
+            Gu[i] = 0.0
+        triangle = packed[t]
+        start = 0
+        for i in range(d):
+            u_i = u[i]
+            total = triangle[start] * u_i
+            for j in range(1, d - i):
+                entry = triangle[start + j]
+                total += entry * u[i + j]
+                Gu[i + j] += entry * u_i
+            Gu[i] += total
+            start += d - i
+        quadratic = r * r * q[t]
+        for i in range(d):
+            rg = r * g[t, i]
+            V[t, i] = weight[t] * (Gu[i] - rg)
+            quadratic += u[i] * (Gu[i] - 2.0 * rg)
+        loss[t] = 0.5 * weight[t] * quadratic
+
+
+@kernel
+def row_residuals(X, y, w, starts, centred, response, weight, V, loss, first, last):  # type: ignore[no-untyped-def]
+    """R_t = weight_t X_t' diag(w) (X_t v_t - r_t y_t - their mean if centred), written over v_t."""
+    d = V.shape[1]
+    R = np.empty(d)
+    for t in range(first, last):
+        begin, end = starts[t], starts[t + 1]
+        e = np.empty(end - begin)
+        mean = 0.0
+        size = 0.0
+        for i in range(begin, end):
+            total = 0.0
+            for j in range(d):
+                total += X[i, j] * V[t, j]
+            e[i - begin] = total - response[t] * y[i]
+            mean += w[i] * e[i - begin]
+            size += w[i]
+        mean = mean / size if centred and size > 0.0 else 0.0
+        R[:] = 0.0
+        squares = 0.0
+        for i in range(begin, end):
+            residual = e[i - begin] - mean
+            weighted = w[i] * residual
+            squares += weighted * residual
+            for j in range(d):
+                R[j] += weighted * X[i, j]
+        for j in range(d):
+            V[t, j] = weight[t] * R[j]
+        loss[t] = 0.5 * weight[t] * squares
+
+
+@kernel
+def gram_normal_matrices(packed, weight, B, out, first, last):  # type: ignore[no-untyped-def]
+    """out_t = weight_t B'G_t B, (k, k) for each task."""
+    d = B.shape[0]
+    G = np.empty((d, d))
+    for t in range(first, last):
+        unpack(packed[t], G)
+        out[t] = weight[t] * np.dot(B.T, np.dot(G, B))
+
+
+@kernel
+def row_normal_matrices(X, w, starts, centred, weight, B, out, first, last):  # type: ignore[no-untyped-def]
+    """out_t = weight_t (X_t B)' diag(w) (X_t B), centred on request, (k, k) for each task."""
+    d, k = B.shape
+    for t in range(first, last):
+        begin, end = starts[t], starts[t + 1]
+        Z = np.zeros((end - begin, k))
+        mean = np.zeros(k)
+        size = 0.0
+        for i in range(begin, end):
+            for j in range(d):
+                for c in range(k):
+                    Z[i - begin, c] += X[i, j] * B[j, c]
+            for c in range(k):
+                mean[c] += w[i] * Z[i - begin, c]
+            size += w[i]
+        if centred and size > 0.0:
+            mean /= size
+        else:
+            mean[:] = 0.0
+        A = np.zeros((k, k))
+        for i in range(begin, end):
+            for a in range(k):
+                for b in range(k):
+                    A[a, b] += w[i] * (Z[i - begin, a] - mean[a]) * (Z[i - begin, b] - mean[b])
+        out[t] = weight[t] * A
+
+
+@kernel
+def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anchor, g, q):  # type: ignore[no-untyped-def]
+    """Add (sign = 1) or take away (sign = -1) segments of rows; X and y are overwritten.
+
+    Segment s holds rows starts[s]..starts[s + 1] of task ids[s]. Within it sums are centred at
+    its own means; two sets of sums with one anchor a then merge by
+
+        G = G_1 + G_2 + f dx dx',   g = g_1 + g_2 + f dx dr,   q = q_1 + q_2 + f dr^2
+
+    with dx, dy the differences of the means, dr = dy - dx'a and f = n_1 n_2 / (n_1 + n_2)
+    (Chan, Golub and LeVeque). The first segment of a task sets its anchor.
+    """
+    d = X.shape[1]
+    for s in range(ids.shape[0]):
+        t = ids[s]
+        rows = X[starts[s] : starts[s + 1]]
+        target = y[starts[s] : starts[s + 1]]
+        weights = w[starts[s] : starts[s + 1]]
+        size = weights.sum()
+        if size == 0.0:
+            continue
+        x_bar = np.zeros(d)
+        y_bar = 0.0
+        if centred:
+            for i in range(rows.shape[0]):
+                for j in range(d):
+                    x_bar[j] += weights[i] * rows[i, j]
+                y_bar += weights[i] * target[i]
+            x_bar /= size
+            y_bar /= size
+        for i in range(rows.shape[0]):
+            root = np.sqrt(weights[i])
+            for j in range(d):
+                rows[i, j] = root * (rows[i, j] - x_bar[j])
+            target[i] = root * (target[i] - y_bar)
+        G = np.dot(rows.T, rows)
+
+        if n[t] == 0.0 and sign > 0.0:
+            diagonal = 0.0
+            for j in range(d):
+                diagonal += G[j, j]
+            if diagonal > 0.0:
+                ridge = G.copy()
+                for j in range(d):
+                    ridge[j, j] += ANCHOR_RIDGE * diagonal / d
+                anchor[t] = np.linalg.solve(ridge, np.dot(rows.T, target))
+        residual = target - np.dot(rows, anchor[t])
+        gradient = np.dot(rows.T, residual)
+        squares = 0.0
+        for i in range(residual.shape[0]):
+            squares += residual[i] * residual[i]
+
+        # Means and factor of the merge; taking away solves the same equations for what is left.
+        before = n[t]
+        after = before + sign * size
+        if after <= 1e-12 * before:
+            after = 0.0
+        other = before if sign > 0.0 else after
+        factor = other * size / (other + size)
+        dr = 0.0
+        dx = np.zeros(d)
+        dy = 0.0
+        if other > 0.0:
+            scale = 1.0 if sign > 0.0 else before / after
+            for j in range(d):
+                dx[j] = scale * (x_bar[j] - mean[t, j])
+                dr -= dx[j] * anchor[t, j]
+            dy = scale * (y_bar - y_mean[t])
+            dr += dy
+        position = 0
+        for i in range(d):
+            for j in range(i, d):
+                packed[t, position] += sign * (G[i, j] + factor * dx[i] * dx[j])
+                position += 1
+            g[t, i] += sign * (gradient[i] + factor * dr * dx[i])
+        q[t] = max(q[t] + sign * (squares + factor * dr * dr), 0.0)
+        share = size / after if after > 0.0 else 0.0
+        if before == 0.0:
+            mean[t] = x_bar
+            y_mean[t] = y_bar
+        elif sign > 0.0:
+            mean[t] += share * dx
+            y_mean[t] += share * dy
+        elif after > 0.0:
+            # With dx = x_bar - mean_left: mean_left = mean - (size / before) dx.
+            mean[t] -= size / before * dx
+            y_mean[t] -= size / before * dy
+        if after == 0.0:  # nothing is left: no rounding residue either
+            packed[t] = 0.0
+            g[t] = 0.0
+            q[t] = 0.0
+        n[t] = after
+
+
+@kernel
+def transform_grams(packed, P, out, first, last):  # type: ignore[no-untyped-def]
+    """Packed P'G_t P for each task; ``out`` may be ``packed`` itself (read before written)."""
+    d, reduced = P.shape
+    G = np.empty((d, d))
+    for t in range(first, last):
+        unpack(packed[t * (d * (d + 1) // 2) : (t + 1) * (d * (d + 1) // 2)], G)
+        size = reduced * (reduced + 1) // 2
+        pack(np.dot(P.T, np.dot(G, P)), out[t * size : (t + 1) * size])
+
+
+@kernel
+def squared_errors(X, y, w, starts, ids, V, intercept, out):  # type: ignore[no-untyped-def]
+    """Add to out_t the weighted squared errors of y - intercept_t - x'v_t over segments of rows."""
+    for s in range(ids.shape[0]):
+        t = ids[s]
+        for i in range(starts[s], starts[s + 1]):
+            error = y[i] - intercept[t]
+            for j in range(X.shape[1]):
+                error -= X[i, j] * V[t, j]
+            out[t] += w[i] * error * error

@@ -1,0 +1,237 @@
+"""The seam between data and solvers: the loss, its residual matrix, least squares in a span.
+
+    loss(V)  =  sum_t  weight_t / 2 |r_t y_t - X_t v_t|^2,     V = BW,  v_t = B w_t
+    R(V)     =  [weight_t X_t'(X_t v_t - r_t y_t)]_t           (d x T)
+    grad_B   =  R W',     grad_W = B'R
+
+with weight_t = 1 / n_t and r_t the task scale of the canonical form, so that every task's
+curvature is near the identity. Everything a solver may ask is here; whether it is answered from
+Grams, from rows, on a GPU or on a cluster is not its concern.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sharedspan.data.canonical import task_scale
+from sharedspan.data.statistics import GramStatistics, RowStatistics, Statistics
+from sharedspan.engine.local import over_tasks
+from sharedspan.kernels import cpu
+
+# Eigenvalues of a task's k x k normal matrix below this share of its largest count as zero.
+RANK_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Point:
+    """A pair of factors with what the data says of it."""
+
+    B: np.ndarray  # (d, k)
+    W: np.ndarray  # (k, T)
+    R: np.ndarray  # (d, T) residual matrix at V = BW
+    loss: float
+
+    @cached_property
+    def imbalance(self) -> np.ndarray:
+        """B'B - WW', (k, k)."""
+        return self.B.T @ self.B - self.W @ self.W.T
+
+    def value(self, balance: float) -> float:
+        """loss + balance |B'B - WW'|_F^2."""
+        if balance == 0.0:
+            return self.loss
+        return self.loss + balance * float(np.sum(self.imbalance**2))
+
+    def norm(self) -> float:
+        """|BW|_F without forming BW."""
+        return float(np.sqrt(max(np.sum((self.B.T @ self.B) * (self.W @ self.W.T)), 0.0)))
+
+    def tangent_gradient(self) -> float:
+        """|P_T(R)|_F, the part of R that a rank-k change of V can follow.
+
+        |Q_B'R|^2 + |R Q_W|^2 - |Q_B'R Q_W|^2 with Q_B, Q_W bases of the columns of B and of W'.
+        """
+        Q_B, _ = np.linalg.qr(self.B)
+        Q_W, _ = np.linalg.qr(self.W.T)
+        left = Q_B.T @ self.R
+        total = np.sum(left**2) + np.sum((self.R @ Q_W) ** 2) - np.sum((left @ Q_W) ** 2)
+        return float(np.sqrt(max(total, 0.0)))
+
+
+class Objective(ABC):
+    """What a solver may ask of the data.
+
+    Attributes
+    ----------
+    n : ndarray of shape (T,)
+        Sizes (sums of weights).
+    response : ndarray of shape (T,)
+        r_t, by which the responses of each task are multiplied.
+    """
+
+    n: np.ndarray
+    response: np.ndarray
+    n_features: int
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.n)
+
+    @abstractmethod
+    def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """R(V) (d, T), written over V where its memory allows, and each task's loss (T,)."""
+
+    @abstractmethod
+    def normal_matrices(self, B: np.ndarray) -> np.ndarray:
+        """weight_t B'X_t'X_t B for each task, (T, k, k)."""
+
+    @abstractmethod
+    def intercepts(self, V: np.ndarray) -> np.ndarray:
+        """Intercepts (T,) for coefficients V (d, T) of the responses as given, not times r_t."""
+
+    def evaluate(self, B: np.ndarray, W: np.ndarray) -> Point:
+        """Residual matrix and loss at V = BW."""
+        R, losses = self.residuals((W.T @ B.T).T)
+        return Point(B, W, R, float(losses.sum()))
+
+    def squares(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:
+        """Residual sum of squares of each task, of the responses as given, (T,)."""
+        _, losses = self.residuals((W.T @ B.T).T)
+        return 2 * losses * self.n / self.response**2
+
+    def solve_W(self, B: np.ndarray, W: np.ndarray | None = None) -> np.ndarray:
+        """argmin over W of loss(BW), (k, T), nearest to the given W where it is not unique.
+
+        One Newton step on a quadratic is exact, and taken from a good W it keeps the digits that
+        the normal equations from zero would lose.
+        """
+        if W is None:
+            W = np.zeros((B.shape[1], self.n_tasks))
+        gradient = B.T @ self.evaluate(B, W).R
+        eigenvalues, U = np.linalg.eigh(self.normal_matrices(B))
+        kept = eigenvalues > RANK_TOLERANCE * eigenvalues[:, -1:].clip(min=0.0)
+        inverse = np.divide(1.0, eigenvalues, out=np.zeros_like(eigenvalues), where=kept)
+        return W - np.einsum("tij,tj,tlj,lt->it", U, inverse, U, gradient, optimize=True)
+
+    def _weights(self) -> np.ndarray:
+        return np.divide(1.0, self.n, out=np.zeros(len(self.n)), where=self.n > 0)
+
+    def _columns(self, V: np.ndarray) -> np.ndarray:
+        """V as contiguous rows per task, (T, d), ready to be overwritten."""
+        return np.ascontiguousarray(V.T, dtype=np.float64)
+
+
+class GramObjective(Objective):
+    """The objective from per-task sums."""
+
+    def __init__(
+        self, statistics: GramStatistics, noise: np.ndarray | None, dtype: str = "float64"
+    ) -> None:
+        self.statistics = statistics
+        self.packed = statistics.packed.astype(dtype, copy=False)
+        self.n = statistics.n
+        self.n_features = statistics.n_features
+        self.response = task_scale(statistics.n, noise)
+
+    def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See Objective."""
+        rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self._weights()
+        s = self.statistics
+
+        def work(first: int, last: int) -> None:
+            cpu.gram_residuals(
+                self.packed, s.anchor, s.g, s.q, self.response, weights, rows, loss, first, last
+            )
+
+        over_tasks(work, self.n_tasks, 2.0 * self.packed.size)
+        return rows.T, loss
+
+    def normal_matrices(self, B: np.ndarray) -> np.ndarray:
+        """See Objective."""
+        k = B.shape[1]
+        out, B, weights = np.empty((self.n_tasks, k, k)), np.ascontiguousarray(B), self._weights()
+
+        def work(first: int, last: int) -> None:
+            cpu.gram_normal_matrices(self.packed, weights, B, out, first, last)
+
+        over_tasks(work, self.n_tasks, 2.0 * self.packed.size * k)
+        return out
+
+    def intercepts(self, V: np.ndarray) -> np.ndarray:
+        """See Objective."""
+        return self.statistics.intercepts(V)
+
+
+class RowObjective(Objective):
+    """The objective from rows; ``mask`` (rows,) leaves some of them out."""
+
+    def __init__(
+        self,
+        statistics: RowStatistics,
+        noise: np.ndarray | None,
+        dtype: str = "float64",
+        mask: np.ndarray | None = None,
+    ) -> None:
+        self.statistics = statistics
+        self.X = statistics.X.astype(dtype, copy=False)
+        self.weight = statistics.weight if mask is None else statistics.weight * mask
+        self.n = statistics.n if mask is None else _segment_sums(self.weight, statistics.starts)
+        self.n_features = statistics.n_features
+        self.response = task_scale(self.n, noise)
+
+    def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See Objective."""
+        rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self._weights()
+        s = self.statistics
+
+        def work(first: int, last: int) -> None:
+            cpu.row_residuals(
+                self.X, s.y, self.weight, s.starts, s.centred, self.response, weights,
+                rows, loss, first, last,
+            )  # fmt: skip
+
+        over_tasks(work, self.n_tasks, 4.0 * self.X.size)
+        return rows.T, loss
+
+    def normal_matrices(self, B: np.ndarray) -> np.ndarray:
+        """See Objective."""
+        k = B.shape[1]
+        out, B, weights = np.empty((self.n_tasks, k, k)), np.ascontiguousarray(B), self._weights()
+        s = self.statistics
+
+        def work(first: int, last: int) -> None:
+            cpu.row_normal_matrices(
+                self.X, self.weight, s.starts, s.centred, weights, B, out, first, last
+            )
+
+        over_tasks(work, self.n_tasks, 2.0 * self.X.size * k)
+        return out
+
+    def intercepts(self, V: np.ndarray) -> np.ndarray:
+        """See Objective."""
+        s = self.statistics
+        if not s.centred:
+            return np.zeros(self.n_tasks)
+        errors = s.y - np.concatenate(
+            [s.X[s.starts[t] : s.starts[t + 1]] @ V[:, t] for t in range(self.n_tasks)]
+        )
+        shift = _segment_sums(self.weight * errors, s.starts) * self._weights()
+        return s.intercepts(V) + shift
+
+
+def _segment_sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    return np.bincount(owner, values, minlength=len(starts) - 1)
+
+
+def build_objective(
+    statistics: Statistics, noise: np.ndarray | None = None, dtype: str = "float64"
+) -> Objective:
+    """The objective that goes with these statistics."""
+    if isinstance(statistics, GramStatistics):
+        return GramObjective(statistics, noise, dtype)
+    return RowObjective(statistics, noise, dtype)

@@ -1,0 +1,217 @@
+"""One loop drives every solver.
+
+A solver is a generator. It yields an ``Iterate``, a proposal for the factors, and receives the
+``Step`` it stands on next: the proposal, evaluated, or, where the proposal made its objective
+rise or overflow, the old place again with half the step. The first iterate is the start.
+
+The loop owns counting, stopping, finiteness, the trace, callbacks, progress and the reason why
+it ended; solvers show the update and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sharedspan.engine.local import one_blas_thread
+from sharedspan.objective import Objective, Point
+
+CHECK_EVERY = 10  # iterations between two looks at the tangent gradient, which needs a QR
+SMALLEST_DAMPING = 2.0**-40
+
+# An objective may rise by rounding alone: by this share of itself, and of its value at the start.
+ROUNDING = 1e-10
+ROUNDING_OF_START = 1e-20
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """A solver's proposal.
+
+    ``balance`` is the weight of |B'B - WW'|_F^2 in the objective that the proposal descends on;
+    a solver that is still in an early phase sets ``may_stop`` to False.
+    """
+
+    B: np.ndarray  # (d, k)
+    W: np.ndarray  # (k, T)
+    balance: float = 0.0
+    phase: str = ""
+    may_stop: bool = True
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a solver stands: an evaluated point, its number, and the factor on all step sizes."""
+
+    point: Point
+    iteration: int
+    damping: float
+
+
+Solver = Generator[Iterate, Step, None]
+
+
+@dataclass
+class SolverResult:
+    """Factors, and how the run went."""
+
+    B: np.ndarray  # (d, k)
+    W: np.ndarray  # (k, T)
+    loss: float
+    n_iter: int
+    converged: bool
+    message: str
+    n_halved: int
+    trace: dict[str, np.ndarray] = field(repr=False)
+
+
+class _Trace:
+    """One row per accepted iterate; the tangent gradient is NaN where it was not looked at."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, float, float, str, float]] = []
+        self.began = time.perf_counter()
+
+    def add(self, iteration: int, loss: float, gradient: float, phase: str) -> None:
+        self.rows.append((iteration, loss, gradient, phase, time.perf_counter() - self.began))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        names = ("iteration", "loss", "gradient", "phase", "seconds")
+        columns = zip(*self.rows, strict=True)
+        return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+
+
+def run(
+    solver: Solver,
+    objective: Objective,
+    *,
+    max_iter: int,
+    tol: float,
+    stop: Callable[[Point], bool] | None = None,
+    callback: Callable[[dict[str, Any]], Any] | None = None,
+    verbose: int = 0,
+) -> SolverResult:
+    """Drive a solver until its tangent gradient is at most tol |V|_F, or for max_iter steps.
+
+    Parameters
+    ----------
+    solver : generator
+        Yields ``Iterate``, receives ``Step``.
+    objective : Objective
+    max_iter : int
+    tol : float
+        With 0, exactly ``max_iter`` iterations are done.
+    stop : callable of Point, optional
+        Replaces the rule of ``tol``.
+    callback : callable of dict, optional
+        Called after each iteration with ``iteration``, ``B``, ``W``, ``loss`` and ``phase``;
+        a true return value ends the run.
+    verbose : int
+        1 shows a progress bar where the run takes longer than a moment.
+
+    Returns
+    -------
+    SolverResult
+    """
+    if stop is None and tol > 0:
+
+        def stop(point: Point) -> bool:
+            return point.tangent_gradient() <= tol * point.norm()
+
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"), _bar(verbose) as tick:
+        return _drive(solver, objective, max_iter, stop, callback, tick)
+
+
+def _drive(
+    solver: Solver,
+    objective: Objective,
+    max_iter: int,
+    stop: Callable[[Point], bool] | None,
+    callback: Callable[[dict[str, Any]], Any] | None,
+    tick: Callable[[int, int, float], None],
+) -> SolverResult:
+    first = next(solver)
+    step = Step(objective.evaluate(first.B, first.W), 0, 1.0)
+    slack = ROUNDING_OF_START * abs(step.point.loss)
+    trace = _Trace()
+    n_halved, converged, ending = 0, False, f"stopped at max_iter={max_iter}"
+    trace.add(0, step.point.loss, math.nan, first.phase)
+    while step.iteration < max_iter:
+        proposal = solver.send(step)
+        point = objective.evaluate(proposal.B, proposal.W)
+        before = step.point.value(proposal.balance)
+        if not point.value(proposal.balance) <= before + ROUNDING * abs(before) + slack:
+            n_halved += 1
+            step = Step(step.point, step.iteration, step.damping / 2)
+            if step.damping < SMALLEST_DAMPING:
+                ending = "stalled: no step, however small, lowers the objective any further"
+                break
+            continue
+        step = Step(point, step.iteration + 1, step.damping)
+        look = step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
+        gradient = math.nan
+        if look and stop is not None:
+            gradient = _relative_gradient(point)
+            converged = proposal.may_stop and stop(point)
+        trace.add(step.iteration, point.loss, gradient, proposal.phase)
+        tick(step.iteration, max_iter, point.loss)
+        if callback is not None and callback(
+            {"iteration": step.iteration, "B": point.B, "W": point.W, "loss": point.loss,
+             "phase": proposal.phase}
+        ):  # fmt: skip
+            ending = "stopped by the callback"
+            break
+        if converged:
+            ending = "converged"
+            break
+    solver.close()
+    return SolverResult(
+        B=step.point.B,
+        W=step.point.W,
+        loss=step.point.loss,
+        n_iter=step.iteration,
+        converged=converged,
+        message=_sentence(ending, step, n_halved),
+        n_halved=n_halved,
+        trace=trace.arrays(),
+    )
+
+
+def _relative_gradient(point: Point) -> float:
+    norm = point.norm()
+    return point.tangent_gradient() / norm if norm > 0 else 0.0
+
+
+def _sentence(ending: str, step: Step, n_halved: int) -> str:
+    """Why the run ended, for a person."""
+    text = (
+        f"{ending} after {step.iteration} iterations, "
+        f"tangent gradient {_relative_gradient(step.point):.1e} of |V|"
+    )
+    if n_halved:
+        text += f"; the step was halved {n_halved} time{'s' if n_halved > 1 else ''}"
+    return text + "."
+
+
+@contextmanager
+def _bar(verbose: int) -> Iterator[Callable[[int, int, float], None]]:
+    if verbose < 1:
+        yield lambda iteration, total, loss: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    columns = (*Progress.get_default_columns(), TextColumn("loss {task.fields[loss]:.6g}"))
+    with Progress(*columns, console=Console(stderr=True), transient=verbose < 2) as progress:
+        job = progress.add_task("fitting", total=None, loss=math.nan)
+
+        def tick(iteration: int, total: int, loss: float) -> None:
+            progress.update(job, completed=iteration, total=total, loss=loss)
+
+        yield tick

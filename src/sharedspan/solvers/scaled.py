@@ -1,0 +1,63 @@
+"""Scaled gradient descent: steps preconditioned by the factors, at a rate free of kappa."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sharedspan.objective import Objective
+from sharedspan.solvers.loop import Iterate, Solver
+
+STEP = 0.5  # with curvature near the identity this solves the part seen by both factors exactly
+RIDGE = 1e-12  # of the trace, where a factor has a null direction
+
+
+def scaled_gd(
+    objective: Objective,
+    k: int,
+    rng: np.random.Generator | None = None,
+    *,
+    max_iter: int = 0,
+    tol: float = 0.0,
+    start: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Solver:
+    """B <- B - eta R W'(WW')^-1,  W <- W - eta (B'B)^-1 B'R.
+
+    Without a start, the rank grows one by one from zero along the leading direction of R. Nothing
+    is random here, and nothing depends on the budget of iterations.
+
+    References
+    ----------
+    Tong, Ma and Chi (2021), "Accelerating ill-conditioned low-rank matrix estimation via scaled
+    gradient descent".
+    """
+    if start is None:
+        start = np.zeros((objective.n_features, 0)), np.zeros((0, objective.n_tasks))
+        for _ in range(k):
+            start = grow(objective, *start)
+    step = yield Iterate(*start)
+    while True:
+        B, W, R = step.point.B, step.point.W, step.point.R
+        eta = STEP * step.damping
+        step = yield Iterate(
+            B - eta * np.linalg.solve(_ridged(W @ W.T), W @ R.T).T,
+            W - eta * np.linalg.solve(_ridged(B.T @ B), B.T @ R),
+        )
+
+
+def grow(
+    objective: Objective, B: np.ndarray, W: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of one rank more: V less the leading singular pair of R(V), balanced."""
+    if B.shape[1] == 0:
+        R, _ = objective.residuals(np.zeros((objective.n_features, objective.n_tasks)))
+    else:
+        R = objective.evaluate(B, W).R
+    _, vectors = np.linalg.eigh(R @ R.T)
+    u = vectors[:, -1]
+    right = R.T @ u
+    root = np.sqrt(max(np.linalg.norm(right), np.finfo(float).tiny))
+    return np.column_stack([B, root * u]), np.vstack([W, -right / root])
+
+
+def _ridged(A: np.ndarray) -> np.ndarray:
+    return A + (RIDGE * np.trace(A) + np.finfo(float).tiny) * np.eye(len(A))

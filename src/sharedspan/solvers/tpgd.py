@@ -1,0 +1,121 @@
+"""Two-phase gradient descent, the paper's Algorithm 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sharedspan.objective import Objective
+from sharedspan.solvers.init import singular_values as estimate_singular_values
+from sharedspan.solvers.init import small_random_start
+from sharedspan.solvers.loop import Iterate, Solver
+
+BALANCE = 1 / 8  # weight of |B'B - WW'|_F^2 in Phase II
+
+
+def tpgd(
+    objective: Objective,
+    k: int,
+    rng: np.random.Generator,
+    *,
+    max_iter: int,
+    tol: float,
+    steps: str = "practical",
+    singular_values: Sequence[float] | None = None,
+    init_scale: float | None = None,
+) -> Solver:
+    """TPGD: gradient descent on the plain loss, then on the balanced loss.
+
+    Phase I   B <- B - eta_1 R W',                       W <- W - eta_1 B'R
+    Phase II  B <- B - eta_2 [R W' + B (B'B - WW') / 2]  W <- W - eta_2 [B'R - (B'B - WW') W / 2]
+
+    from a small random start; both factors move at once, and the last iterate is the result.
+
+    Parameters
+    ----------
+    objective : Objective
+    k : int
+        Rank.
+    rng : numpy.random.Generator
+        Draws B0, then W0.
+    max_iter, tol
+        As in ``loop.run``; with tol=0 each phase takes half of the iterations.
+    steps : {"practical", "theory"}
+        "theory" takes the paper's steps, 1.1 / (kappa^5 s_1) and 0.1 / s_1, the first capped at
+        0.5 / s_1 (above 1 / s_1 it is unstable, which is so for kappa < 1.02). "practical" takes
+        0.5 / s_1 in both phases, with s_1 estimated from the data.
+    singular_values : sequence of float, optional
+        The true s_1 >= ... >= s_k of V*, as "theory" needs them.
+    init_scale : float, optional
+        The paper's alpha-tilde; 0.01 sqrt(s_1) by default.
+
+    References
+    ----------
+    Ding, Du and Fang (2026), Algorithm 1 and Theorem 1. The factor 1/2 of the correction is the
+    gradient of (1/8) |B'B - WW'|_F^2, which the paper's display leaves out.
+    """
+    s = _scale(objective, k, rng, steps, singular_values)
+    eta_1, eta_2 = step_sizes(s, steps)
+    alpha = 0.01 * math.sqrt(s[0]) if init_scale is None else init_scale
+    length = phase_one_length(s, eta_1, alpha, objective.n_features)
+    length = max_iter // 2 if tol == 0 else min(length, max_iter // 2)
+
+    B, W = small_random_start(objective.n_features, objective.n_tasks, k, alpha, rng)
+    step = yield Iterate(B, W, phase="I")
+    while step.iteration < length:
+        B, W, R = step.point.B, step.point.W, step.point.R
+        eta = eta_1 * step.damping
+        step = yield Iterate(B - eta * R @ W.T, W - eta * B.T @ R, phase="I", may_stop=False)
+    while True:
+        B, W, R = step.point.B, step.point.W, step.point.R
+        D = step.point.imbalance / 2
+        eta = eta_2 * step.damping
+        step = yield Iterate(
+            B - eta * (R @ W.T + B @ D),
+            W - eta * (B.T @ R - D @ W),
+            balance=BALANCE,
+            phase="II",
+        )
+
+
+def _scale(
+    objective: Objective,
+    k: int,
+    rng: np.random.Generator,
+    steps: str,
+    given: Sequence[float] | None,
+) -> np.ndarray:
+    """The singular values that set the steps, largest first."""
+    if steps not in ("practical", "theory"):
+        raise ValueError(f"steps={steps!r} is unknown: use 'practical' or 'theory'.")
+    if given is None:
+        if steps == "theory":
+            raise ValueError(
+                "steps='theory' needs the true singular values of the coefficients: give "
+                "solver_options={'steps': 'theory', 'singular_values': [...]}."
+            )
+        return estimate_singular_values(objective, k, rng)
+    s = np.sort(np.asarray(given, dtype=float))[::-1]
+    if s.shape != (k,) or not (s > 0).all():
+        raise ValueError(f"singular_values must hold {k} positive numbers, one per rank: {given}.")
+    return s
+
+
+def step_sizes(s: np.ndarray, steps: str) -> tuple[float, float]:
+    """eta_1 and eta_2; zero where there is no signal at all."""
+    if s[0] == 0:
+        return 0.0, 0.0
+    if steps == "practical":
+        return 0.5 / s[0], 0.5 / s[0]
+    kappa = s[0] / s[-1]
+    return min(1.1 / kappa**5, 0.5) / s[0], 0.1 / s[0]
+
+
+def phase_one_length(s: np.ndarray, eta: float, alpha: float, d: int) -> int:
+    """K_1 / 2: growth from the random start to the size of s_k, at least 100 iterations."""
+    growth = math.log1p(eta * s[-1])
+    if growth == 0 or alpha == 0:
+        return 100
+    return max(100, math.ceil((math.log(10 * math.sqrt(d * s[0]) / alpha) + 3) / growth))
