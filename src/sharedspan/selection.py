@@ -20,7 +20,7 @@ import numpy as np
 
 from sharedspan.data.canonical import Canonical
 from sharedspan.data.statistics import GramStatistics, Statistics
-from sharedspan.data.tasks import Tasks
+from sharedspan.data.tasks import Block, Tasks
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.kernels import cpu
 from sharedspan.objective import GramObjective, Objective, Point, RowObjective
@@ -31,6 +31,7 @@ N_FOLDS = 5
 PATIENCE = 3  # ranks without improvement after which a fold's path ends
 PRECISION = 0.05  # optimisation error allowed, as a share of the statistical error
 MAX_ITER = 300
+ROWS_AT_ONCE = 1 << 17  # rows whose folds are drawn together
 
 
 @dataclass(frozen=True)
@@ -60,28 +61,29 @@ def assign_folds(tasks: Tasks, rng: np.random.Generator, n_folds: int = N_FOLDS)
     a row twice instead of giving it weight two changes the folds.
     """
     multipliers = rng.integers(1, 2**63, size=tasks.n_features + 1, dtype=np.uint64) * 2 + 1
-    hashes = np.empty(tasks.n_rows, dtype=np.uint64)
-    for block in tasks.blocks():
-        values = np.column_stack([block.X, block.y]) + 0.0  # -0.0 becomes 0.0
-        bits = values.view(np.uint64)
-        bits ^= bits >> np.uint64(29)
-        hashes[block.positions] = _mix((_mix(bits * multipliers)).sum(axis=1, dtype=np.uint64))
-    owner = tasks.task_of_position()
-    order = np.lexsort((hashes, owner))
-    sorted_owner, sorted_hash = owner[order], hashes[order]
-    new_task = np.append(True, sorted_owner[1:] != sorted_owner[:-1])
-    new_row = new_task | np.append(True, sorted_hash[1:] != sorted_hash[:-1])
-    number = np.cumsum(new_row)
-    number -= np.repeat(number[new_task], np.diff(np.append(np.flatnonzero(new_task), len(owner))))
     folds = np.empty(tasks.n_rows, dtype=np.int8)
-    folds[order] = (number + sorted_owner) % n_folds
+    for first, last in tasks.ranges(ROWS_AT_ONCE):
+        hashes = np.concatenate([_hash(b, multipliers) for b in tasks.blocks(first, last)])
+        starts = tasks.starts[first : last + 1] - tasks.starts[first]
+        owner = np.repeat(np.arange(first, last), np.diff(starts))
+        order = np.lexsort((hashes, owner))  # within tasks by hash
+        new_row = np.append(True, np.diff(hashes[order]) != 0)
+        new_row[starts[:-1]] = True
+        number = np.cumsum(new_row)
+        number -= np.repeat(number[starts[:-1]], np.diff(starts))
+        folds[tasks.starts[first] + order] = (number + owner) % n_folds
     return folds
+
+
+def _hash(block: Block, multipliers: np.ndarray) -> np.ndarray:
+    """64 random bits of each row's features and target, (rows,)."""
+    bits = (np.column_stack([block.X, block.y]) + 0.0).view(np.uint64)  # -0.0 became 0.0
+    return _mix(_mix((bits ^ (bits >> np.uint64(29))) * multipliers).sum(axis=1, dtype=np.uint64))
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
     """Spread high bits to low ones and back (a round of a 64-bit finaliser)."""
-    bits = bits ^ (bits >> np.uint64(32))
-    bits = bits * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
     return bits ^ (bits >> np.uint64(29))
 
 

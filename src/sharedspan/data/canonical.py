@@ -24,25 +24,28 @@ COLLINEAR = 1e-10
 CONSTANT = 64 * np.finfo(float).eps
 
 
-def whitening(statistics: Statistics, whiten: bool) -> np.ndarray | None:
-    """P (d, d') with P'SP = I, S the pooled within-task covariance; None where P is the identity.
+def whitening(statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
+    """P (d, d') with P'SP = I, S the pooled within-task covariance, and its inverse (d', d).
 
     Features are standardised first, so the threshold ``COLLINEAR`` does not depend on units.
     """
-    if not whiten:
-        return None
-    S = statistics.pooled_gram() / statistics.n.sum()
-    level = statistics.second_moment() / statistics.n.sum()
-    deviation = np.sqrt(np.diag(S))
-    varies = deviation > CONSTANT * np.sqrt(level)
-    inverse = np.zeros_like(deviation)
-    inverse[varies] = 1 / deviation[varies]
-    variance, U = np.linalg.eigh(inverse[:, None] * S * inverse)
-    kept = variance > COLLINEAR * max(variance[-1], 0.0)
+    scale = inverse_deviations(statistics)
+    variance, axes = statistics.principal_axes(scale)
+    kept = variance > COLLINEAR * max(variance.max(), 0.0)
     # An empty span keeps one null direction: its coefficients stay zero.
     if not kept.any():
-        return np.zeros((len(S), 1))
-    return inverse[:, None] * (U[:, kept] / np.sqrt(variance[kept]))
+        return np.zeros((len(scale), 1)), np.zeros((1, len(scale)))
+    root, axes = np.sqrt(variance[kept]), axes[:, kept]
+    deviation = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
+    return scale[:, None] * (axes / root), (root * axes).T * deviation
+
+
+def inverse_deviations(statistics: Statistics) -> np.ndarray:
+    """One over each feature's pooled deviation within tasks, (d,); zero where it is constant."""
+    variance = statistics.variances()
+    level = variance + statistics.n @ statistics.mean**2 / statistics.n.sum()
+    varies = variance > CONSTANT**2 * level
+    return np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=varies)
 
 
 @dataclass(frozen=True)

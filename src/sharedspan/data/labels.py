@@ -16,7 +16,7 @@ def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable
 
     Parameters
     ----------
-    task : array-like of shape (rows,)
+    task : array-like of shape (rows,), or a single number or string
         Labels of any hashable kind.
     n_rows : int
         Rows of X; a different number of labels is an error.
@@ -30,7 +30,7 @@ def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable
     starts : ndarray of shape (runs,)
         First row of each run.
     """
-    labels = _as_vector(task, name)
+    labels = _as_vector(task, n_rows, name)
     if len(labels) != n_rows:
         raise ValueError(
             f"{name} has {len(labels)} labels but X has {n_rows} rows: give one label per row."
@@ -42,7 +42,7 @@ def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable
         starts = np.concatenate([[0], np.flatnonzero(change) + 1]).astype(np.int64)
     heads = labels[starts].tolist() if labels.dtype.kind not in "Mm" else list(labels[starts])
     for head, start in zip(heads, starts, strict=True):
-        if _is_missing(head):
+        if is_missing(head):
             raise ValueError(
                 f"{name} is missing in row {start} (it is {head!r}): "
                 "give every row a label or drop such rows."
@@ -65,8 +65,10 @@ def _object_run_starts(labels: np.ndarray, name: str) -> np.ndarray:
     return np.asarray(starts, dtype=np.int64)
 
 
-def _as_vector(task: Any, name: str) -> np.ndarray:
-    """One label per row; tuples stay labels and do not become columns."""
+def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
+    """One label per row; a single one counts for all rows, tuples do not become columns."""
+    if isinstance(task, (str, numbers.Number)):
+        task = [task] * n_rows
     if hasattr(task, "to_numpy"):
         labels = np.asarray(task.to_numpy())
     elif isinstance(task, np.ndarray):
@@ -88,7 +90,7 @@ def _as_vector(task: Any, name: str) -> np.ndarray:
     return labels
 
 
-def _is_missing(label: Any) -> bool:
+def is_missing(label: Any) -> bool:
     """None, NaN, NaT and pandas' NA: none of them can be compared with itself for sure."""
     if label is None or type(label).__name__ in ("NAType", "NaTType"):
         return True

@@ -12,6 +12,7 @@ Without intercepts the means are held at zero and the same formulas hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,7 +140,7 @@ class GramStatistics:
         """
         unseen = (self.n == 0)[:, None]
         self.anchor = np.where(unseen, other.anchor, self.anchor)
-        _, g, q = other.at_anchor(self.anchor)
+        g, q = other.at_anchor(self.anchor)
         total = self.n + other.n
         share = np.divide(other.n, total, out=np.zeros_like(total), where=total > 0)
         factor = self.n * share
@@ -155,13 +156,17 @@ class GramStatistics:
         self.n = total
         return self
 
-    def at_anchor(self, anchor: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(anchor, g, q) after moving to another anchor (T, d): g - G delta, and q likewise."""
-        delta = anchor - self.anchor
-        G_delta = np.array([self.gram(t) @ delta[t] for t in range(self.n_tasks)])
-        g = self.g - G_delta.reshape(self.g.shape)
-        q = self.q - np.einsum("td,td->t", delta, self.g + g)
-        return anchor, g, np.maximum(q, 0.0)
+    def at_anchor(self, anchor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(g, q) after moving to another anchor (T, d): g is minus the residual there."""
+        R, half_q, one = np.array(anchor), np.empty(self.n_tasks), np.ones(self.n_tasks)
+
+        def work(first: int, last: int) -> None:
+            cpu.gram_residuals(
+                self.packed, self.anchor, self.g, self.q, one, one, R, half_q, first, last
+            )
+
+        over_tasks(work, self.n_tasks, 2.0 * self.packed.size)
+        return -R, np.maximum(2 * half_q, 0.0)
 
     def gram(self, t: int) -> np.ndarray:
         """The Gram of task t, (d, d)."""
@@ -169,29 +174,28 @@ class GramStatistics:
         cpu.unpack(self.packed[t], G)
         return G
 
-    def cross(self) -> np.ndarray:
-        """X'y of each task, G a + g, (T, d)."""
-        return np.array([self.gram(t) @ self.anchor[t] for t in range(self.n_tasks)]) + self.g
-
     def pooled_gram(self) -> np.ndarray:
         """Sum of all tasks' Grams, (d, d)."""
         G = np.empty((self.n_features, self.n_features))
         cpu.unpack(self.packed.sum(axis=0), G)
         return G
 
-    def second_moment(self) -> np.ndarray:
-        """Sum of squares of each feature about the origin, (d,); tells rounding from variance."""
-        return np.diag(self.pooled_gram()) + self.n @ self.mean**2
+    def variances(self) -> np.ndarray:
+        """Pooled within-task variance of each feature, (d,)."""
+        return np.diag(self.pooled_gram()) / self.n.sum()
 
-    def transform(self, P: np.ndarray) -> None:
-        """Statistics of the features X P, in place; P (d, d') has full column rank.
+    def principal_axes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Variances (r,) and orthonormal axes (d, r) of the pooled features times ``scale``."""
+        return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
+
+    def transform(self, P: np.ndarray, inverse: np.ndarray) -> None:
+        """Statistics of the features X P, in place; ``inverse`` (d', d) undoes P (d, d').
 
         The anchor moves to its part inside the columns of P; what lies outside goes into g and q.
         """
-        inside = self.anchor @ np.linalg.pinv(P).T
-        outside = inside @ P.T
+        inside = self.anchor @ inverse.T
         if P.shape[1] < P.shape[0]:
-            _, self.g, self.q = self.at_anchor(outside)
+            self.g, self.q = self.at_anchor(inside @ P.T)
         self.anchor = inside
         self.g = self.g @ P
         self.mean = self.mean @ P
@@ -263,19 +267,28 @@ class RowStatistics:
         """Bytes held."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
-    def pooled_gram(self) -> np.ndarray:
-        """Sum of all tasks' Grams, (d, d)."""
-        G = np.zeros((self.n_features, self.n_features))
-        for rows in self._row_blocks():
-            G += self.X[rows].T @ (self.weight[rows, None] * self.X[rows])
-        return G
+    def variances(self) -> np.ndarray:
+        """Pooled within-task variance of each feature, (d,)."""
+        return self._sum(lambda X, w: w @ X**2) / self.n.sum()
 
-    def second_moment(self) -> np.ndarray:
-        """Sum of squares of each feature about the origin, (d,)."""
-        return np.diag(self.pooled_gram()) + self.n @ self.mean**2
+    def principal_axes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Variances (r,) and orthonormal axes (d, r) of the pooled features times ``scale``.
 
-    def transform(self, P: np.ndarray) -> None:
-        """Statistics of the features X P, in place."""
+        With fewer rows than features they come from the rows' singular values.
+        """
+        if len(self.X) < self.n_features:
+            root = np.sqrt(self.weight / self.n.sum())
+            _, s, axes = np.linalg.svd(root[:, None] * self.X * scale, full_matrices=False)
+            return s**2, axes.T
+        G = self._sum(lambda X, w: X.T @ (w[:, None] * X)) / self.n.sum()
+        return np.linalg.eigh(scale[:, None] * G * scale)
+
+    def _sum(self, term: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        blocks = self._row_blocks()
+        return np.sum([term(self.X[rows], self.weight[rows]) for rows in blocks], axis=0)
+
+    def transform(self, P: np.ndarray, inverse: np.ndarray) -> None:
+        """Statistics of the features X P, in place; rows need no inverse."""
         for rows in self._row_blocks():
             self.X[rows, : P.shape[1]] = self.X[rows] @ P
         if P.shape[1] < P.shape[0]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.labels import as_labels, canonical_order, spread
+from sharedspan.data.labels import as_labels, canonical_order, is_missing, spread
 
 # Rows are handed on in blocks of about this many numbers (4 MB), small enough for the cache.
 BLOCK = 1 << 19
@@ -79,26 +79,32 @@ class Tasks:
 
         Cuts depend on the task alone, so sums do not depend on who else shares the work.
         """
-        last = self.n_tasks if last is None else last
         limit = max(BLOCK // max(self.n_features, 1), 1)
-        t = first
-        while t < last:
-            end = t + 1
-            while end < last and self.starts[end + 1] - self.starts[t] <= limit:
-                end += 1
+        for t, end in self.ranges(limit, first, last):
             for lo in range(int(self.starts[t]), int(self.starts[end]), limit):
                 hi = min(lo + limit, int(self.starts[end]))
                 yield self._block(lo, hi, t, end)
-            t = end
+
+    def ranges(
+        self, limit: int, first: int = 0, last: int | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Ranges of whole tasks with at most ``limit`` rows, or one task where it has more."""
+        last = self.n_tasks if last is None else last
+        while first < last:
+            end = int(np.searchsorted(self.starts, self.starts[first] + limit, side="right")) - 1
+            end = min(max(end, first + 1), last)
+            yield first, end
+            first = end
 
     def _block(self, lo: int, hi: int, first: int, last: int) -> Block:
         rows = slice(lo, hi) if self.order is None else self.order[lo:hi]
         bounds = np.clip(self.starts[first : last + 1], lo, hi) - lo
         filled = np.flatnonzero(np.diff(bounds))
         weight = np.ones(hi - lo) if self.weight is None else self.weight[rows].astype(float)
+        shared = self.order is None  # a slice is a view of the user's memory, a list of rows is not
         return Block(
-            X=np.array(self.X[rows], dtype=np.float64, order="C"),
-            y=np.array(self.y[rows], dtype=np.float64),
+            X=self.X[rows].astype(np.float64, order="C", copy=shared),
+            y=self.y[rows].astype(np.float64, copy=shared),
             weight=weight,
             starts=np.append(bounds[filled], hi - lo),
             ids=filled + first,
@@ -238,14 +244,22 @@ def as_float_matrix(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
         return array.astype(np.float64)
     converted = np.empty(array.shape, dtype=np.float64)
     for j, name in enumerate(names):
-        try:
-            converted[:, j] = array[:, j].astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise type(error)(
-                f"Column {name!r} (number {j}) of X is not numeric: {error}. "
-                "Encode text columns as numbers (for example one-hot) or leave them out."
-            ) from error
+        converted[:, j] = _as_numbers(array[:, j], f"Column {name!r} (number {j}) of X")
     return converted
+
+
+def _as_numbers(values: np.ndarray, what: str) -> np.ndarray:
+    """Objects as floats; missing values become NaN, text and dates are refused."""
+    advice = "Encode such columns as numbers (for example one-hot) or leave them out."
+    if values.dtype.kind != "O":
+        raise ValueError(f"{what} is not numeric: its dtype is {values.dtype}. {advice}")
+    for row, value in enumerate(values):
+        if isinstance(value, (str, bytes)):
+            raise ValueError(f"{what} is not numeric: row {row} holds the text {value!r}. {advice}")
+    try:
+        return np.array([np.nan if is_missing(value) else value for value in values], dtype=float)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what} is not numeric: {error}. {advice}") from error
 
 
 def _require_finite(features: np.ndarray, what: str, names: Sequence[str]) -> None:
@@ -279,13 +293,10 @@ def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
         raise ValueError(f"{name} has {len(target)} values but X has {n_rows} rows.")
     if target.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} has dtype {target.dtype}.")
-    if target.dtype not in (np.float32, np.float64):
-        try:
-            target = target.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise type(error)(
-                f"{name} is not numeric: {error}. Give one number per row."
-            ) from error
+    if target.dtype.kind in "biuf":
+        target = target.astype(np.promote_types(target.dtype, np.float32), copy=False)
+    else:
+        target = _as_numbers(target, name)
     bad = np.flatnonzero(~np.isfinite(target))
     if len(bad):
         kind = "NaN" if np.isnan(target[bad[0]]) else "infinity"
@@ -299,9 +310,10 @@ def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
 def _as_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     if sample_weight is None:
         return None
-    if np.ndim(sample_weight) == 0:
+    sample_weight = np.asarray(sample_weight)
+    if sample_weight.ndim == 0:
         sample_weight = np.full(n_rows, sample_weight)
-    if np.ndim(sample_weight) != 1:
+    if sample_weight.ndim != 1:
         raise ValueError("Sample weights must be 1D array or scalar: give one number per row.")
     weight = as_target(sample_weight, n_rows, "sample_weight")
     if (weight < 0).any():

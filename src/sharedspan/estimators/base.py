@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -68,8 +67,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
                 tasks = open_tasks(X, y, task, sample_weight, task_column=self.task_column)
                 self.n_features_in_ = tasks.n_features
             else:
-                if y is not None and np.ndim(y) == 2:
-                    y = column_or_1d(y, warn=True)
+                if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+                    y = column_or_1d(np.asarray(y), warn=True)
                 tasks = open_tasks(X, y, task, sample_weight, task_column=self.task_column)
                 validate_data(self, X, skip_check_array=True)
             self._validate_tasks(tasks)
@@ -190,10 +189,8 @@ def canonical_statistics(
     """Statistics of the canonical features, and the way back."""
     units = Units.of(tasks, centred=fit_intercept, common_scale=not whiten)
     statistics = collect(tasks, units, fit_intercept, kind)
-    P = whitening(statistics, whiten)
-    if P is not None:
-        statistics.transform(P)
+    if not whiten:
+        return statistics, Canonical(units, None)
+    P, inverse = whitening(statistics)
+    statistics.transform(P, inverse)
     return statistics, Canonical(units, P)
-
-
-__all__ = ["NotFittedError", "TaskRegressor", "as_generator", "at_least", "one_of"]

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.statistics import GramStatistics, Statistics, Units, collect
+from sharedspan.data.canonical import inverse_deviations
+from sharedspan.data.statistics import GramStatistics, Units, collect
 from sharedspan.data.tasks import Tasks
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import TaskRegressor, at_least, one_of
@@ -22,20 +23,20 @@ ALPHAS = np.logspace(-8, 8, 129)
 
 
 def evidence_ridge(
-    G: np.ndarray, c: np.ndarray, yy: float, n: float, alpha: Any
-) -> tuple[np.ndarray, float, float]:
-    """Ridge from a Gram: coefficients (d,), effective degrees of freedom, and the penalty.
+    G: np.ndarray, anchor: np.ndarray, g: np.ndarray, q: float, n: float, alpha: Any
+) -> tuple[np.ndarray, float]:
+    """Ridge from anchored sums: coefficients (d,) and the penalty.
 
-    With G = Q diag(l) Q' and z = Q'c / sqrt(l), minus twice the profiled log marginal likelihood
-    is n log(yy - sum_i z_i^2 l_i / (l_i + alpha)) + sum_i log(1 + l_i / alpha).
+    With G = Q diag(l) Q', z = Q'X'y / sqrt(l) and rss what least squares leaves, minus twice the
+    profiled log marginal likelihood is
+
+        n log(rss + sum_i z_i^2 alpha / (l_i + alpha)) + sum_i log(1 + l_i / alpha).
 
     Parameters
     ----------
     G : ndarray of shape (d, d)
-    c : ndarray of shape (d,)
-        X'y.
-    yy : float
-        y'y.
+    anchor, g : ndarray of shape (d,)
+    q : float
     n : float
         Rows beyond the intercepts.
     alpha : "auto" or float
@@ -43,17 +44,18 @@ def evidence_ridge(
     eigenvalues, Q = np.linalg.eigh(G)
     kept = eigenvalues > 1e-12 * max(eigenvalues[-1], 0.0)
     if n <= 0 or not kept.any():
-        return np.zeros(len(c)), 0.0, 0.0
-    lam, Qc = eigenvalues[kept], Q[:, kept].T @ c
+        return np.zeros(len(g)), 0.0
+    lam, Q = eigenvalues[kept], Q[:, kept]
+    Qc = lam * (Q.T @ anchor) + Q.T @ g
     z2 = Qc**2 / lam
     if isinstance(alpha, str):
-        # What least squares leaves; rounding may push it below zero when the fit is exact.
-        floor = max(yy - z2.sum(), np.finfo(float).eps * yy, np.finfo(float).tiny)
+        rss = q - np.sum((Q.T @ g) ** 2 / lam)
+        floor = max(rss, np.finfo(float).eps ** 2 * z2.sum(), np.finfo(float).tiny)
         grid = ALPHAS * lam.mean()
         shrunk = grid[:, None] / (lam + grid[:, None])
         deviance = n * np.log(floor + shrunk @ z2) - np.log(shrunk).sum(axis=1)
         alpha = float(grid[np.argmin(deviance)])
-    return Q[:, kept] @ (Qc / (lam + alpha)), float(np.sum(lam / (lam + alpha))), float(alpha)
+    return Q @ (Qc / (lam + alpha)), float(alpha)
 
 
 class _RidgeRegressor(TaskRegressor):
@@ -82,10 +84,7 @@ class _RidgeRegressor(TaskRegressor):
         units = Units.of(tasks, centred=self.fit_intercept)
         statistics = collect(tasks, units, self.fit_intercept, "gram")
         assert isinstance(statistics, GramStatistics)
-        variance = np.diag(statistics.pooled_gram()) / statistics.n.sum()
-        level = statistics.second_moment() / statistics.n.sum()
-        varies = variance > (64 * np.finfo(float).eps) ** 2 * level
-        scale = np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=varies)
+        scale = inverse_deviations(statistics)
         with one_blas_thread():
             V = scale[:, None] * self._solve(statistics, scale)  # (d, T)
         inner = statistics.intercepts(V)
@@ -117,14 +116,16 @@ class PooledRegressor(_RidgeRegressor):
     """
 
     def _solve(self, statistics: GramStatistics, scale: np.ndarray) -> np.ndarray:
-        outer = scale[:, None] * scale
-        G = outer * statistics.pooled_gram()
-        # One common anchor, so that the sum of squares does not cancel.
+        G = scale[:, None] * statistics.pooled_gram() * scale
         n = statistics.n.sum() - statistics.n_tasks * self.fit_intercept
-        cross = statistics.cross()
-        c = scale * cross.sum(axis=0)
-        yy = float(statistics.q.sum() + np.sum(statistics.anchor * (cross + statistics.g)))
-        v, _, self.alpha_ = evidence_ridge(G, c, yy, n, self.alpha)
+        # All tasks move to one anchor near the pooled least squares, so that nothing cancels.
+        zero = np.zeros(len(scale))
+        g, q = statistics.at_anchor(np.zeros_like(statistics.mean))
+        anchor, _ = evidence_ridge(G, zero, scale * g.sum(axis=0), q.sum(), n, 1e-10 * n)
+        g, q = statistics.at_anchor(np.tile(scale * anchor, (statistics.n_tasks, 1)))
+        v, self.alpha_ = evidence_ridge(
+            G, anchor, scale * g.sum(axis=0), float(q.sum()), n, self.alpha
+        )
         return np.tile(v[:, None], statistics.n_tasks)
 
 
@@ -150,16 +151,16 @@ class PerTaskRegressor(_RidgeRegressor):
     def _solve(self, statistics: GramStatistics, scale: np.ndarray) -> np.ndarray:
         V = np.empty((statistics.n_features, statistics.n_tasks))
         self.alpha_ = np.empty(statistics.n_tasks)
-        outer = scale[:, None] * scale
+        anchor = np.divide(
+            statistics.anchor, scale, out=np.zeros_like(statistics.anchor), where=scale > 0
+        )
         for t in range(statistics.n_tasks):
-            G = statistics.gram(t)
-            cross = G @ statistics.anchor[t] + statistics.g[t]
-            yy = float(statistics.q[t] + statistics.anchor[t] @ (cross + statistics.g[t]))
-            n = float(statistics.n[t] - self.fit_intercept)
-            V[:, t], _, self.alpha_[t] = evidence_ridge(
-                outer * G, scale * cross, yy, n, self.alpha
+            V[:, t], self.alpha_[t] = evidence_ridge(
+                scale[:, None] * statistics.gram(t) * scale,
+                anchor[t],
+                scale * statistics.g[t],
+                float(statistics.q[t]),
+                float(statistics.n[t] - self.fit_intercept),
+                self.alpha,
             )
         return V
-
-
-__all__ = ["PerTaskRegressor", "PooledRegressor", "Statistics"]

@@ -10,12 +10,17 @@ POWER_ITERATIONS = 20
 
 
 def small_random_start(
-    d: int, T: int, k: int, scale: float, rng: np.random.Generator
+    objective: Objective, k: int, scale: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """B0 = a N(0, 1/d) (d, k) and W0 = a/3 N(0, 1/d) (k, T): the input of Algorithm 1."""
+    """B0 = a N(0, 1/d) (d, k) and W0 = a/3 N(0, 1/d) (k, T): the input of Algorithm 1.
+
+    A column of W0 shrinks with its task's scale r_t where that is below one (equal sizes have
+    r_t = 1): what a small task's rows leave undetermined stays as small as the others' start.
+    """
+    d = objective.n_features
     B = scale * rng.standard_normal((d, k)) / np.sqrt(d)
-    W = scale / 3 * rng.standard_normal((k, T)) / np.sqrt(d)
-    return B, W
+    W = scale / 3 * rng.standard_normal((k, objective.n_tasks)) / np.sqrt(d)
+    return B, W * np.minimum(objective.response, 1.0)
 
 
 def singular_values(objective: Objective, k: int, rng: np.random.Generator) -> np.ndarray:

@@ -62,7 +62,7 @@ def tpgd(
     length = phase_one_length(s, eta_1, alpha, objective.n_features)
     length = max_iter // 2 if tol == 0 else min(length, max_iter // 2)
 
-    B, W = small_random_start(objective.n_features, objective.n_tasks, k, alpha, rng)
+    B, W = small_random_start(objective, k, alpha, rng)
     step = yield Iterate(B, W, phase="I")
     while step.iteration < length:
         B, W, R = step.point.B, step.point.W, step.point.R
