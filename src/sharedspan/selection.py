@@ -29,7 +29,7 @@ from sharedspan.solvers.scaled import grow, scaled_gd
 
 N_FOLDS = 5
 PATIENCE = 3  # ranks without improvement after which a fold's path ends
-PRECISION = 0.05  # optimisation error allowed, as a share of the statistical error
+PRECISION = 0.01  # optimisation error allowed, as a share of the statistical error
 MAX_ITER = 300
 ROWS_AT_ONCE = 1 << 17  # rows whose folds are drawn together
 

@@ -54,8 +54,19 @@ def evidence_ridge(
         grid = ALPHAS * lam.mean()
         shrunk = grid[:, None] / (lam + grid[:, None])
         deviance = n * np.log(floor + shrunk @ z2) - np.log(shrunk).sum(axis=1)
-        alpha = float(grid[np.argmin(deviance)])
+        alpha = float(lam.mean() * _minimum(deviance))
     return Q @ (Qc / (lam + alpha)), float(alpha)
+
+
+def _minimum(deviance: np.ndarray) -> float:
+    """The entry of ALPHAS with the least deviance, moved to the vertex of a parabola around it."""
+    best = int(np.argmin(deviance))
+    if not 0 < best < len(ALPHAS) - 1:
+        return float(ALPHAS[best])
+    left, middle, right = deviance[best - 1 : best + 2]
+    bend = left - 2 * middle + right
+    shift = 0.5 * (left - right) / bend if bend > 0 else 0.0
+    return float(ALPHAS[best] * (ALPHAS[1] / ALPHAS[0]) ** shift)
 
 
 class _RidgeRegressor(TaskRegressor):

@@ -94,7 +94,8 @@ class SharedSpanRegressor(TaskRegressor):
         Why the solver ended.
     trace_ : dict of ndarray
         ``iteration``, ``loss`` (mean squared residual, weighted where noise is per task),
-        ``gradient`` (NaN where not looked at), ``phase``, ``seconds``.
+        ``objective`` (the same plus the phase's balance term), ``gradient`` (tangent gradient
+        over |V|, NaN where not looked at), ``phase``, ``seconds``.
     coef_names_ : ndarray of shape (d,)
     n_features_in_, feature_names_in_
         Of X as passed, task column included.
@@ -223,7 +224,8 @@ class SharedSpanRegressor(TaskRegressor):
         )
         # The loss sums over tasks half of each one's mean square, relative to nbar.
         scale = 2 / objective.n_tasks / canonical.units.y_scale**2
-        self.trace_ = {**result.trace, "loss": result.trace["loss"] * scale}
+        in_units = {name: result.trace[name] * scale for name in ("loss", "objective")}
+        self.trace_ = result.trace | in_units
 
     def _validate_parameters(self) -> None:
         super()._validate_parameters()

@@ -75,14 +75,16 @@ class _Trace:
     """One row per accepted iterate; the tangent gradient is NaN where it was not looked at."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[int, float, float, str, float]] = []
+        self.rows: list[tuple[int, float, float, float, str, float]] = []
         self.began = time.perf_counter()
 
-    def add(self, iteration: int, loss: float, gradient: float, phase: str) -> None:
-        self.rows.append((iteration, loss, gradient, phase, time.perf_counter() - self.began))
+    def add(self, step: Step, made_by: Iterate, gradient: float) -> None:
+        loss, objective = step.point.loss, step.point.value(made_by.balance)
+        seconds = time.perf_counter() - self.began
+        self.rows.append((step.iteration, loss, objective, gradient, made_by.phase, seconds))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        names = ("iteration", "loss", "gradient", "phase", "seconds")
+        names = ("iteration", "loss", "objective", "gradient", "phase", "seconds")
         columns = zip(*self.rows, strict=True)
         return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
 
@@ -141,7 +143,7 @@ def _drive(
     slack = ROUNDING_OF_START * abs(step.point.loss)
     trace = _Trace()
     n_halved, converged, ending = 0, False, f"stopped at max_iter={max_iter}"
-    trace.add(0, step.point.loss, math.nan, first.phase)
+    trace.add(step, first, math.nan)
     while step.iteration < max_iter:
         proposal = solver.send(step)
         point = objective.evaluate(proposal.B, proposal.W)
@@ -159,7 +161,7 @@ def _drive(
         if look and stop is not None:
             gradient = _relative_gradient(point)
             converged = proposal.may_stop and stop(point)
-        trace.add(step.iteration, point.loss, gradient, proposal.phase)
+        trace.add(step, proposal, gradient)
         tick(step.iteration, max_iter, point.loss)
         if callback is not None and callback(
             {"iteration": step.iteration, "B": point.B, "W": point.W, "loss": point.loss,

@@ -1,0 +1,26 @@
+import numpy as np
+import pytest
+
+import sharedspan as ss
+from sharedspan.data.statistics import Units, collect
+from sharedspan.data.tasks import open_tasks
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def small():
+    """Forty unequal tasks of rank 2 with intercepts."""
+    sizes = np.random.default_rng(3).integers(8, 60, 40)
+    return ss.simulate(
+        n_tasks=40, n_features=8, rank=2, n_samples=sizes, noise=0.3, intercept=2.0, random_state=5
+    )
+
+
+def statistics_of(X, y, task, *, centred=True, kind="gram", weight=None):
+    """Statistics straight from rows, in plain units."""
+    tasks = open_tasks(X, y, task, weight)
+    return collect(tasks, Units.of(tasks, centred), centred, kind)

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+from conftest import statistics_of
+from numpy.testing import assert_allclose
+from oracles import per_task_sums
+
+from sharedspan.data.canonical import whitening
+from sharedspan.objective import GramObjective, RowObjective, build_objective
+
+
+@pytest.fixture(params=[True, False], ids=["intercepts", "no intercepts"])
+def centred(request):
+    return request.param
+
+
+@pytest.fixture(params=["gram", "rows"])
+def objective(request, small, centred):
+    noise = np.linspace(0.5, 2.0, 40)
+    statistics = statistics_of(small.X, small.y, small.task, centred=centred, kind=request.param)
+    return build_objective(statistics, noise)
+
+
+def test_residuals_are_those_of_dense_grams(small, objective, centred, rng):
+    V = rng.standard_normal((8, 40))
+    G, c = per_task_sums(small.X, small.y, small.task, centred)
+    if not centred:
+        # Without intercepts nothing shifts the rows, so the oracle sees the same ones.
+        assert not objective.statistics.mean.any()
+    expected = np.einsum("tij,jt->ti", G, V) - objective.response[:, None] * c
+    R, _ = objective.residuals(V.copy())
+    assert_allclose(R.T, expected / objective.n[:, None], rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_match_finite_differences(objective, rng):
+    B, W = rng.standard_normal((8, 3)), rng.standard_normal((3, 40))
+    R = objective.evaluate(B, W).R
+    dB, dW = rng.standard_normal(B.shape), rng.standard_normal(W.shape)
+    h = 1e-6
+    slope = (
+        objective.evaluate(B + h * dB, W + h * dW).loss
+        - objective.evaluate(B - h * dB, W - h * dW).loss
+    ) / (2 * h)
+    assert_allclose(np.sum(dB * (R @ W.T)) + np.sum(dW * (B.T @ R)), slope, rtol=1e-6)
+
+
+def test_rotating_the_factors_changes_nothing(objective, rng):
+    B, W = rng.standard_normal((8, 3)), rng.standard_normal((3, 40))
+    Q, _ = np.linalg.qr(rng.standard_normal((3, 3)))
+    here, there = objective.evaluate(B, W), objective.evaluate(B @ Q, Q.T @ W)
+    assert_allclose(there.R, here.R, rtol=1e-10, atol=1e-10)
+    assert_allclose(there.loss, here.loss, rtol=1e-12)
+    assert_allclose(there.tangent_gradient(), here.tangent_gradient(), rtol=1e-9)
+    assert_allclose(there.norm(), np.linalg.norm(B @ W), rtol=1e-12)
+
+
+def test_least_squares_in_a_span_leaves_no_gradient(objective, rng):
+    B = rng.standard_normal((8, 3))
+    W = objective.solve_W(B)
+    assert np.abs(B.T @ objective.evaluate(B, W).R).max() < 1e-10
+    assert_allclose(objective.solve_W(B, rng.standard_normal(W.shape)), W, rtol=1e-7, atol=1e-9)
+
+
+def test_the_tangent_gradient_is_the_norm_of_the_projection(objective, rng):
+    point = objective.evaluate(rng.standard_normal((8, 3)), rng.standard_normal((3, 40)))
+    P_B = point.B @ np.linalg.pinv(point.B)
+    P_W = np.linalg.pinv(point.W) @ point.W
+    projected = P_B @ point.R + point.R @ P_W - P_B @ point.R @ P_W
+    assert_allclose(point.tangent_gradient(), np.linalg.norm(projected), rtol=1e-9)
+
+
+def test_grams_and_rows_agree(small, centred, rng):
+    V = rng.standard_normal((8, 40))
+    results = [
+        build_objective(
+            statistics_of(small.X, small.y, small.task, centred=centred, kind=kind)
+        ).residuals(V.copy())
+        for kind in ("gram", "rows")
+    ]
+    for gram, rows in zip(*results, strict=True):
+        assert_allclose(gram, rows, rtol=1e-10, atol=1e-10)
+
+
+def test_a_fold_by_mask_equals_a_fold_by_subtraction(small, rng):
+    from sharedspan.data.statistics import Units
+    from sharedspan.data.tasks import open_tasks
+
+    kept = rng.random(len(small.y)) < 0.7
+    rows = statistics_of(small.X, small.y, small.task, kind="rows")
+    grams = statistics_of(small.X, small.y, small.task)
+    tasks = open_tasks(small.X, small.y, small.task)
+    grams.update(tasks.select(~kept), Units.of(tasks, True), sign=-1.0)
+    V = rng.standard_normal((8, 40))
+    masked, subtracted = RowObjective(rows, None, mask=kept), GramObjective(grams, None)
+    for a, b in zip(masked.residuals(V.copy()), subtracted.residuals(V.copy()), strict=True):
+        assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+    assert_allclose(masked.intercepts(V), subtracted.intercepts(V), rtol=1e-9, atol=1e-9)
+
+
+def test_single_precision_storage_is_close(small, rng):
+    statistics = statistics_of(small.X, small.y, small.task)
+    V = rng.standard_normal((8, 40))
+    exact, _ = build_objective(statistics).residuals(V.copy())
+    rounded, _ = build_objective(statistics, dtype="float32").residuals(V.copy())
+    assert 0 < np.abs(exact - rounded).max() < 1e-5 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("kind", ["gram", "rows"])
+def test_whitened_features_have_the_identity_as_pooled_covariance(small, kind):
+    X = small.X @ np.diag(10.0 ** np.arange(-4, 4)) + 7.0
+    statistics = statistics_of(X, small.y, small.task, kind=kind)
+    P, inverse = whitening(statistics)
+    statistics.transform(P, inverse)
+    assert_allclose(inverse @ P, np.eye(8), atol=1e-9)
+    variance, _ = statistics.principal_axes(np.ones(8))
+    assert_allclose(variance, 1.0, rtol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["gram", "rows"])
+def test_collinear_features_fall_out_of_the_whitened_span(small, kind):
+    X = np.column_stack([small.X, small.X[:, 0] - 2 * small.X[:, 3], np.full(len(small.y), 5.0)])
+    P, _ = whitening(statistics_of(X, small.y, small.task, kind=kind))
+    assert P.shape == (10, 8)
+    assert not P[9].any()
