@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from oracles import exact_als, relative
 
 import sharedspan as ss
+from oracles import exact_als, relative
 
 
 def ratio(model, sim, noise):
@@ -84,9 +84,7 @@ def test_the_fit_is_far_better_than_separate_regressions():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # 4 rows for 4 numbers
 def test_ten_tiny_tasks_do_not_spoil_the_others_with_per_task_noise():
     sizes = np.r_[np.full(10, 4), np.full(50, 80)]
-    sim = ss.simulate(
-        n_tasks=60, n_features=20, rank=3, n_samples=sizes, noise=0.5, random_state=2
-    )
+    sim = ss.simulate(n_tasks=60, n_features=20, rank=3, n_samples=sizes, noise=0.5, random_state=2)
     large = sizes > 4
     errors = {
         noise: np.sum(

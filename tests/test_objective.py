@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from conftest import statistics_of
 from numpy.testing import assert_allclose
-from oracles import per_task_sums
 
+from conftest import statistics_of
+from oracles import per_task_sums
 from sharedspan.data.canonical import whitening
 from sharedspan.objective import GramObjective, RowObjective, build_objective
 

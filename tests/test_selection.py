@@ -82,9 +82,7 @@ def test_rank_auto_finds_three(n_samples, whiten):
 
 
 def test_folds_leave_the_final_fit_as_it_is_without_them(small):
-    auto = ss.SharedSpanRegressor(random_state=0, tol=1e-10).fit(
-        small.X, small.y, task=small.task
-    )
+    auto = ss.SharedSpanRegressor(random_state=0, tol=1e-10).fit(small.X, small.y, task=small.task)
     given = ss.SharedSpanRegressor(rank=2, random_state=0, tol=1e-10).fit(
         small.X, small.y, task=small.task
     )

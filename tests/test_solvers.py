@@ -4,12 +4,12 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import statistics_of
 from numpy.testing import assert_allclose
-from oracles import exact_als, relative
 from sklearn.exceptions import ConvergenceWarning
 
 import sharedspan as ss
+from conftest import statistics_of
+from oracles import exact_als, relative
 from sharedspan.objective import build_objective
 from sharedspan.solvers import SOLVERS
 from sharedspan.solvers.loop import Iterate, run
@@ -169,9 +169,7 @@ def test_a_callback_sees_every_iteration_and_can_stop():
 
 def test_no_signal_gives_zero_coefficients_at_once():
     sim, _ = canonical_problem()
-    objective = build_objective(
-        statistics_of(sim.X, np.zeros(len(sim.y)), sim.task, centred=False)
-    )
+    objective = build_objective(statistics_of(sim.X, np.zeros(len(sim.y)), sim.task, centred=False))
     for name in SOLVERS:
         result = solve(name, objective)
         assert result.converged

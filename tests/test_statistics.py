@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from conftest import statistics_of
 from numpy.testing import assert_allclose
 
+from conftest import statistics_of
 from sharedspan.data import tasks as tasks_module
 from sharedspan.data.statistics import GramStatistics, RowStatistics, Units, collect
 from sharedspan.data.tasks import open_tasks

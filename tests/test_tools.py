@@ -42,9 +42,7 @@ def test_simulated_options_do_what_they_say():
     assert_allclose(np.linalg.cond(sim.covariance), 50)
     assert_allclose(np.cov(sim.X.T), sim.covariance, atol=0.1)
     residual = sim.y - sim.intercept[sim.task] - np.einsum("ij,ij->i", sim.X, sim.coef[sim.task])
-    assert_allclose(
-        np.sqrt(np.bincount(sim.task, residual**2) / 4000), noise, rtol=0.05
-    )
+    assert_allclose(np.sqrt(np.bincount(sim.task, residual**2) / 4000), noise, rtol=0.05)
     kurtosis = np.mean(sim.X[:, 0] ** 4) / np.mean(sim.X[:, 0] ** 2) ** 2
     assert kurtosis > 3.5
     assert sim.is_outlier.sum() == 2

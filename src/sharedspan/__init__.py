@@ -26,7 +26,7 @@ _HOMES = {
     "task_scorer": "sharedspan.estimators.scoring",
 }
 
-__all__ = ["__version__", "datasets", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", "datasets", *_HOMES]
 
 if TYPE_CHECKING:
     from sharedspan.data import datasets

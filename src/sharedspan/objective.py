@@ -41,7 +41,7 @@ class Point:
         return self.B.T @ self.B - self.W @ self.W.T
 
     def value(self, balance: float) -> float:
-        """loss + balance |B'B - WW'|_F^2."""
+        """Loss + balance |B'B - WW'|_F^2."""
         if balance == 0.0:
             return self.loss
         return self.loss + balance * float(np.sum(self.imbalance**2))
@@ -104,7 +104,7 @@ class Objective(ABC):
         return 2 * losses * self.n / self.response**2
 
     def solve_W(self, B: np.ndarray, W: np.ndarray | None = None) -> np.ndarray:
-        """argmin over W of loss(BW), (k, T), nearest to the given W where it is not unique.
+        """Argmin over W of loss(BW), (k, T), nearest to the given W where it is not unique.
 
         One Newton step on a quadratic is exact, and taken from a good W it keeps the digits that
         the normal equations from zero would lose.

@@ -68,7 +68,32 @@ def _power_of_two(reach: np.ndarray) -> np.ndarray:
     return np.where(safe, 1.0, np.ldexp(1.0, np.clip(-exponent, -1000, 1000)))
 
 
-class GramStatistics:
+class TaskMeans:
+    """What both kinds of statistics know of the level of each task."""
+
+    n: np.ndarray  # (T,) sums of weights
+    mean: np.ndarray  # (T, d)
+    y_mean: np.ndarray  # (T,)
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.n)
+
+    @property
+    def n_features(self) -> int:
+        return int(self.mean.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+
+    def intercepts(self, V: np.ndarray) -> np.ndarray:
+        """Intercepts (T,) that go with the coefficients V (d, T): ybar_t - xbar_t'v_t."""
+        return self.y_mean - np.einsum("td,dt->t", self.mean, V)
+
+
+class GramStatistics(TaskMeans):
     """Sums per task, a commutative monoid under ``merge``; see the head of this file.
 
     Attributes
@@ -91,19 +116,6 @@ class GramStatistics:
         self.anchor = np.zeros((n_tasks, n_features))
         self.g = np.zeros((n_tasks, n_features))
         self.q = np.zeros(n_tasks)
-
-    @property
-    def n_tasks(self) -> int:
-        return len(self.n)
-
-    @property
-    def n_features(self) -> int:
-        return int(self.mean.shape[1])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
     def update(
         self, tasks: Tasks, units: Units, P: np.ndarray | None = None, sign: float = 1.0
@@ -213,12 +225,8 @@ class GramStatistics:
                 work(0, self.n_tasks)
         self.packed = flat[: self.n_tasks * size].reshape(self.n_tasks, size)
 
-    def intercepts(self, V: np.ndarray) -> np.ndarray:
-        """Intercepts (T,) that go with the coefficients V (d, T): ybar_t - xbar_t'v_t."""
-        return self.y_mean - np.einsum("td,dt->t", self.mean, V)
 
-
-class RowStatistics:
+class RowStatistics(TaskMeans):
     """The rows themselves, for tasks with few rows; same interface, folds by masks.
 
     Attributes
@@ -241,8 +249,8 @@ class RowStatistics:
             self.X[block.positions], self.y[block.positions] = units.rows(block, None)
             self.weight[block.positions] = block.weight
         self.n = tasks.sizes()
-        self.mean = np.zeros((self.n_tasks, self.n_features))
-        self.y_mean = np.zeros(self.n_tasks)
+        self.mean = np.zeros((tasks.n_tasks, tasks.n_features))
+        self.y_mean = np.zeros(tasks.n_tasks)
         if centred:
             self._centre()
 
@@ -253,19 +261,6 @@ class RowStatistics:
             self.y_mean[t] = self.weight[rows] @ self.y[rows] / self.n[t]
             self.X[rows] -= self.mean[t]
             self.y[rows] -= self.y_mean[t]
-
-    @property
-    def n_tasks(self) -> int:
-        return len(self.starts) - 1
-
-    @property
-    def n_features(self) -> int:
-        return int(self.X.shape[1])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
     def variances(self) -> np.ndarray:
         """Pooled within-task variance of each feature, (d,)."""
@@ -298,10 +293,6 @@ class RowStatistics:
     def _row_blocks(self) -> list[slice]:
         step = max((1 << 19) // max(self.n_features, 1), 1)
         return [slice(lo, lo + step) for lo in range(0, len(self.X), step)]
-
-    def intercepts(self, V: np.ndarray) -> np.ndarray:
-        """Intercepts (T,) that go with the coefficients V (d, T): ybar_t - xbar_t'v_t."""
-        return self.y_mean - np.einsum("td,dt->t", self.mean, V)
 
 
 Statistics = GramStatistics | RowStatistics

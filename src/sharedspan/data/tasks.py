@@ -239,7 +239,9 @@ def as_float_matrix(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
     if array.dtype in (np.float32, np.float64):
         return array
     if array.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: X has dtype {array.dtype}. Use real columns.")
+        raise ValueError(
+            f"Complex data not supported: X has dtype {array.dtype}. Use real columns."
+        )
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
     converted = np.empty(array.shape, dtype=np.float64)

@@ -119,14 +119,12 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     def _rows_to_predict(self, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
         """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
-        features, column, names = split_columns(X, self.task_column)
+        features, column, _ = split_columns(X, self.task_column)
         validate_data(self, X, reset=False, skip_check_array=True)
         if features.size and not np.isfinite(np.ptp(features, axis=0)).all():
             open_tasks(features, np.zeros(len(features)))  # says which value is to blame
         if column is not None and task is not None:
-            raise ValueError(
-                f"Labels came twice, as task= and as the column {self.task_column!r}."
-            )
+            raise ValueError(f"Labels came twice, as task= and as the column {self.task_column!r}.")
         labels = column if column is not None else task
         known = self.tasks_.tolist() if self.tasks_.dtype != object else list(self.tasks_)
         if labels is None:
@@ -172,7 +170,7 @@ def at_least(name: str, value: Any, smallest: float, kind: type = numbers.Real) 
     words = "an integer" if kind is numbers.Integral else "a number"
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(f"{name}={value!r} must be {words}, not {type(value).__name__}.")
-    if not np.isfinite(value) or value < smallest:  # type: ignore[call-overload]
+    if not smallest <= float(value) < np.inf:  # type: ignore[arg-type]
         raise ValueError(f"{name}={value!r} must be {words} of at least {smallest:g}.")
 
 

@@ -156,7 +156,7 @@ class SharedSpanRegressor(TaskRegressor):
         for round_ in range(1 + NOISE_ROUNDS * (self.noise == "per_task")):
             rank = self.rank
             if rank == "auto":
-                # Weights change what the folds say, so the rank is chosen again once they are known.
+                # Weights change what the folds say: choose again once they are known.
                 if round_ < 2 and largest > 1:
                     path = choose_rank(tasks, statistics, canonical, noise, rng, largest)
                 rank = 1 if path is None else path.rank

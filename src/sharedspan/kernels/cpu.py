@@ -28,9 +28,9 @@ def kernel(function: F) -> F:
     """Compile without the interpreter lock; keep the machine code on disk where that is allowed."""
     options: dict[str, Any] = {"nogil": True, "fastmath": _REORDER, "error_model": "numpy"}
     try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no writable place for the cache
-        return numba.njit(**options)(function)  # type: ignore[no-any-return]
+        return numba.njit(**options)(function)
 
 
 def packed_size(d: int) -> int:

@@ -18,7 +18,7 @@ from sharedspan.estimators.shared_span import SharedSpanRegressor
 from sharedspan.inference import error_floor, parameter_error
 from sharedspan.report.figures import new_figure, plot_convergence, plot_spectrum, save
 
-SIZE = {"n_tasks": 200, "n_features": 50, "rank": 3, "n_samples": 80, "noise": 0.5}
+SIZE: dict[str, Any] = {"n_tasks": 200, "n_features": 50, "rank": 3, "n_samples": 80, "noise": 0.5}
 TRAIN_SHARE = 0.25  # of each patient's rows: with few rows the tasks need each other most
 
 
@@ -121,7 +121,5 @@ def _draw(
         "separate ridge": models[separate].coef_,
         "shared span": span.coef_,
     }
-    plot_spectrum(
-        right, {n: np.linalg.svd(coef, compute_uv=False) for n, coef in spectra.items()}
-    )
+    plot_spectrum(right, {n: np.linalg.svd(coef, compute_uv=False) for n, coef in spectra.items()})
     save(figure, path)

@@ -28,7 +28,9 @@ def plot_convergence(
     panel: Any, ratio: np.ndarray, phase_two: int, rivals: dict[str, float]
 ) -> None:
     """Error over the floor against iterations, with the start of Phase II and rivals' levels."""
-    panel.semilogy(np.arange(1, len(ratio) + 1), ratio, color=BLUE, lw=2, label="shared span (TPGD)")
+    panel.semilogy(
+        np.arange(1, len(ratio) + 1), ratio, color=BLUE, lw=2, label="shared span (TPGD)"
+    )
     for (name, level), color in zip(rivals.items(), (ORANGE, GREEN), strict=False):
         panel.axhline(level, color=color, ls="--", lw=1.5, label=f"{name}: {level:.1f}")
     panel.axhline(1.0, color=GREY, lw=1, ls=":", label="floor: 1")

@@ -44,9 +44,7 @@ def scaled_gd(
         )
 
 
-def grow(
-    objective: Objective, B: np.ndarray, W: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def grow(objective: Objective, B: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Factors of one rank more: V less the leading singular pair of R(V), balanced."""
     if B.shape[1] == 0:
         R, _ = objective.residuals(np.zeros((objective.n_features, objective.n_tasks)))
