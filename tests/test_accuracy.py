@@ -66,9 +66,11 @@ def test_unequal_everything_is_as_good_as_knowing_the_noise(seed):
     )  # fmt: skip
     model = ss.SharedSpanRegressor(rank=3, noise="per_task", random_state=0)
     model.fit(sim.X, sim.y, task=sim.task)
+    shared = ss.SharedSpanRegressor(rank=3, random_state=0).fit(sim.X, sim.y, task=sim.task)
     oracle = exact_als(sim.X, sim.y, sim.task, 3, weights=noise**-2, start=sim.coef)
     error = ss.parameter_error(model.coef_, sim.coef)
     assert error < 1.1 * ss.parameter_error(oracle, sim.coef)
+    assert error < ss.parameter_error(shared.coef_, sim.coef)
     assert np.corrcoef(np.log(model.noise_variance_), np.log(noise**2))[0, 1] > 0.9
 
 

@@ -108,9 +108,7 @@ def test_single_precision_storage_is_close(small, rng):
 def test_whitened_features_have_the_identity_as_pooled_covariance(small, kind):
     X = small.X @ np.diag(10.0 ** np.arange(-4, 4)) + 7.0
     statistics = statistics_of(X, small.y, small.task, kind=kind)
-    P, inverse = whitening(statistics)
-    statistics.transform(P, inverse)
-    assert_allclose(inverse @ P, np.eye(8), atol=1e-9)
+    statistics.transform(whitening(statistics))
     variance, _ = statistics.principal_axes(np.ones(8))
     assert_allclose(variance, 1.0, rtol=1e-7)
 
@@ -118,6 +116,6 @@ def test_whitened_features_have_the_identity_as_pooled_covariance(small, kind):
 @pytest.mark.parametrize("kind", ["gram", "rows"])
 def test_collinear_features_fall_out_of_the_whitened_span(small, kind):
     X = np.column_stack([small.X, small.X[:, 0] - 2 * small.X[:, 3], np.full(len(small.y), 5.0)])
-    P, _ = whitening(statistics_of(X, small.y, small.task, kind=kind))
+    P = whitening(statistics_of(X, small.y, small.task, kind=kind))
     assert P.shape == (10, 8)
     assert not P[9].any()

@@ -122,7 +122,7 @@ def test_the_same_seed_gives_bit_identical_coefficients(small):
 
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [("rank", 1), ("fit_intercept", False), ("noise", "per_task"), ("max_iter", 3), ("tol", 1e-1)],
+    [("rank", 1), ("fit_intercept", False), ("max_iter", 3), ("tol", 1e-1)],
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_set_params_changes_the_result(parameter, value, small):

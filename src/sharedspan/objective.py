@@ -101,7 +101,7 @@ class Objective(ABC):
     def squares(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:
         """Residual sum of squares of each task, of the responses as given, (T,)."""
         _, losses = self.residuals((W.T @ B.T).T)
-        return 2 * losses * self.n / self.response**2
+        return np.maximum(2 * losses * self.n / self.response**2, 0.0)
 
     def solve_W(self, B: np.ndarray, W: np.ndarray | None = None) -> np.ndarray:
         """Argmin over W of loss(BW), (k, T), nearest to the given W where it is not unique.

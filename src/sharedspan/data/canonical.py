@@ -24,8 +24,8 @@ COLLINEAR = 1e-10
 CONSTANT = 64 * np.finfo(float).eps
 
 
-def whitening(statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
-    """P (d, d') with P'SP = I, S the pooled within-task covariance, and its inverse (d', d).
+def whitening(statistics: Statistics) -> np.ndarray:
+    """P (d, d') with P'SP = I, S the pooled within-task covariance.
 
     Features are standardised first, so the threshold ``COLLINEAR`` does not depend on units.
     """
@@ -34,10 +34,18 @@ def whitening(statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
     kept = variance > COLLINEAR * max(variance.max(), 0.0)
     # An empty span keeps one null direction: its coefficients stay zero.
     if not kept.any():
-        return np.zeros((len(scale), 1)), np.zeros((1, len(scale)))
-    root, axes = np.sqrt(variance[kept]), axes[:, kept]
-    deviation = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
-    return scale[:, None] * (axes / root), (root * axes).T * deviation
+        return np.zeros((len(scale), 1))
+    return scale[:, None] * (axes[:, kept] / np.sqrt(variance[kept]))
+
+
+def common_scaling(statistics: Statistics) -> np.ndarray | None:
+    """The power of two, times the identity, that brings the features' deviation near one.
+
+    None where that is one already, as in the paper's problems: these stay exactly as they are.
+    """
+    deviation = np.sqrt(statistics.variances().mean())
+    factor = 2.0 ** -np.round(np.log2(deviation)) if deviation > 0 else 1.0
+    return None if factor == 1.0 else factor * np.eye(statistics.n_features)
 
 
 def inverse_deviations(statistics: Statistics) -> np.ndarray:

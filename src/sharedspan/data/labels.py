@@ -36,39 +36,54 @@ def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable
             f"{name} has {len(labels)} labels but X has {n_rows} rows: give one label per row."
         )
     if labels.dtype.kind == "O":
-        starts = _object_run_starts(labels, name)
-    else:
-        change = labels[1:] != labels[:-1]
-        starts = np.concatenate([[0], np.flatnonzero(change) + 1]).astype(np.int64)
-    heads = labels[starts].tolist() if labels.dtype.kind not in "Mm" else list(labels[starts])
+        return _object_runs(labels, name)
+    change = labels[1:] != labels[:-1]
+    starts = np.concatenate([[0][: len(labels)], np.flatnonzero(change) + 1]).astype(np.int64)
+    heads = list(labels[starts]) if labels.dtype.kind in "Mm" else labels[starts].tolist()
     for head, start in zip(heads, starts, strict=True):
         if is_missing(head):
-            raise ValueError(
-                f"{name} is missing in row {start} (it is {head!r}): "
-                "give every row a label or drop such rows."
-            )
+            raise _missing(head, int(start), name)
     return heads, starts
 
 
-def _object_run_starts(labels: np.ndarray, name: str) -> np.ndarray:
-    """Runs by identity or equality; labels of mixed kinds may not support array comparison."""
-    starts, previous = [0], labels[0]
+def _object_runs(labels: np.ndarray, name: str) -> tuple[list[Hashable], np.ndarray]:
+    """The same for objects, one by one: mixed kinds may not support array comparison."""
+    heads: list[Hashable] = []
+    starts: list[int] = []
     for row, label in enumerate(labels):
-        if not isinstance(label, Hashable):
+        if starts and label is heads[-1]:
+            continue
+        if is_missing(label):
+            raise _missing(label, row, name)
+        try:
+            hash(label)
+        except TypeError as error:
             raise TypeError(
                 f"{name} in row {row} is {label!r}, a {type(label).__name__}, which cannot be "
                 "hashed: use numbers, strings, dates or tuples of them as labels."
-            )
-        if row and label is not previous and label != previous:
+            ) from error
+        label = (
+            label.item() if isinstance(label, np.generic) and label.dtype.kind in "biuf" else label
+        )
+        if not starts or label != heads[-1]:
+            heads.append(label)
             starts.append(row)
-        previous = label
-    return np.asarray(starts, dtype=np.int64)
+    return heads, np.asarray(starts, dtype=np.int64)
+
+
+def _missing(label: Any, row: int, name: str) -> ValueError:
+    return ValueError(
+        f"{name} is missing in row {row} (it is {label!r}): "
+        "give every row a label or drop such rows."
+    )
 
 
 def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
     """One label per row; a single one counts for all rows, tuples do not become columns."""
     if isinstance(task, (str, numbers.Number)):
         task = [task] * n_rows
+    if np.ma.isMaskedArray(task):
+        task = np.ma.filled(task.astype(object), None)
     if hasattr(task, "to_numpy"):
         labels = np.asarray(task.to_numpy())
     elif isinstance(task, np.ndarray):

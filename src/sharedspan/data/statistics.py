@@ -43,27 +43,46 @@ class Units:
     @classmethod
     def of(cls, tasks: Tasks, centred: bool, common_scale: bool = False) -> Units:
         """Units that suit the rows; ``common_scale`` keeps the features' proportions."""
-        low = tasks.X.min(axis=0).astype(float)
-        high = tasks.X.max(axis=0).astype(float)
-        origin = low / 2 + high / 2 if centred else np.zeros_like(low)
-        reach = np.maximum(high - origin, origin - low)
+        low, high, y_reach = _extremes(tasks)
+        origin = _typical(tasks) if centred else np.zeros_like(low)
+        with np.errstate(over="ignore"):
+            reach = np.maximum(high - origin, origin - low)
         if common_scale:
             reach = np.full_like(reach, reach.max())
-        y_reach = float(np.abs(tasks.y).max())
         return cls(origin, _power_of_two(reach), float(_power_of_two(np.array(y_reach))))
 
     def rows(self, block: Block, P: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """The block's features and targets in these units, features mapped by P if given."""
         X = block.X
-        X -= self.origin
         X *= self.scale
+        X -= self.origin * self.scale
         block.y[...] *= self.y_scale
         return (X if P is None else X @ P), block.y
 
 
+def _extremes(tasks: Tasks) -> tuple[np.ndarray, np.ndarray, float]:
+    """Least and largest value of each feature, (d,), and the largest |y|, over rows that count."""
+    if tasks.n_rows == len(tasks.X):
+        low, high = tasks.X.min(axis=0), tasks.X.max(axis=0)
+        y_reach = max(tasks.y.max(), -tasks.y.min())
+    else:
+        ends = [(b.X.min(axis=0), b.X.max(axis=0), np.abs(b.y).max()) for b in tasks.blocks()]
+        low = np.min([low for low, _, _ in ends], axis=0)
+        high = np.max([high for _, high, _ in ends], axis=0)
+        y_reach = max(reach for _, _, reach in ends)
+    return low.astype(float), high.astype(float), float(y_reach)
+
+
+def _typical(tasks: Tasks, sample: int = 1000) -> np.ndarray:
+    """Median of each feature over some rows, (d,): near the bulk, whatever the outliers."""
+    positions = np.linspace(0, tasks.n_rows - 1, min(tasks.n_rows, sample)).astype(int)
+    rows = positions if tasks.order is None else tasks.order[positions]
+    return np.quantile(tasks.X[rows].astype(float), 0.5, axis=0, method="lower")
+
+
 def _power_of_two(reach: np.ndarray) -> np.ndarray:
     """1 where reach is safe, otherwise the power of two that brings it near 1."""
-    _, exponent = np.frexp(reach)
+    _, exponent = np.frexp(np.minimum(reach, np.finfo(float).max))
     safe = (reach == 0) | ((reach < SAFE) & (reach > 1 / SAFE))
     return np.where(safe, 1.0, np.ldexp(1.0, np.clip(-exponent, -1000, 1000)))
 
@@ -200,23 +219,15 @@ class GramStatistics(TaskMeans):
         """Variances (r,) and orthonormal axes (d, r) of the pooled features times ``scale``."""
         return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
 
-    def transform(self, P: np.ndarray, inverse: np.ndarray) -> None:
-        """Statistics of the features X P, in place; ``inverse`` (d', d) undoes P (d, d').
-
-        The anchor moves to its part inside the columns of P; what lies outside goes into g and q.
-        """
-        inside = self.anchor @ inverse.T
-        if P.shape[1] < P.shape[0]:
-            self.g, self.q = self.at_anchor(inside @ P.T)
-        self.anchor = inside
-        self.g = self.g @ P
-        self.mean = self.mean @ P
+    def transform(self, P: np.ndarray) -> None:
+        """Statistics of the features X P, P (d, d'), in place and with anchors of their own."""
         flat = self.packed.reshape(-1)
         size = cpu.packed_size(P.shape[1])
         P = np.ascontiguousarray(P)
+        anchor, g = np.empty((2, self.n_tasks, P.shape[1]))
 
         def work(first: int, last: int) -> None:
-            cpu.transform_grams(flat, P, flat, first, last)
+            cpu.transform(flat, self.anchor, self.g, self.q, self.n, P, anchor, g, first, last)
 
         with one_blas_thread():
             if size == self.packed.shape[1]:
@@ -224,6 +235,7 @@ class GramStatistics(TaskMeans):
             else:  # results move towards the front, so tasks must go one after the other
                 work(0, self.n_tasks)
         self.packed = flat[: self.n_tasks * size].reshape(self.n_tasks, size)
+        self.anchor, self.g, self.mean = anchor, g, self.mean @ P
 
 
 class RowStatistics(TaskMeans):
@@ -282,8 +294,8 @@ class RowStatistics(TaskMeans):
         blocks = self._row_blocks()
         return np.sum([term(self.X[rows], self.weight[rows]) for rows in blocks], axis=0)
 
-    def transform(self, P: np.ndarray, inverse: np.ndarray) -> None:
-        """Statistics of the features X P, in place; rows need no inverse."""
+    def transform(self, P: np.ndarray) -> None:
+        """Statistics of the features X P, P (d, d'), in place."""
         for rows in self._row_blocks():
             self.X[rows, : P.shape[1]] = self.X[rows] @ P
         if P.shape[1] < P.shape[0]:
@@ -311,7 +323,8 @@ def collect(tasks: Tasks, units: Units, centred: bool, kind: str = "auto") -> St
         "auto" takes whichever makes the pass R(V) cheaper.
     """
     if kind == "auto":
-        few = tasks.n_rows < ROWS_PER_FEATURE * tasks.n_features * tasks.n_tasks
+        # Sums of weights, not rows: a weight of two must take the path of a row written twice.
+        few = tasks.sizes().sum() < ROWS_PER_FEATURE * tasks.n_features * tasks.n_tasks
         kind = "rows" if few else "gram"
     if kind == "rows":
         return RowStatistics(tasks, units, centred)

@@ -11,10 +11,11 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from sharedspan.data.canonical import Canonical, whitening
+from sharedspan.data.canonical import Canonical, common_scaling, whitening
+from sharedspan.data.columns import split_columns
 from sharedspan.data.labels import label_array
 from sharedspan.data.statistics import Statistics, Units, collect
-from sharedspan.data.tasks import Tasks, codes_of, is_task_list, open_tasks, split_columns
+from sharedspan.data.tasks import Tasks, codes_of, is_task_list, open_tasks
 
 PREDICT_BLOCK = 1 << 16  # rows predicted at a time, so that no copy of all coefficients is made
 
@@ -54,7 +55,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             The task of each row, labels of any hashable kind. Without it, and without
             ``task_column``, all rows are one task (each array of a list is one).
         sample_weight : array-like of shape (rows,), optional
-            Counts as repetition of rows.
+            Counts as repetition: weight 2 is the row written twice, weight 0 the row left out.
+            So the scale of the weights matters wherever the number of rows does.
 
         Returns
         -------
@@ -80,21 +82,26 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         self.coef_names_ = np.array(tasks.names, dtype=object)
         return self
 
-    def predict(self, X: Any, task: Any = None) -> np.ndarray:
+    def predict(self, X: Any, task: Any = None) -> Any:
         """Predict responses.
 
         Parameters
         ----------
         X : array-like or frame of shape (rows, d)
+            A list with one array per task gives a list of predictions.
         task : array-like of shape (rows,), optional
-            The task of each row; may be left out where ``task_column`` names it or where the
-            model has a single task.
+            The task of each row, or one label for all rows; may be left out where ``task_column``
+            names it or where the model has a single task. For a list, one label per array.
 
         Returns
         -------
         ndarray of shape (rows,)
         """
         check_is_fitted(self)
+        if is_task_list(X):
+            labels = range(len(X)) if task is None else task
+            pairs = zip(X, labels, strict=True)
+            return [self.predict(block, [label] * len(block)) for block, label in pairs]
         features, codes = self._rows_to_predict(X, task)
         coef, intercept = self.coef_, self.intercept_
         if (codes < 0).any():
@@ -121,10 +128,16 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
         features, column, _ = split_columns(X, self.task_column)
         validate_data(self, X, reset=False, skip_check_array=True)
-        if features.size and not np.isfinite(np.ptp(features, axis=0)).all():
-            open_tasks(features, np.zeros(len(features)))  # says which value is to blame
+        if len(features) == 0:
+            raise ValueError(
+                f"Found array with 0 sample(s) (shape={features.shape}) while a minimum of 1 is "
+                "required: give at least one row to predict."
+            )
         if column is not None and task is not None:
-            raise ValueError(f"Labels came twice, as task= and as the column {self.task_column!r}.")
+            raise ValueError(
+                f"Labels came twice, as task= and as the column {self.task_column!r}: give only "
+                "one."
+            )
         labels = column if column is not None else task
         known = self.tasks_.tolist() if self.tasks_.dtype != object else list(self.tasks_)
         if labels is None:
@@ -150,6 +163,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     def _validate_parameters(self) -> None:
         one_of("unseen", self.unseen, ("error", "mean"))
+        one_of("fit_intercept", self.fit_intercept, (True, False))
 
     def _validate_tasks(self, tasks: Tasks) -> None:
         """Check parameters against the data (rank against its size, for one)."""
@@ -174,11 +188,30 @@ def at_least(name: str, value: Any, smallest: float, kind: type = numbers.Real) 
         raise ValueError(f"{name}={value!r} must be {words} of at least {smallest:g}.")
 
 
+def number_or_auto(name: str, value: Any, smallest: float, kind: type = numbers.Real) -> None:
+    """Raise unless value is "auto" or a number as ``at_least`` wants it."""
+    try:
+        if isinstance(value, str):
+            if value != "auto":
+                words = "an integer" if kind is numbers.Integral else "a number"
+                raise ValueError(f"{name}={value!r} must be {words}.")
+        else:
+            at_least(name, value, smallest, kind)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{error} Or use {name}='auto'.") from None
+
+
 def as_generator(random_state: Any) -> np.random.Generator:
     """A generator of None, an integer, a Generator or scikit-learn's RandomState."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31 - 1))
-    return np.random.default_rng(random_state)
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"random_state={random_state!r} must be None, an integer of at least 0, or a numpy "
+            "random generator."
+        ) from error
 
 
 def canonical_statistics(
@@ -187,8 +220,7 @@ def canonical_statistics(
     """Statistics of the canonical features, and the way back."""
     units = Units.of(tasks, centred=fit_intercept, common_scale=not whiten)
     statistics = collect(tasks, units, fit_intercept, kind)
-    if not whiten:
-        return statistics, Canonical(units, None)
-    P, inverse = whitening(statistics)
-    statistics.transform(P, inverse)
+    P = whitening(statistics) if whiten else common_scaling(statistics)
+    if P is not None:
+        statistics.transform(P)
     return statistics, Canonical(units, P)

@@ -7,7 +7,6 @@ out. Sizes are sums of weights, so a weight is the same as a repetition.
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,11 @@ from sharedspan.data.canonical import inverse_deviations
 from sharedspan.data.statistics import GramStatistics, Units, collect
 from sharedspan.data.tasks import Tasks
 from sharedspan.engine.local import one_blas_thread
-from sharedspan.estimators.base import TaskRegressor, at_least, one_of
+from sharedspan.estimators.base import TaskRegressor, number_or_auto
 
 # Penalties looked at, relative to the mean eigenvalue of the Gram.
 ALPHAS = np.logspace(-8, 8, 129)
+FLAT = 1e-9  # differences of deviance that are rounding
 
 
 def evidence_ridge(
@@ -41,9 +41,15 @@ def evidence_ridge(
         Rows beyond the intercepts.
     alpha : "auto" or float
     """
+    own = np.ones(len(g))
+    if alpha == 0:  # least squares has no scale of its own, so what is collinear is up to the task
+        diagonal = np.diag(G)
+        own = np.divide(1.0, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
+        G, g = own[:, None] * G * own, own * g
+        anchor = np.divide(anchor, own, out=np.zeros_like(own), where=own > 0)
     eigenvalues, Q = np.linalg.eigh(G)
     kept = eigenvalues > 1e-12 * max(eigenvalues[-1], 0.0)
-    if n <= 0 or not kept.any():
+    if not kept.any():
         return np.zeros(len(g)), 0.0
     lam, Q = eigenvalues[kept], Q[:, kept]
     Qc = lam * (Q.T @ anchor) + Q.T @ g
@@ -53,19 +59,20 @@ def evidence_ridge(
         floor = max(rss, np.finfo(float).eps ** 2 * z2.sum(), np.finfo(float).tiny)
         grid = ALPHAS * lam.mean()
         shrunk = grid[:, None] / (lam + grid[:, None])
-        deviance = n * np.log(floor + shrunk @ z2) - np.log(shrunk).sum(axis=1)
+        deviance = max(n, 0.0) * np.log(floor + shrunk @ z2) - np.log(shrunk).sum(axis=1)
         alpha = float(lam.mean() * _minimum(deviance))
-    return Q @ (Qc / (lam + alpha)), float(alpha)
+    return own * (Q @ (Qc / (lam + alpha))), float(alpha)
 
 
 def _minimum(deviance: np.ndarray) -> float:
     """The entry of ALPHAS with the least deviance, moved to the vertex of a parabola around it."""
-    best = int(np.argmin(deviance))
+    # Of penalties that differ by rounding alone, the largest: a task may not tell them apart.
+    best = int(np.flatnonzero(deviance <= deviance.min() + FLAT)[-1])
     if not 0 < best < len(ALPHAS) - 1:
         return float(ALPHAS[best])
     left, middle, right = deviance[best - 1 : best + 2]
     bend = left - 2 * middle + right
-    shift = 0.5 * (left - right) / bend if bend > 0 else 0.0
+    shift = np.clip(0.5 * (left - right) / bend, -1, 1) if bend > FLAT else 0.0
     return float(ALPHAS[best] * (ALPHAS[1] / ALPHAS[0]) ** shift)
 
 
@@ -86,10 +93,7 @@ class _RidgeRegressor(TaskRegressor):
 
     def _validate_parameters(self) -> None:
         super()._validate_parameters()
-        if isinstance(self.alpha, str):
-            one_of("alpha", self.alpha, ("auto",))
-        else:
-            at_least("alpha", self.alpha, 0.0, numbers.Real)
+        number_or_auto("alpha", self.alpha, 0.0)
 
     def _fit_tasks(self, tasks: Tasks) -> None:
         units = Units.of(tasks, centred=self.fit_intercept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import warnings
 from typing import Any
@@ -17,6 +18,7 @@ from sharedspan.estimators.base import (
     as_generator,
     at_least,
     canonical_statistics,
+    number_or_auto,
     one_of,
 )
 from sharedspan.inference import residual_degrees, shrunken_noise
@@ -28,6 +30,7 @@ from sharedspan.subspace import ordered_factors
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 LOOP_OPTIONS = ("callback",)  # entries of solver_options that the loop takes
+SOLVER_ARGUMENTS = ("objective", "k", "rng", "max_iter", "tol")  # what every solver is given
 
 
 class SharedSpanRegressor(TaskRegressor):
@@ -179,10 +182,7 @@ class SharedSpanRegressor(TaskRegressor):
         options = dict(self.solver_options or {})
         loop_options = {name: options.pop(name) for name in LOOP_OPTIONS if name in options}
         budget = {"max_iter": self.max_iter, "tol": self.tol}
-        try:
-            solver = SOLVERS[self.solver](objective, k, rng, **budget, **options)
-        except TypeError as error:
-            raise TypeError(f"solver_options={self.solver_options!r}: {error}") from error
+        solver = SOLVERS[self.solver](objective, k, rng, **budget, **options)
         return run(solver, objective, **budget, **loop_options, verbose=self.verbose)  # type: ignore[arg-type]
 
     def _noise_variance(self, objective: Objective, result: SolverResult, k: int) -> np.ndarray:
@@ -211,7 +211,9 @@ class SharedSpanRegressor(TaskRegressor):
             B = np.column_stack([B, np.eye(len(B))])[:, : max(rank, B.shape[1])]
             W = np.vstack([W, np.zeros((rank - len(W), W.shape[1]))])
         self.representation_, self.task_weights_ = ordered_factors(B, W)
-        V = self.representation_ @ self.task_weights_
+        # Not the product of these two: where features differ in scale by more than the precision
+        # of a number, rotating the factors would lose the small coefficients.
+        V = B @ W
         inner = statistics.intercepts(result.B @ W[: result.B.shape[1]])
         self.coef_ = np.ascontiguousarray(V.T)
         self.intercept_ = canonical.intercept_to_user(inner, V)
@@ -229,22 +231,35 @@ class SharedSpanRegressor(TaskRegressor):
 
     def _validate_parameters(self) -> None:
         super()._validate_parameters()
-        if self.solver not in SOLVERS:
-            raise ValueError(
-                f"solver={self.solver!r} is unknown: use one of {', '.join(map(repr, SOLVERS))}."
-            )
-        if self.solver_options is not None and not isinstance(self.solver_options, dict):
-            raise TypeError(f"solver_options={self.solver_options!r} must be a dict or None.")
+        one_of("solver", self.solver, tuple(SOLVERS))
+        self._validate_solver_options()
+        one_of("whiten", self.whiten, (True, False))
+        as_generator(self.random_state)
         one_of("noise", self.noise, ("shared", "per_task"))
         one_of("backend", self.backend, ("auto", "numpy"))
         one_of("dtype", self.dtype, ("float64", "float32"))
         one_of("engine", self.engine, ("local",))
         at_least("max_iter", self.max_iter, 1, numbers.Integral)
         at_least("tol", self.tol, 0.0)
-        if isinstance(self.rank, str):
-            one_of("rank", self.rank, ("auto",))
-        else:
-            at_least("rank", self.rank, 1, numbers.Integral)
+        number_or_auto("rank", self.rank, 1, numbers.Integral)
+
+    def _validate_solver_options(self) -> None:
+        options = self.solver_options
+        if options is None:
+            return
+        if not isinstance(options, dict):
+            raise TypeError(f"solver_options={options!r} must be a dict or None.")
+        callback = options.get("callback", callable)
+        if not callable(callback):
+            raise TypeError(f"solver_options: callback={callback!r} must be a function.")
+        signature = inspect.signature(SOLVERS[self.solver]).parameters
+        known = [n for n in signature if n not in SOLVER_ARGUMENTS] + list(LOOP_OPTIONS)
+        for name in options:
+            if name not in known:
+                raise TypeError(
+                    f"solver_options: {name!r} is no option of solver={self.solver!r}: use "
+                    f"{', '.join(map(repr, known))}."
+                )
 
     def _validate_tasks(self, tasks: Tasks) -> None:
         largest = min(tasks.n_features, tasks.n_tasks)

@@ -19,9 +19,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Sums may be reordered (so that they vectorise), but NaN and infinity keep their meaning.
 _REORDER = {"reassoc", "contract", "nsz"}
 
-# The anchor solves G + ANCHOR_RIDGE * mean(diag G) I: any reference near least squares will do,
-# and this one exists for every G.
+# Anchors solve (G + ridge) a = X'y: any reference near least squares will do, and this one exists
+# for every G. From rows the ridge is a share of each diagonal entry, so units do not matter. In the
+# canonical problem it is a larger share of n_t: a direction that hardly varies within one task,
+# but does in others, would get an anchor so long that the loss loses its digits on the way to it.
 ANCHOR_RIDGE = 1e-10
+CANONICAL_RIDGE = 1e-6
 
 
 def kernel(function: F) -> F:
@@ -89,6 +92,8 @@ def gram_residuals(packed, anchor, g, q, response, weight, V, loss, first, last)
             rg = r * g[t, i]
             V[t, i] = weight[t] * (Gu[i] - rg)
             quadratic += u[i] * (Gu[i] - 2.0 * rg)
+        if quadratic < 0.0:  # rounding, where the fit is exact; NaN stays NaN
+            quadratic = 0.0
         loss[t] = 0.5 * weight[t] * quadratic
 
 
@@ -198,15 +203,11 @@ def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anc
             target[i] = root * (target[i] - y_bar)
         G = np.dot(rows.T, rows)
 
-        if n[t] == 0.0 and sign > 0.0:
-            diagonal = 0.0
+        if n[t] == 0.0 and sign > 0.0 and not anchor[t].any():
+            ridge = G.copy()
             for j in range(d):
-                diagonal += G[j, j]
-            if diagonal > 0.0:
-                ridge = G.copy()
-                for j in range(d):
-                    ridge[j, j] += ANCHOR_RIDGE * diagonal / d
-                anchor[t] = np.linalg.solve(ridge, np.dot(rows.T, target))
+                ridge[j, j] = (1.0 + ANCHOR_RIDGE) * G[j, j] if G[j, j] > 0.0 else 1.0
+            anchor[t] = np.linalg.solve(ridge, np.dot(rows.T, target))
         residual = target - np.dot(rows, anchor[t])
         gradient = np.dot(rows.T, residual)
         squares = 0.0
@@ -256,14 +257,29 @@ def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anc
 
 
 @kernel
-def transform_grams(packed, P, out, first, last):  # type: ignore[no-untyped-def]
-    """Packed P'G_t P for each task; ``out`` may be ``packed`` itself (read before written)."""
+def transform(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # type: ignore[no-untyped-def]
+    """Sums of the features X P, with a new anchor; Grams and q are written in place.
+
+    ``packed`` is flat: Grams of d' <= d features move towards its front. The old sums move to the
+    new anchor before they are mapped, while no large and small features are mixed yet.
+    """
     d, reduced = P.shape
+    old_size, size = d * (d + 1) // 2, reduced * (reduced + 1) // 2
     G = np.empty((d, d))
     for t in range(first, last):
-        unpack(packed[t * (d * (d + 1) // 2) : (t + 1) * (d * (d + 1) // 2)], G)
-        size = reduced * (reduced + 1) // 2
-        pack(np.dot(P.T, np.dot(G, P)), out[t * size : (t + 1) * size])
+        unpack(packed[t * old_size : (t + 1) * old_size], G)
+        GP = np.dot(G, P)
+        mapped = np.dot(P.T, GP)
+        ridge = mapped.copy()
+        for j in range(reduced):
+            ridge[j, j] += CANONICAL_RIDGE * max(n[t], ANCHOR_RIDGE)
+        solved = np.linalg.solve(ridge, np.dot(GP.T, anchor[t]) + np.dot(P.T, g[t]))
+        delta = np.dot(P, solved) - anchor[t]
+        moved = g[t] - np.dot(G, delta)
+        q[t] = max(q[t] - np.dot(delta, g[t] + moved), 0.0)
+        new_anchor[t] = solved
+        new_g[t] = np.dot(P.T, moved)
+        pack(mapped, packed[t * size : (t + 1) * size])
 
 
 @kernel

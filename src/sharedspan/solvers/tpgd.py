@@ -58,6 +58,8 @@ def tpgd(
     """
     s = _scale(objective, k, rng, steps, singular_values)
     eta_1, eta_2 = step_sizes(s, steps)
+    if init_scale is not None and not init_scale > 0:
+        raise ValueError(f"init_scale={init_scale!r} must be a number above zero.")
     alpha = 0.01 * math.sqrt(s[0]) if init_scale is None else init_scale
     length = phase_one_length(s, eta_1, alpha, objective.n_features)
     length = max_iter // 2 if tol == 0 else min(length, max_iter // 2)
