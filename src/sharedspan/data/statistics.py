@@ -22,7 +22,7 @@ from sharedspan.engine.local import one_blas_thread, over_tasks
 from sharedspan.kernels import cpu
 
 # Raw rows are the cheaper statistics below this many rows per feature (`benchmarks/crossover.py`).
-ROWS_PER_FEATURE = 0.6
+ROWS_PER_FEATURE = 0.5
 
 # Numbers whose squares and sums are safe in double precision need no rescaling.
 SAFE = 2.0**128

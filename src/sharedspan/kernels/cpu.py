@@ -76,15 +76,15 @@ def gram_residuals(packed, anchor, g, q, response, weight, V, loss, first, last)
         for i in range(d):
             u[i] = V[t, i] - r * anchor[t, i]
             Gu[i] = 0.0
-        triangle = packed[t]
         start = 0
         for i in range(d):
+            # Slices that start at zero: with offsets in the index this loop does not vectorise.
+            row, u_right, Gu_right = packed[t, start + 1 : start + d - i], u[i + 1 :], Gu[i + 1 :]
             u_i = u[i]
-            total = triangle[start] * u_i
-            for j in range(1, d - i):
-                entry = triangle[start + j]
-                total += entry * u[i + j]
-                Gu[i + j] += entry * u_i
+            total = packed[t, start] * u_i
+            for j in range(d - i - 1):
+                total += row[j] * u_right[j]
+                Gu_right[j] += row[j] * u_i
             Gu[i] += total
             start += d - i
         quadratic = r * r * q[t]
@@ -107,10 +107,12 @@ def row_residuals(X, y, w, starts, centred, response, weight, V, loss, first, la
         e = np.empty(end - begin)
         mean = 0.0
         size = 0.0
+        v = V[t]
         for i in range(begin, end):
+            x = X[i]
             total = 0.0
             for j in range(d):
-                total += X[i, j] * V[t, j]
+                total += x[j] * v[j]
             e[i - begin] = total - response[t] * y[i]
             mean += w[i] * e[i - begin]
             size += w[i]
@@ -121,8 +123,9 @@ def row_residuals(X, y, w, starts, centred, response, weight, V, loss, first, la
             residual = e[i - begin] - mean
             weighted = w[i] * residual
             squares += weighted * residual
+            x = X[i]
             for j in range(d):
-                R[j] += weighted * X[i, j]
+                R[j] += weighted * x[j]
         for j in range(d):
             V[t, j] = weight[t] * R[j]
         loss[t] = 0.5 * weight[t] * squares
