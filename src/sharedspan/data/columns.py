@@ -21,6 +21,11 @@ def split_columns(X: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str,
         raise TypeError(
             "A sparse matrix was passed, but dense data is required: use X.toarray() if it fits."
         )
+    if hasattr(X, "column_names") or hasattr(X, "collect"):
+        raise TypeError(
+            f"X is a {type(X).__name__} of {type(X).__module__.split('.')[0]}: use its to_pandas() "
+            "or collect() first, so that it is a frame of pandas or polars."
+        )
     if hasattr(X, "columns"):
         features, column, names = _split_frame(X, task_column)
     else:
