@@ -5,6 +5,7 @@ from numpy.testing import assert_allclose
 from conftest import statistics_of
 from oracles import per_task_sums
 from sharedspan.data.canonical import whitening
+from sharedspan.kernels import cpu
 from sharedspan.objective import GramObjective, RowObjective, build_objective
 
 
@@ -119,3 +120,28 @@ def test_collinear_features_fall_out_of_the_whitened_span(small, kind):
     P = whitening(statistics_of(X, small.y, small.task, kind=kind))
     assert P.shape == (10, 8)
     assert not P[9].any()
+
+
+@pytest.mark.parametrize("d", [3, 8, 17, 33])
+def test_the_pass_does_not_depend_on_where_its_arrays_lie(d, rng):
+    T = 2
+    values = {
+        "packed": rng.standard_normal((T, cpu.packed_size(d))),
+        "anchor": rng.standard_normal((T, d)),
+        "g": rng.standard_normal((T, d)),
+        "V": rng.standard_normal((T, d)),
+    }
+    one, results = np.ones(T), set()
+    for gap in range(0, 40, 3):
+        memory = np.empty(sum(value.size + gap for value in values.values()))
+        placed, start = {}, 0
+        for name, value in values.items():
+            placed[name] = memory[start : start + value.size].reshape(value.shape)
+            placed[name][:] = value
+            start += value.size + gap
+        loss = np.empty(T)
+        cpu.gram_residuals(
+            placed["packed"], placed["anchor"], placed["g"], one, one, one, placed["V"], loss, 0, T
+        )
+        results.add((placed["V"].tobytes(), loss.tobytes()))
+    assert len(results) == 1

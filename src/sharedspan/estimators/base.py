@@ -11,10 +11,8 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from sharedspan.data.canonical import Canonical, common_scaling, whitening
 from sharedspan.data.columns import split_columns
 from sharedspan.data.labels import label_array
-from sharedspan.data.statistics import Statistics, Units, collect
 from sharedspan.data.tasks import Tasks, codes_of, is_task_list, open_tasks
 
 PREDICT_BLOCK = 1 << 16  # rows predicted at a time, so that no copy of all coefficients is made
@@ -212,15 +210,3 @@ def as_generator(random_state: Any) -> np.random.Generator:
             f"random_state={random_state!r} must be None, an integer of at least 0, or a numpy "
             "random generator."
         ) from error
-
-
-def canonical_statistics(
-    tasks: Tasks, fit_intercept: bool, whiten: bool, kind: str = "auto"
-) -> tuple[Statistics, Canonical]:
-    """Statistics of the canonical features, and the way back."""
-    units = Units.of(tasks, centred=fit_intercept, common_scale=not whiten)
-    statistics = collect(tasks, units, fit_intercept, kind)
-    P = whitening(statistics) if whiten else common_scaling(statistics)
-    if P is not None:
-        statistics.transform(P)
-    return statistics, Canonical(units, P)

@@ -10,30 +10,20 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from sharedspan.data.canonical import Canonical
-from sharedspan.data.statistics import Statistics
 from sharedspan.data.tasks import Tasks
-from sharedspan.estimators.base import (
-    TaskRegressor,
-    as_generator,
-    at_least,
-    canonical_statistics,
-    number_or_auto,
-    one_of,
-)
-from sharedspan.inference import residual_degrees, shrunken_noise
+from sharedspan.estimators.base import at_least, one_of
+from sharedspan.estimators.span import SpanRegressor
+from sharedspan.inference import shrunken_noise
 from sharedspan.objective import Objective, build_objective
-from sharedspan.selection import RankPath, choose_rank
 from sharedspan.solvers import SOLVERS
 from sharedspan.solvers.loop import SolverResult, run
-from sharedspan.subspace import ordered_factors
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 LOOP_OPTIONS = ("callback",)  # entries of solver_options that the loop takes
 SOLVER_ARGUMENTS = ("objective", "k", "rng", "max_iter", "tol")  # what every solver is given
 
 
-class SharedSpanRegressor(TaskRegressor):
+class SharedSpanRegressor(SpanRegressor):
     """Linear regressions of many tasks whose coefficient vectors lie in one k-dimensional span.
 
     y_t = intercept_t + X_t v_t + noise,  v_t = B w_t, with B (d x k) shared by all tasks. B and
@@ -152,31 +142,19 @@ class SharedSpanRegressor(TaskRegressor):
         self.verbose = verbose
 
     def _fit_tasks(self, tasks: Tasks) -> None:
-        rng = as_generator(self.random_state)
-        statistics, canonical = canonical_statistics(tasks, self.fit_intercept, self.whiten)
-        noise, path = None, None
-        largest = min(tasks.n_features, tasks.n_tasks, statistics.n_features)
+        problem = self._read(tasks)
+        noise = None
         for round_ in range(1 + NOISE_ROUNDS * (self.noise == "per_task")):
-            rank = self.rank
-            if rank == "auto":
-                # Weights change what the folds say: choose again once they are known.
-                if round_ < 2 and largest > 1:
-                    path = choose_rank(tasks, statistics, canonical, noise, rng, largest)
-                rank = 1 if path is None else path.rank
-            objective = build_objective(statistics, noise, self.dtype)
-            result = self._solve(objective, min(rank, largest), rng)
-            variance = self._noise_variance(objective, result, min(rank, largest))
+            if round_ < 2:  # weights change what the folds say: choose again once they are known
+                rank, self.rank_path_ = self._find_rank(problem, noise)
+            k = min(rank, problem.largest_rank)
+            objective = build_objective(problem.statistics, noise, self.dtype)
+            result = self._solve(objective, k, problem.rng)
+            variance = self._noise_variance(objective, result, k)
             if self.noise == "per_task" and variance.all():
                 noise = variance
-        self._store(statistics, canonical, objective, result, variance, rank, path)
-        if self.tol > 0 and not result.converged:
-            warnings.warn(
-                f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
-                "kept. Raise max_iter, or lower the rank: directions that are hardly there take "
-                "long to settle.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        self._store_span(problem, objective.response, result.B, result.W, rank)
+        self._store_run(result, variance, problem.canonical.units.y_scale**2)
 
     def _solve(self, objective: Objective, k: int, rng: np.random.Generator) -> SolverResult:
         options = dict(self.solver_options or {})
@@ -187,61 +165,39 @@ class SharedSpanRegressor(TaskRegressor):
 
     def _noise_variance(self, objective: Objective, result: SolverResult, k: int) -> np.ndarray:
         """Noise variance of each task (T,) in the units of the statistics."""
-        rss = objective.squares(result.B, result.W)
-        if self.noise == "per_task":
-            degrees = np.maximum(objective.n - k - self.fit_intercept, 0.0)
-            return shrunken_noise(rss, degrees)
-        degrees = residual_degrees(objective.n, objective.n_features, k, self.fit_intercept)
-        return np.full(objective.n_tasks, rss.sum() / degrees)
+        if self.noise == "shared":
+            return self._shared_noise(objective, result.B, result.W, k)
+        degrees = np.maximum(objective.n - k - self.fit_intercept, 0.0)
+        return shrunken_noise(objective.squares(result.B, result.W), degrees)
 
-    def _store(
-        self,
-        statistics: Statistics,
-        canonical: Canonical,
-        objective: Objective,
-        result: SolverResult,
-        variance: np.ndarray,
-        rank: int,
-        path: RankPath | None,
-    ) -> None:
-        """Everything back to the user's units."""
-        W = result.W / objective.response
-        B = canonical.to_user(result.B)
-        if rank > B.shape[1]:  # fewer independent features than the rank asked for
-            B = np.column_stack([B, np.eye(len(B))])[:, : max(rank, B.shape[1])]
-            W = np.vstack([W, np.zeros((rank - len(W), W.shape[1]))])
-        self.representation_, self.task_weights_ = ordered_factors(B, W)
-        # Not the product of these two: where features differ in scale by more than the precision
-        # of a number, rotating the factors would lose the small coefficients.
-        V = B @ W
-        inner = statistics.intercepts(result.B @ W[: result.B.shape[1]])
-        self.coef_ = np.ascontiguousarray(V.T)
-        self.intercept_ = canonical.intercept_to_user(inner, V)
-        self.rank_, self.rank_path_ = int(rank), path
-        self.noise_variance_ = variance / canonical.units.y_scale**2
-        self.n_iter_, self.converged_, self.message_ = (
-            result.n_iter,
-            result.converged,
-            result.message,
-        )
+    def _store_run(self, result: SolverResult, variance: np.ndarray, unit: float) -> None:
+        """How the solver ended; ``unit`` is a squared response of one."""
+        self.noise_variance_ = variance / unit
+        self.n_iter_, self.converged_ = result.n_iter, result.converged
+        self.message_ = result.message
         # The loss sums over tasks half of each one's mean square, relative to nbar.
-        scale = 2 / objective.n_tasks / canonical.units.y_scale**2
+        scale = 2 / len(variance) / unit
         in_units = {name: result.trace[name] * scale for name in ("loss", "objective")}
         self.trace_ = result.trace | in_units
+        if self.tol > 0 and not result.converged:
+            warnings.warn(
+                f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
+                "kept. Raise max_iter, or lower the rank: directions that are hardly there take "
+                "long to settle.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
 
     def _validate_parameters(self) -> None:
         super()._validate_parameters()
         one_of("solver", self.solver, tuple(SOLVERS))
         self._validate_solver_options()
-        one_of("whiten", self.whiten, (True, False))
-        as_generator(self.random_state)
         one_of("noise", self.noise, ("shared", "per_task"))
         one_of("backend", self.backend, ("auto", "numpy"))
         one_of("dtype", self.dtype, ("float64", "float32"))
         one_of("engine", self.engine, ("local",))
         at_least("max_iter", self.max_iter, 1, numbers.Integral)
         at_least("tol", self.tol, 0.0)
-        number_or_auto("rank", self.rank, 1, numbers.Integral)
 
     def _validate_solver_options(self) -> None:
         options = self.solver_options
@@ -260,11 +216,3 @@ class SharedSpanRegressor(TaskRegressor):
                     f"solver_options: {name!r} is no option of solver={self.solver!r}: use "
                     f"{', '.join(map(repr, known))}."
                 )
-
-    def _validate_tasks(self, tasks: Tasks) -> None:
-        largest = min(tasks.n_features, tasks.n_tasks)
-        if self.rank != "auto" and self.rank > largest:
-            raise ValueError(
-                f"rank={self.rank} is larger than min({tasks.n_features} features, "
-                f"{tasks.n_tasks} tasks) = {largest}: give a rank from 1 to {largest}, or 'auto'."
-            )

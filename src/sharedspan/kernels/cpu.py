@@ -4,6 +4,11 @@ A symmetric d x d Gram is stored *packed*: the rows of its upper triangle one af
 d (d + 1) / 2 numbers. Each is read once and used twice, so the pass moves half the bytes.
 
 Every kernel handles the tasks ``first <= t < last`` and releases the interpreter lock.
+
+Results must not depend on where arrays lie. A loop that both stores and sums is compiled twice,
+vectorised and not, and the choice is made at run time: arrays that lie too close together take the
+slow one, which sums in another order. So loops either store or sum; the one that must do both, in
+the pass, works on scratch rows kept ``APART``.
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ _REORDER = {"reassoc", "contract", "nsz"}
 # but does in others, would get an anchor so long that the loss loses its digits on the way to it.
 ANCHOR_RIDGE = 1e-10
 CANONICAL_RIDGE = 1e-6
+
+APART = 64  # numbers between scratch rows, more than a vectorised step touches
 
 
 def kernel(function: F) -> F:
@@ -63,14 +70,39 @@ def unpack(packed, G):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def times(A, x):  # type: ignore[no-untyped-def]
+    """A x."""
+    out = np.empty(A.shape[0])
+    for i in range(A.shape[0]):
+        row = A[i]
+        total = 0.0
+        for j in range(row.shape[0]):
+            total += row[j] * x[j]
+        out[i] = total
+    return out
+
+
+@kernel
+def times_transposed(A, x):  # type: ignore[no-untyped-def]
+    """A'x."""
+    out = np.zeros(A.shape[1])
+    for i in range(A.shape[0]):
+        row = A[i]
+        x_i = x[i]
+        for j in range(row.shape[0]):
+            out[j] += row[j] * x_i
+    return out
+
+
+@kernel
 def gram_residuals(packed, anchor, g, q, response, weight, V, loss, first, last):  # type: ignore[no-untyped-def]
     """R_t = weight_t [G_t (v_t - r_t a_t) - r_t g_t], written over v_t; r is ``response``.
 
     The loss of task t is weight_t / 2 [r^2 q - 2 u'(r g) + u'G u] with u = v_t - r_t a_t.
     """
     d = V.shape[1]
-    u = np.empty(d)
-    Gu = np.empty(d)
+    scratch = np.empty((3, d + APART))
+    u, Gu = scratch[1, :d], scratch[2, :d]
     for t in range(first, last):
         r = response[t]
         for i in range(d):
@@ -89,9 +121,9 @@ def gram_residuals(packed, anchor, g, q, response, weight, V, loss, first, last)
             start += d - i
         quadratic = r * r * q[t]
         for i in range(d):
-            rg = r * g[t, i]
-            V[t, i] = weight[t] * (Gu[i] - rg)
-            quadratic += u[i] * (Gu[i] - 2.0 * rg)
+            quadratic += u[i] * (Gu[i] - 2.0 * r * g[t, i])
+        for i in range(d):
+            V[t, i] = weight[t] * (Gu[i] - r * g[t, i])
         if quadratic < 0.0:  # rounding, where the fit is exact; NaN stays NaN
             quadratic = 0.0
         loss[t] = 0.5 * weight[t] * quadratic
@@ -210,9 +242,9 @@ def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anc
             ridge = G.copy()
             for j in range(d):
                 ridge[j, j] = (1.0 + ANCHOR_RIDGE) * G[j, j] if G[j, j] > 0.0 else 1.0
-            anchor[t] = np.linalg.solve(ridge, np.dot(rows.T, target))
-        residual = target - np.dot(rows, anchor[t])
-        gradient = np.dot(rows.T, residual)
+            anchor[t] = np.linalg.solve(ridge, times_transposed(rows, target))
+        residual = target - times(rows, anchor[t])
+        gradient = times_transposed(rows, residual)
         squares = 0.0
         for i in range(residual.shape[0]):
             squares += residual[i] * residual[i]
@@ -231,9 +263,10 @@ def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anc
             scale = 1.0 if sign > 0.0 else before / after
             for j in range(d):
                 dx[j] = scale * (x_bar[j] - mean[t, j])
-                dr -= dx[j] * anchor[t, j]
             dy = scale * (y_bar - y_mean[t])
-            dr += dy
+            dr = dy
+            for j in range(d):
+                dr -= dx[j] * anchor[t, j]
         position = 0
         for i in range(d):
             for j in range(i, d):
@@ -271,17 +304,16 @@ def transform(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # ty
     G = np.empty((d, d))
     for t in range(first, last):
         unpack(packed[t * old_size : (t + 1) * old_size], G)
-        GP = np.dot(G, P)
-        mapped = np.dot(P.T, GP)
+        mapped = np.dot(P.T, np.dot(G, P))
         ridge = mapped.copy()
         for j in range(reduced):
             ridge[j, j] += CANONICAL_RIDGE * max(n[t], ANCHOR_RIDGE)
-        solved = np.linalg.solve(ridge, np.dot(GP.T, anchor[t]) + np.dot(P.T, g[t]))
-        delta = np.dot(P, solved) - anchor[t]
-        moved = g[t] - np.dot(G, delta)
-        q[t] = max(q[t] - np.dot(delta, g[t] + moved), 0.0)
+        solved = np.linalg.solve(ridge, times_transposed(P, times(G, anchor[t]) + g[t]))
+        delta = times(P, solved) - anchor[t]
+        moved = g[t] - times(G, delta)
+        q[t] = max(q[t] - np.sum(delta * (g[t] + moved)), 0.0)
         new_anchor[t] = solved
-        new_g[t] = np.dot(P.T, moved)
+        new_g[t] = times_transposed(P, moved)
         pack(mapped, packed[t * size : (t + 1) * size])
 
 

@@ -1,0 +1,136 @@
+"""What estimators with a span share: the canonical problem, the rank, and the way back."""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sharedspan.data.canonical import Canonical, common_scaling, whitening
+from sharedspan.data.statistics import Statistics, Units, collect
+from sharedspan.data.tasks import Tasks
+from sharedspan.estimators.base import TaskRegressor, as_generator, number_or_auto, one_of
+from sharedspan.inference import residual_degrees
+from sharedspan.objective import Objective
+from sharedspan.selection import RankPath, choose_rank
+from sharedspan.subspace import ordered_factors
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A canonical problem: what a fit works on once the rows have been read."""
+
+    tasks: Tasks
+    statistics: Statistics
+    canonical: Canonical
+    rng: np.random.Generator
+
+    @property
+    def largest_rank(self) -> int:
+        """No rank above this can be told from the data."""
+        return min(self.statistics.n_features, self.tasks.n_tasks)
+
+
+class SpanRegressor(TaskRegressor):
+    """Base of the estimators that have ``rank``, ``whiten`` and ``random_state``."""
+
+    rank: Any
+    whiten: bool
+    random_state: Any
+    representation_: np.ndarray
+    task_weights_: np.ndarray
+    rank_: int
+    rank_path_: RankPath | None
+    noise_variance_: np.ndarray
+
+    def _read(self, tasks: Tasks) -> Problem:
+        """One pass over the rows, then the canonical features, in place."""
+        units = Units.of(tasks, centred=self.fit_intercept, common_scale=not self.whiten)
+        statistics = collect(tasks, units, self.fit_intercept)
+        P = whitening(statistics) if self.whiten else common_scaling(statistics)
+        if P is not None:
+            statistics.transform(P)
+        return Problem(tasks, statistics, Canonical(units, P), as_generator(self.random_state))
+
+    def _find_rank(
+        self, problem: Problem, noise: np.ndarray | None = None
+    ) -> tuple[int, RankPath | None]:
+        """The rank asked for, or the cross-validated one with its path."""
+        if self.rank != "auto":
+            return int(self.rank), None
+        if problem.largest_rank == 1:
+            return 1, None
+        path = choose_rank(
+            problem.tasks,
+            problem.statistics,
+            problem.canonical,
+            noise,
+            problem.rng,
+            problem.largest_rank,
+        )
+        return path.rank, path
+
+    def _shared_noise(
+        self, objective: Objective, B: np.ndarray, W: np.ndarray, k: int
+    ) -> np.ndarray:
+        """One noise variance for all tasks, (T,), in the units of the statistics."""
+        degrees = residual_degrees(objective.n, objective.n_features, k, self.fit_intercept)
+        return np.full(objective.n_tasks, objective.squares(B, W).sum() / degrees)
+
+    def _store_span(
+        self,
+        problem: Problem,
+        response: np.ndarray,
+        B: np.ndarray,
+        W: np.ndarray,
+        rank: int,
+        off_span: np.ndarray | None = None,
+    ) -> None:
+        """Canonical factors back to the user's units.
+
+        Parameters
+        ----------
+        problem : Problem
+        response : ndarray of shape (T,)
+            The task scale r_t of the objective that was fitted.
+        B, W : ndarray of shape (d', k) and (k, T)
+        rank : int
+            As asked for; larger than k where the features have fewer independent directions.
+        off_span : ndarray of shape (d', T), optional
+            What the coefficients have beyond BW.
+        """
+        W = W / response
+        inner = B @ W
+        span = problem.canonical.to_user(B)
+        # Not the product of the ordered factors: where features differ in scale by more than the
+        # precision of a number, rotating the factors would lose the small coefficients.
+        V = span @ W
+        if off_span is not None:
+            inner = inner + off_span / response
+            V = V + problem.canonical.to_user(off_span / response)
+        missing = rank - B.shape[1]
+        if missing > 0:
+            span = np.column_stack([span, np.eye(len(span))])[:, :rank]
+            W = np.vstack([W, np.zeros((missing, W.shape[1]))])
+        self.representation_, self.task_weights_ = ordered_factors(span, W)
+        self.coef_ = np.ascontiguousarray(V.T)
+        self.intercept_ = problem.canonical.intercept_to_user(
+            problem.statistics.intercepts(inner), V
+        )
+        self.rank_ = int(rank)
+
+    def _validate_parameters(self) -> None:
+        super()._validate_parameters()
+        one_of("whiten", self.whiten, (True, False))
+        as_generator(self.random_state)
+        number_or_auto("rank", self.rank, 1, numbers.Integral)
+
+    def _validate_tasks(self, tasks: Tasks) -> None:
+        largest = min(tasks.n_features, tasks.n_tasks)
+        if not isinstance(self.rank, str) and self.rank > largest:
+            raise ValueError(
+                f"rank={self.rank} is larger than min({tasks.n_features} features, "
+                f"{tasks.n_tasks} tasks) = {largest}: give a rank from 1 to {largest}, or 'auto'."
+            )
