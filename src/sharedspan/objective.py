@@ -12,6 +12,7 @@ Grams, from rows, on a GPU or on a cluster is not its concern.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,12 +29,26 @@ RANK_TOLERANCE = 1e-12
 
 @dataclass(frozen=True)
 class Point:
-    """A pair of factors with what the data says of it."""
+    """A pair of factors with what the data says of it, asked for when first needed."""
 
     B: np.ndarray  # (d, k)
     W: np.ndarray  # (k, T)
-    R: np.ndarray  # (d, T) residual matrix at V = BW
-    loss: float
+    objective: Objective
+
+    @cached_property
+    def _evaluated(self) -> tuple[np.ndarray, float]:
+        R, losses = self.objective.residuals((self.W.T @ self.B.T).T)
+        return R, float(losses.sum())
+
+    @property
+    def R(self) -> np.ndarray:
+        """Residual matrix at V = BW, (d, T)."""
+        return self._evaluated[0]
+
+    @property
+    def loss(self) -> float:
+        """loss(BW)."""
+        return self._evaluated[1]
 
     @cached_property
     def imbalance(self) -> np.ndarray:
@@ -94,9 +109,8 @@ class Objective(ABC):
         """Intercepts (T,) for coefficients V (d, T) of the responses as given, not times r_t."""
 
     def evaluate(self, B: np.ndarray, W: np.ndarray) -> Point:
-        """Residual matrix and loss at V = BW."""
-        R, losses = self.residuals((W.T @ B.T).T)
-        return Point(B, W, R, float(losses.sum()))
+        """The point V = BW, with its residual matrix and loss."""
+        return Point(B, W, self)
 
     def squares(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:
         """Residual sum of squares of each task, of the responses as given, (T,)."""
@@ -167,7 +181,10 @@ class GramObjective(Objective):
 
 
 class RowObjective(Objective):
-    """The objective from rows; ``mask`` (rows,) leaves some of them out."""
+    """The objective from rows; ``mask`` (rows,) leaves some of them out.
+
+    Besides the seam it can be split by rows, for the solvers that need that.
+    """
 
     def __init__(
         self,
@@ -196,6 +213,13 @@ class RowObjective(Objective):
 
         over_tasks(work, self.n_tasks, 4.0 * self.X.size)
         return rows.T, loss
+
+    def reweighted(self, factor: np.ndarray) -> RowObjective:
+        """The same tasks with each row's weight times ``factor`` (rows,), and the same r_t."""
+        other = copy(self)
+        other.weight = self.weight * factor
+        other.n = _segment_sums(other.weight, self.statistics.starts)
+        return other
 
     def normal_matrices(self, B: np.ndarray) -> np.ndarray:
         """See Objective."""

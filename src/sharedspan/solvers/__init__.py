@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sharedspan.solvers.gradient import gd, gd_balanced
 from sharedspan.solvers.loop import Solver
 from sharedspan.solvers.scaled import scaled_gd
-from sharedspan.solvers.tpgd import tpgd
+from sharedspan.solvers.tpgd import phase_one, phase_two, tpgd
 
 SOLVERS: dict[str, Callable[..., Solver]] = {
     "tpgd": tpgd,
+    "phase_one": phase_one,
+    "phase_two": phase_two,
+    "gd": gd,
+    "gd_balanced": gd_balanced,
     "scaled_gd": scaled_gd,
 }

@@ -1,8 +1,9 @@
 """One loop drives every solver.
 
 A solver is a generator. It yields an ``Iterate``, a proposal for the factors, and receives the
-``Step`` it stands on next: the proposal, evaluated, or, where the proposal made its objective
-rise or overflow, the old place again with half the step. The first iterate is the start.
+``Step`` it stands on next: the proposal, or, where the proposal made its objective rise or
+overflow, the old place again with half the step. The first iterate is the start, and a solver that
+returns has come to the end of its own plan.
 
 The loop owns counting, stopping, finiteness, the trace, callbacks, progress and the reason why
 it ended; solvers show the update and nothing else.
@@ -21,6 +22,7 @@ import numpy as np
 
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.objective import Objective, Point
+from sharedspan.subspace import balanced_factors
 
 CHECK_EVERY = 10  # iterations between two looks at the tangent gradient, which needs a QR
 SMALLEST_DAMPING = 2.0**-40
@@ -34,8 +36,10 @@ ROUNDING_OF_START = 1e-20
 class Iterate:
     """A solver's proposal.
 
-    ``balance`` is the weight of |B'B - WW'|_F^2 in the objective that the proposal descends on;
-    a solver that is still in an early phase sets ``may_stop`` to False.
+    ``balance`` is the weight of |B'B - WW'|_F^2 in the objective that the proposal descends on.
+    A solver that is still in an early phase sets ``may_stop`` to False. One that searches along a
+    line sets ``full_step``: after each success its damping is one again. One whose steps are random
+    or see only part of the data is not ``monotone``: its proposals need only be finite.
     """
 
     B: np.ndarray  # (d, k)
@@ -43,11 +47,13 @@ class Iterate:
     balance: float = 0.0
     phase: str = ""
     may_stop: bool = True
+    full_step: bool = False
+    monotone: bool = True
 
 
 @dataclass(frozen=True)
 class Step:
-    """Where a solver stands: an evaluated point, its number, and the factor on all step sizes."""
+    """Where a solver stands: a point, its number, and the factor on all step sizes."""
 
     point: Point
     iteration: int
@@ -71,24 +77,6 @@ class SolverResult:
     trace: dict[str, np.ndarray] = field(repr=False)
 
 
-class _Trace:
-    """One row per accepted iterate; the tangent gradient is NaN where it was not looked at."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, float, float, float, str, float]] = []
-        self.began = time.perf_counter()
-
-    def add(self, step: Step, made_by: Iterate, gradient: float) -> None:
-        loss, objective = step.point.loss, step.point.value(made_by.balance)
-        seconds = time.perf_counter() - self.began
-        self.rows.append((step.iteration, loss, objective, gradient, made_by.phase, seconds))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        names = ("iteration", "loss", "objective", "gradient", "phase", "seconds")
-        columns = zip(*self.rows, strict=True)
-        return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
-
-
 def run(
     solver: Solver,
     objective: Objective,
@@ -97,6 +85,7 @@ def run(
     tol: float,
     stop: Callable[[Point], bool] | None = None,
     callback: Callable[[dict[str, Any]], Any] | None = None,
+    tail_average: bool = False,
     verbose: int = 0,
 ) -> SolverResult:
     """Drive a solver until its tangent gradient is at most tol |V|_F, or for max_iter steps.
@@ -112,10 +101,13 @@ def run(
     stop : callable of Point, optional
         Replaces the rule of ``tol``.
     callback : callable of dict, optional
-        Called after each iteration with ``iteration``, ``B``, ``W``, ``loss`` and ``phase``;
-        a true return value ends the run.
+        Called after each iteration with ``iteration``, ``phase``, ``B``, ``W`` and ``point``, which
+        gives ``point.loss``; a true return value ends the run.
+    tail_average : bool
+        Return the mean of the products BW over the second half of ``max_iter`` iterations (the
+        rank-k matrix nearest to it) instead of the last iterate.
     verbose : int
-        1 shows a progress bar where the run takes longer than a moment.
+        1 shows a progress bar.
 
     Returns
     -------
@@ -126,8 +118,9 @@ def run(
         def stop(point: Point) -> bool:
             return point.tangent_gradient() <= tol * point.norm()
 
+    tail = _Tail(max_iter // 2 if tail_average else max_iter)
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"), _bar(verbose) as tick:
-        return _drive(solver, objective, max_iter, stop, callback, tick)
+        return _drive(solver, objective, max_iter, stop, callback, tail, tick)
 
 
 def _drive(
@@ -136,7 +129,8 @@ def _drive(
     max_iter: int,
     stop: Callable[[Point], bool] | None,
     callback: Callable[[dict[str, Any]], Any] | None,
-    tick: Callable[[int, int, float], None],
+    tail: _Tail,
+    tick: Callable[[int, int], None],
 ) -> SolverResult:
     first = next(solver)
     step = Step(objective.evaluate(first.B, first.W), 0, 1.0)
@@ -145,44 +139,94 @@ def _drive(
     n_halved, converged, ending = 0, False, f"stopped at max_iter={max_iter}"
     trace.add(step, first, math.nan)
     while step.iteration < max_iter:
-        proposal = solver.send(step)
+        try:
+            proposal = solver.send(step)
+        except StopIteration:
+            ending = "ended as planned"
+            break
         point = objective.evaluate(proposal.B, proposal.W)
-        before = step.point.value(proposal.balance)
-        if not point.value(proposal.balance) <= before + ROUNDING * abs(before) + slack:
-            n_halved += 1
+        if not _acceptable(point, step.point, proposal, slack):
+            n_halved += not proposal.full_step
             step = Step(step.point, step.iteration, step.damping / 2)
             if step.damping < SMALLEST_DAMPING:
                 ending = "stalled: no step, however small, lowers the objective any further"
                 break
             continue
-        step = Step(point, step.iteration + 1, step.damping)
+        step = Step(point, step.iteration + 1, 1.0 if proposal.full_step else step.damping)
+        tail.add(step)
         look = step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
         gradient = math.nan
         if look and stop is not None:
             gradient = _relative_gradient(point)
             converged = proposal.may_stop and stop(point)
         trace.add(step, proposal, gradient)
-        tick(step.iteration, max_iter, point.loss)
-        if callback is not None and callback(
-            {"iteration": step.iteration, "B": point.B, "W": point.W, "loss": point.loss,
-             "phase": proposal.phase}
-        ):  # fmt: skip
+        tick(step.iteration, max_iter)
+        seen = {"iteration": step.iteration, "phase": proposal.phase, "point": point}
+        if callback is not None and callback(seen | {"B": point.B, "W": point.W}):
             ending = "stopped by the callback"
             break
         if converged:
             ending = "converged"
             break
     solver.close()
+    result = tail.mean(step.point)
     return SolverResult(
-        B=step.point.B,
-        W=step.point.W,
-        loss=step.point.loss,
+        B=result.B,
+        W=result.W,
+        loss=result.loss,
         n_iter=step.iteration,
         converged=converged,
         message=_sentence(ending, step, n_halved),
         n_halved=n_halved,
         trace=trace.arrays(),
     )
+
+
+def _acceptable(point: Point, last: Point, proposal: Iterate, slack: float) -> bool:
+    if not proposal.monotone:
+        return bool(np.isfinite(point.B).all() and np.isfinite(point.W).all())
+    before = last.value(proposal.balance)
+    return point.value(proposal.balance) <= before + ROUNDING * abs(before) + slack
+
+
+class _Tail:
+    """The mean of BW over the iterations after ``begin``."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin, self.count = begin, 0
+        self.total: np.ndarray | float = 0.0
+
+    def add(self, step: Step) -> None:
+        if step.iteration > self.begin:
+            self.total = self.total + step.point.B @ step.point.W
+            self.count += 1
+
+    def mean(self, last: Point) -> Point:
+        """The rank-k matrix nearest to the mean, or the last point where there is none."""
+        if not self.count:
+            return last
+        B, W = balanced_factors(np.asarray(self.total) / self.count, last.B.shape[1])
+        return last.objective.evaluate(B, W)
+
+
+class _Trace:
+    """One row per accepted iterate; NaN for what was not looked at."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, float, float, float, str, float]] = []
+        self.began = time.perf_counter()
+
+    def add(self, step: Step, made_by: Iterate, gradient: float) -> None:
+        loss = objective = math.nan
+        if made_by.monotone or not math.isnan(gradient):  # otherwise it would cost a pass
+            loss, objective = step.point.loss, step.point.value(made_by.balance)
+        seconds = time.perf_counter() - self.began
+        self.rows.append((step.iteration, loss, objective, gradient, made_by.phase, seconds))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        names = ("iteration", "loss", "objective", "gradient", "phase", "seconds")
+        columns = zip(*self.rows, strict=True)
+        return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
 
 
 def _relative_gradient(point: Point) -> float:
@@ -202,18 +246,18 @@ def _sentence(ending: str, step: Step, n_halved: int) -> str:
 
 
 @contextmanager
-def _bar(verbose: int) -> Iterator[Callable[[int, int, float], None]]:
+def _bar(verbose: int) -> Iterator[Callable[[int, int], None]]:
     if verbose < 1:
-        yield lambda iteration, total, loss: None
+        yield lambda iteration, total: None
         return
     from rich.console import Console
-    from rich.progress import Progress, TextColumn
+    from rich.progress import MofNCompleteColumn, Progress
 
-    columns = (*Progress.get_default_columns(), TextColumn("loss {task.fields[loss]:.6g}"))
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=verbose < 2) as progress:
-        job = progress.add_task("fitting", total=None, loss=math.nan)
+        job = progress.add_task("fitting", total=None)
 
-        def tick(iteration: int, total: int, loss: float) -> None:
-            progress.update(job, completed=iteration, total=total, loss=loss)
+        def tick(iteration: int, total: int) -> None:
+            progress.update(job, completed=iteration, total=total)
 
         yield tick

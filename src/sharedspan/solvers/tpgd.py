@@ -1,4 +1,4 @@
-"""Two-phase gradient descent, the paper's Algorithm 1."""
+"""Two-phase gradient descent, the paper's Algorithm 1, and its two halves."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sharedspan.objective import Objective
+from sharedspan.solvers.gradient import descend
 from sharedspan.solvers.init import singular_values as estimate_singular_values
 from sharedspan.solvers.init import small_random_start
 from sharedspan.solvers.loop import Iterate, Solver
@@ -56,33 +57,54 @@ def tpgd(
     Ding, Du and Fang (2026), Algorithm 1 and Theorem 1. The factor 1/2 of the correction is the
     gradient of (1/8) |B'B - WW'|_F^2, which the paper's display leaves out.
     """
-    s = _scale(objective, k, rng, steps, singular_values)
+    s = scale_of(objective, k, rng, steps, singular_values)
     eta_1, eta_2 = step_sizes(s, steps)
-    if init_scale is not None and not init_scale > 0:
-        raise ValueError(f"init_scale={init_scale!r} must be a number above zero.")
-    alpha = 0.01 * math.sqrt(s[0]) if init_scale is None else init_scale
+    alpha = start_scale(s, init_scale)
     length = phase_one_length(s, eta_1, alpha, objective.n_features)
     length = max_iter // 2 if tol == 0 else min(length, max_iter // 2)
 
-    B, W = small_random_start(objective, k, alpha, rng)
-    step = yield Iterate(B, W, phase="I")
-    while step.iteration < length:
-        B, W, R = step.point.B, step.point.W, step.point.R
-        eta = eta_1 * step.damping
-        step = yield Iterate(B - eta * R @ W.T, W - eta * B.T @ R, phase="I", may_stop=False)
-    while True:
-        B, W, R = step.point.B, step.point.W, step.point.R
-        D = step.point.imbalance / 2
-        eta = eta_2 * step.damping
-        step = yield Iterate(
-            B - eta * (R @ W.T + B @ D),
-            W - eta * (B.T @ R - D @ W),
-            balance=BALANCE,
-            phase="II",
-        )
+    step = yield Iterate(*small_random_start(objective, k, alpha, rng), phase="I")
+    step = yield from descend(step, eta_1, until=length, phase="I", may_stop=False)
+    yield from descend(step, eta_2, balance=BALANCE, phase="II")
 
 
-def _scale(
+def phase_one(
+    objective: Objective,
+    k: int,
+    rng: np.random.Generator,
+    *,
+    max_iter: int,
+    tol: float,
+    steps: str = "practical",
+    singular_values: Sequence[float] | None = None,
+    init_scale: float | None = None,
+) -> Solver:
+    """Phase I alone, to the end; options as in ``tpgd``."""
+    s = scale_of(objective, k, rng, steps, singular_values)
+    alpha = start_scale(s, init_scale)
+    step = yield Iterate(*small_random_start(objective, k, alpha, rng), phase="I")
+    yield from descend(step, step_sizes(s, steps)[0], phase="I")
+
+
+def phase_two(
+    objective: Objective,
+    k: int,
+    rng: np.random.Generator,
+    *,
+    max_iter: int,
+    tol: float,
+    steps: str = "practical",
+    singular_values: Sequence[float] | None = None,
+    init_scale: float | None = None,
+) -> Solver:
+    """Phase II alone, from the random start; options as in ``tpgd``."""
+    s = scale_of(objective, k, rng, steps, singular_values)
+    alpha = start_scale(s, init_scale)
+    step = yield Iterate(*small_random_start(objective, k, alpha, rng), BALANCE, "II")
+    yield from descend(step, step_sizes(s, steps)[1], balance=BALANCE, phase="II")
+
+
+def scale_of(
     objective: Objective,
     k: int,
     rng: np.random.Generator,
@@ -103,6 +125,15 @@ def _scale(
     if s.shape != (k,) or not (s > 0).all():
         raise ValueError(f"singular_values must hold {k} positive numbers, one per rank: {given}.")
     return s
+
+
+def start_scale(s: np.ndarray, given: float | None) -> float:
+    """The size of the random start."""
+    if given is None:
+        return 0.01 * math.sqrt(s[0])
+    if not given > 0:
+        raise ValueError(f"init_scale={given!r} must be a number above zero.")
+    return given
 
 
 def step_sizes(s: np.ndarray, steps: str) -> tuple[float, float]:
