@@ -214,6 +214,24 @@ class RowObjective(Objective):
         over_tasks(work, self.n_tasks, 4.0 * self.X.size)
         return rows.T, loss
 
+    def batch_residuals(
+        self, B: np.ndarray, W: np.ndarray, size: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        """R(BW) (d, T) estimated from ``size`` rows of each task, drawn with replacement.
+
+        A row is drawn as often as its weight says. Rows are less their task's mean, which stands
+        for the intercept.
+        """
+        s, T = self.statistics, self.n_tasks
+        upper = np.cumsum(self.weight)
+        before = np.append(0.0, upper)[s.starts[:-1]]
+        draws = before[:, None] + rng.random((T, size)) * self.n[:, None]
+        rows = np.searchsorted(upper, draws.ravel(), side="right").reshape(T, size)
+        rows = np.clip(rows, s.starts[:-1, None], s.starts[1:, None] - 1)
+        X = self.X[rows]  # (T, size, d)
+        errors = np.einsum("tbd,td->tb", X, W.T @ B.T) - self.response[:, None] * s.y[rows]
+        return np.einsum("tbd,tb->dt", X, errors / size)
+
     def reweighted(self, factor: np.ndarray) -> RowObjective:
         """The same tasks with each row's weight times ``factor`` (rows,), and the same r_t."""
         other = copy(self)

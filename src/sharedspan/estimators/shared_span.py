@@ -15,11 +15,11 @@ from sharedspan.estimators.base import at_least, one_of
 from sharedspan.estimators.span import SpanRegressor
 from sharedspan.inference import shrunken_noise
 from sharedspan.objective import Objective, build_objective
-from sharedspan.solvers import SOLVERS
+from sharedspan.solvers import SOLVERS, needs_rows
 from sharedspan.solvers.loop import SolverResult, run
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
-LOOP_OPTIONS = ("callback",)  # entries of solver_options that the loop takes
+LOOP_OPTIONS = ("callback", "tail_average")  # entries of solver_options that the loop takes
 SOLVER_ARGUMENTS = ("objective", "k", "rng", "max_iter", "tol")  # what every solver is given
 
 
@@ -36,10 +36,14 @@ class SharedSpanRegressor(SpanRegressor):
         k. "auto" takes the smallest rank whose cross-validated loss is within one (paired)
         standard error of the best.
     solver : str, default="tpgd"
-        A name of ``sharedspan.SOLVERS``.
+        A name of ``sharedspan.SOLVERS``. All have the same minimiser; "tpgd" is the paper's, "als"
+        the exact reference, "scaled_gd" the fastest. "nsgd" is random and never converges in the
+        sense of ``tol``: give it ``max_iter`` (3,000 is plenty) and ``tail_average``.
     solver_options : dict, optional
-        Options of the solver (for TPGD: ``steps``, ``singular_values``, ``init_scale``), and
-        ``callback``, called after each iteration with a dict; a true return value ends the fit.
+        Options of the solver (for TPGD: ``steps``, ``singular_values``, ``init_scale``), and two
+        for all: ``callback``, called after each iteration with a dict (a true return value ends
+        the fit), and ``tail_average``, which returns the mean of BW over the second half of
+        ``max_iter`` iterations instead of the last iterate.
     fit_intercept : bool, default=True
         Whether each task has its own intercept.
     whiten : bool, default=True
@@ -142,7 +146,8 @@ class SharedSpanRegressor(SpanRegressor):
         self.verbose = verbose
 
     def _fit_tasks(self, tasks: Tasks) -> None:
-        problem = self._read(tasks)
+        rows = needs_rows(self.solver, self.solver_options or {})
+        problem = self._read(tasks, "rows" if rows else "auto")
         noise = None
         for round_ in range(1 + NOISE_ROUNDS * (self.noise == "per_task")):
             if round_ < 2:  # weights change what the folds say: choose again once they are known
@@ -179,7 +184,7 @@ class SharedSpanRegressor(SpanRegressor):
         scale = 2 / len(variance) / unit
         in_units = {name: result.trace[name] * scale for name in ("loss", "objective")}
         self.trace_ = result.trace | in_units
-        if self.tol > 0 and not result.converged:
+        if self.tol > 0 and not (result.converged or result.planned):
             warnings.warn(
                 f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
                 "kept. Raise max_iter, or lower the rank: directions that are hardly there take "

@@ -45,10 +45,10 @@ class SpanRegressor(TaskRegressor):
     rank_path_: RankPath | None
     noise_variance_: np.ndarray
 
-    def _read(self, tasks: Tasks) -> Problem:
-        """One pass over the rows, then the canonical features, in place."""
+    def _read(self, tasks: Tasks, kind: str = "auto") -> Problem:
+        """One pass over the rows, then the canonical features, in place; kinds as in collect."""
         units = Units.of(tasks, centred=self.fit_intercept, common_scale=not self.whiten)
-        statistics = collect(tasks, units, self.fit_intercept)
+        statistics = collect(tasks, units, self.fit_intercept, kind)
         P = whitening(statistics) if self.whiten else common_scaling(statistics)
         if P is not None:
             statistics.transform(P)

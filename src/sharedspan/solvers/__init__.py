@@ -7,10 +7,15 @@ generator for ``loop.run``. All of them have the same minimiser in V = BW.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from sharedspan.solvers.alternating import als, altmin_gd
 from sharedspan.solvers.gradient import gd, gd_balanced
 from sharedspan.solvers.loop import Solver
+from sharedspan.solvers.projection import svp
+from sharedspan.solvers.quasi_newton import lf_fo
 from sharedspan.solvers.scaled import scaled_gd
+from sharedspan.solvers.stochastic import nsgd
 from sharedspan.solvers.tpgd import phase_one, phase_two, tpgd
 
 SOLVERS: dict[str, Callable[..., Solver]] = {
@@ -19,5 +24,15 @@ SOLVERS: dict[str, Callable[..., Solver]] = {
     "phase_two": phase_two,
     "gd": gd,
     "gd_balanced": gd_balanced,
+    "lf_fo": lf_fo,
+    "nsgd": nsgd,
+    "altmin_gd": altmin_gd,
+    "svp": svp,
+    "als": als,
     "scaled_gd": scaled_gd,
 }
+
+
+def needs_rows(solver: str, options: dict[str, Any]) -> bool:
+    """Whether a solver draws or splits rows, so that sums per task are not enough for it."""
+    return solver == "nsgd" or (solver == "altmin_gd" and options.get("split", "none") != "none")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
-from sharedspan.objective import Objective
+from sharedspan.objective import Objective, RowObjective
 
 POWER_ITERATIONS = 20
 
@@ -21,6 +23,35 @@ def small_random_start(
     B = scale * rng.standard_normal((d, k)) / np.sqrt(d)
     W = scale / 3 * rng.standard_normal((k, objective.n_tasks)) / np.sqrt(d)
     return B, W * np.minimum(objective.response, 1.0)
+
+
+def largest_curvature(objective: Objective, rng: np.random.Generator) -> float:
+    """The largest eigenvalue of any task's curvature X_t'X_t / n_t, by power iterations."""
+    shape = (objective.n_features, objective.n_tasks)
+    at_zero, _ = objective.residuals(np.zeros(shape))
+    V = rng.standard_normal(shape)
+    norms = np.linalg.norm(V, axis=0)
+    for _ in range(POWER_ITERATIONS):
+        V = V / np.where(norms > 0, norms, 1.0)
+        V = objective.residuals(V)[0] - at_zero
+        norms = np.linalg.norm(V, axis=0)
+    return float(norms.max())
+
+
+def random_halves(objective: RowObjective, rng: np.random.Generator) -> np.ndarray:
+    """One for the rows of a random half of each task, zero for the others, (rows,)."""
+    starts = objective.statistics.starts
+    counts = np.diff(starts)
+    if counts.min() < 2:
+        t = int(np.argmin(counts))
+        raise ValueError(
+            f"A split needs two rows in every task, and task number {t} (in the order of tasks_) "
+            f"has {counts[t]}: leave such tasks out, or use split='none'."
+        )
+    half = np.zeros(starts[-1])
+    for first, last in pairwise(starts):
+        half[rng.permutation(np.arange(first, last))[: (last - first) // 2]] = 1.0
+    return half
 
 
 def singular_values(objective: Objective, k: int, rng: np.random.Generator) -> np.ndarray:

@@ -26,6 +26,7 @@ from sharedspan.subspace import balanced_factors
 
 CHECK_EVERY = 10  # iterations between two looks at the tangent gradient, which needs a QR
 SMALLEST_DAMPING = 2.0**-40
+PLANNED = "ended as planned"
 
 # An objective may rise by rounding alone: by this share of itself, and of its value at the start.
 ROUNDING = 1e-10
@@ -72,6 +73,7 @@ class SolverResult:
     loss: float
     n_iter: int
     converged: bool
+    planned: bool  # the solver came to the end of its own plan, which knows no convergence
     message: str
     n_halved: int
     trace: dict[str, np.ndarray] = field(repr=False)
@@ -142,7 +144,7 @@ def _drive(
         try:
             proposal = solver.send(step)
         except StopIteration:
-            ending = "ended as planned"
+            ending = PLANNED
             break
         point = objective.evaluate(proposal.B, proposal.W)
         if not _acceptable(point, step.point, proposal, slack):
@@ -154,6 +156,8 @@ def _drive(
             continue
         step = Step(point, step.iteration + 1, 1.0 if proposal.full_step else step.damping)
         tail.add(step)
+        if step.iteration == max_iter and not proposal.monotone:
+            ending = PLANNED
         look = step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
         gradient = math.nan
         if look and stop is not None:
@@ -176,6 +180,7 @@ def _drive(
         loss=result.loss,
         n_iter=step.iteration,
         converged=converged,
+        planned=ending == PLANNED,
         message=_sentence(ending, step, n_halved),
         n_halved=n_halved,
         trace=trace.arrays(),

@@ -30,11 +30,7 @@ def scaled_gd(
     Tong, Ma and Chi (2021), "Accelerating ill-conditioned low-rank matrix estimation via scaled
     gradient descent".
     """
-    if start is None:
-        start = np.zeros((objective.n_features, 0)), np.zeros((0, objective.n_tasks))
-        for _ in range(k):
-            start = grow(objective, *start)
-    step = yield Iterate(*start)
+    step = yield Iterate(*(grown_start(objective, k) if start is None else start))
     while True:
         B, W, R = step.point.B, step.point.W, step.point.R
         eta = STEP * step.damping
@@ -42,6 +38,14 @@ def scaled_gd(
             B - eta * np.linalg.solve(_ridged(W @ W.T), W @ R.T).T,
             W - eta * np.linalg.solve(_ridged(B.T @ B), B.T @ R),
         )
+
+
+def grown_start(objective: Objective, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of rank k grown from zero, one direction at a time."""
+    factors = np.zeros((objective.n_features, 0)), np.zeros((0, objective.n_tasks))
+    for _ in range(k):
+        factors = grow(objective, *factors)
+    return factors
 
 
 def grow(objective: Objective, B: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,74 @@
+"""Quasi-Newton solvers."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from sharedspan.objective import Objective
+from sharedspan.solvers.loop import Iterate, Solver
+
+MEMORY = 10
+
+
+class LBFGS:
+    """Limited-memory BFGS directions for a vector (Nocedal and Wright 2006, Algorithm 7.4)."""
+
+    def __init__(self) -> None:
+        self.pairs: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=MEMORY)
+
+    def remember(self, moved: np.ndarray, changed: np.ndarray) -> None:
+        """Keep a move and the change of the gradient it made, where curvature is positive."""
+        if moved @ changed > 1e-12 * np.linalg.norm(moved) * np.linalg.norm(changed):
+            self.pairs.append((moved, changed))
+
+    def direction(self, gradient: np.ndarray) -> np.ndarray:
+        """Minus the inverse Hessian times the gradient, as far as it is known."""
+        q, shares = -gradient, []
+        for s, y in reversed(self.pairs):
+            share = (s @ q) / (s @ y)
+            shares.append(share)
+            q = q - share * y
+        if self.pairs:
+            s, y = self.pairs[-1]
+            q = q * (s @ y) / (y @ y)
+        for (s, y), share in zip(self.pairs, reversed(shares), strict=True):
+            q = q + (share - (y @ q) / (s @ y)) * s
+        return q
+
+
+def lf_fo(
+    objective: Objective, k: int, rng: np.random.Generator, *, max_iter: int, tol: float
+) -> Solver:
+    """LF-FO: L-BFGS on loss / T + |B'B - WW'|_F^2 / 8 from entries N(0, 1).
+
+    References
+    ----------
+    Tripuraneni, Jin and Jordan (2021), "Provable meta-learning of linear representations", the
+    likelihood method of their experiments.
+    """
+    d, T = objective.n_features, objective.n_tasks
+    step = yield Iterate(rng.standard_normal((d, k)), rng.standard_normal((k, T)), T / 8)
+    search, place, gradient = LBFGS(), np.zeros(0), np.zeros(0)
+    accepted = -1
+    while True:
+        B, W = step.point.B, step.point.W
+        if step.iteration > accepted:  # a new place, not a shorter step from the old one
+            D = T / 2 * step.point.imbalance
+            new = _flat(step.point.R @ W.T + B @ D, B.T @ step.point.R - D @ W)
+            if accepted >= 0:
+                search.remember(_flat(B, W) - place, new - gradient)
+            place, gradient, accepted = _flat(B, W), new, step.iteration
+            direction = search.direction(gradient)
+            if direction @ gradient >= 0 or not search.pairs:
+                length = np.linalg.norm(gradient)
+                direction = -gradient / max(length, np.finfo(float).tiny)
+        moved = place + step.damping * direction
+        step = yield Iterate(
+            moved[: d * k].reshape(d, k), moved[d * k :].reshape(k, T), T / 8, full_step=True
+        )
+
+
+def _flat(B: np.ndarray, W: np.ndarray) -> np.ndarray:
+    return np.concatenate([B.ravel(), W.ravel()])
