@@ -210,3 +210,42 @@ def test_the_penalty_maximises_the_marginal_likelihood(rng):
 
     best = evidence(model.alpha_[0])
     assert best >= max(evidence(model.alpha_[0] * factor) for factor in (0.7, 0.9, 1.1, 1.4))
+
+
+def test_lists_predict_and_score_like_tables(small):
+    model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(small.X, small.y, small.task)
+    cuts = np.cumsum(np.bincount(small.task))[:-1]
+    X, y = np.split(small.X, cuts), np.split(small.y, cuts)
+    predictions = model.predict(X)
+    assert np.array_equal(np.concatenate(predictions), model.predict(small.X, small.task))
+    assert_allclose(model.score(X, y), model.score(small.X, small.y, small.task), rtol=1e-12)
+
+
+def test_fits_in_several_threads_agree_and_leave_blas_as_it_was(small):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from threadpoolctl import threadpool_info
+
+    def blas_threads():
+        return [lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"]
+
+    def fit(_):
+        return ss.SharedSpanRegressor(random_state=0).fit(small.X, small.y, small.task).coef_
+
+    alone = fit(0)
+    before = blas_threads()
+    with ThreadPoolExecutor(4) as pool:
+        fits = list(pool.map(fit, range(8)))
+    assert all(np.array_equal(coef, alone) for coef in fits)
+    assert blas_threads() == before
+
+
+def test_a_callback_that_stops_ends_all_rounds_of_per_task_noise(small):
+    calls = []
+    model = ss.SharedSpanRegressor(
+        rank=2, noise="per_task", random_state=0,
+        solver_options={"callback": lambda at: calls.append(1) or at["iteration"] == 5},
+    )  # fmt: skip
+    model.fit(small.X, small.y, small.task)
+    assert len(calls) == 5
+    assert "callback" in model.message_

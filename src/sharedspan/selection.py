@@ -24,13 +24,13 @@ from sharedspan.data.tasks import Block, Tasks
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.kernels import cpu
 from sharedspan.objective import GramObjective, Objective, Point, RowObjective
-from sharedspan.solvers.loop import run
+from sharedspan.solvers.loop import progress_bar, run
 from sharedspan.solvers.scaled import grow, scaled_gd
 
 N_FOLDS = 5
 PATIENCE = 3  # ranks without improvement after which a fold's path ends
 PRECISION = 0.01  # optimisation error allowed, as a share of the statistical error
-MAX_ITER = 300
+MAX_ITER = 3000  # reached only without whitening, or where tasks have hardly more rows than ranks
 ROWS_AT_ONCE = 1 << 17  # rows whose folds are drawn together
 
 
@@ -95,7 +95,7 @@ def choose_rank(
     rng: np.random.Generator,
     largest: int,
     n_folds: int = N_FOLDS,
-    tick: Callable[[int, int], None] | None = None,
+    verbose: int = 0,
 ) -> RankPath:
     """Cross-validated rank between 1 and ``largest``; see the head of this file.
 
@@ -109,23 +109,24 @@ def choose_rank(
         Relative noise variances: losses of a task are divided by its own.
     rng : numpy.random.Generator
     largest : int
-    tick : callable of (folds done, folds), optional
+    verbose : int
+        1 shows a progress bar over the folds.
     """
     folds = assign_folds(tasks, rng, n_folds)
     importance = np.ones(tasks.n_tasks) if noise is None else np.exp(np.log(noise).mean()) / noise
     paths: list[np.ndarray] = []
     rows_held = 0.0
-    for fold in range(n_folds):
-        held = tasks.select(folds == fold)
-        with _without(held, folds != fold, statistics, canonical, noise) as objective:
-            scorable = objective.n > 0
-            losses = [
-                np.where(scorable, importance * loss, 0.0)
-                for loss in _path(objective, held, canonical, largest, scorable)
-            ]
-            rows_held += float(held.sizes()[scorable].sum())
-        paths.append(np.array(losses))
-        if tick is not None:
+    with progress_bar("choosing the rank", verbose) as tick:
+        for fold in range(n_folds):
+            held = tasks.select(folds == fold)
+            with _without(held, folds != fold, statistics, canonical, noise) as objective:
+                scorable = objective.n > 0
+                losses = [
+                    np.where(scorable, importance * loss, 0.0)
+                    for loss in _path(objective, held, canonical, largest, scorable)
+                ]
+                rows_held += float(held.sizes()[scorable].sum())
+            paths.append(np.array(losses))
             tick(fold + 1, n_folds)
     length = min(len(path) for path in paths)
     pairs = np.concatenate([path[:length] for path in paths], axis=1)  # (ranks, folds * T)

@@ -89,7 +89,12 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
     elif isinstance(task, np.ndarray):
         labels = task
     else:
-        values = list(task)
+        try:
+            values = list(task)
+        except TypeError as error:
+            raise TypeError(
+                f"{name} is {task!r}, a {type(task).__name__}: give one label per row."
+            ) from error
         kinds = {type(value) for value in values}
         if len(kinds) == 1 and issubclass(next(iter(kinds)), (str, int, float, np.generic)):
             labels = np.asarray(values)

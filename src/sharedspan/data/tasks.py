@@ -1,4 +1,4 @@
-"""The door: users' rows in, validated once, grouped by task, never copied.
+"""The door: users' rows in, validated once, grouped by task; arrays of floats are not copied.
 
 Nothing behind this file checks its input again.
 """
@@ -180,6 +180,8 @@ def _stack(
     for what, values in (("y", y), ("task", labels), ("sample_weight", weight)):
         if what == "y" and values is None:
             raise ValueError("X is a list of arrays and y is None: give one y per array.")
+        if values is not None and np.ndim(np.asarray(values, dtype=object)) == 0:
+            raise ValueError(f"X is a list of arrays and {what} is {values!r}: give one per array.")
         if values is not None and len(values) != len(X):
             raise ValueError(
                 f"X is a list of {len(X)} arrays, {what} has {len(values)} entries: give one "

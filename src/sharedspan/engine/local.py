@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from typing import Any
 
 # Below this many floating-point operations a second thread costs more than it saves.
 SERIAL_WORK = 200_000
@@ -61,13 +63,37 @@ def over_tasks(work: Callable[[int, int], object], n_tasks: int, cost: float) ->
 
 
 @functools.cache
-def _blas_controller() -> object:
+def _blas_controller() -> Any:
     import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS, which compiled kernels call)
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
-def one_blas_thread() -> AbstractContextManager[object]:
+class _BlasHold:
+    """The limit is the process's own: the first to enter sets it, the last to leave lifts it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside = 0
+        self.limiter: Any = None
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.limiter = _blas_controller().limit(limits=1, user_api="blas")
+            self.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                self.limiter.restore_original_limits()
+
+
+_HOLD = _BlasHold()
+
+
+def one_blas_thread() -> AbstractContextManager[None]:
     """Hold BLAS to one thread: on small matrices its threads cost more than they do."""
-    return _blas_controller().limit(limits=1, user_api="blas")  # type: ignore[attr-defined]
+    return _HOLD

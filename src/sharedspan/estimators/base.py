@@ -116,6 +116,11 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
         """Coefficient of determination R^2 of the predictions over all rows."""
+        if is_task_list(X):
+            prediction, y = np.concatenate(self.predict(X, task)), np.concatenate(list(y))
+            if sample_weight is not None:
+                sample_weight = np.concatenate(list(sample_weight))
+            return float(r2_score(y, prediction, sample_weight=sample_weight))
         return float(r2_score(y, self.predict(X, task), sample_weight=sample_weight))
 
     def _mean_task(self) -> tuple[np.ndarray, float]:

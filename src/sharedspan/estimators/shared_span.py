@@ -16,7 +16,7 @@ from sharedspan.estimators.span import SpanRegressor
 from sharedspan.inference import shrunken_noise
 from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers import SOLVERS, needs_rows
-from sharedspan.solvers.loop import SolverResult, run
+from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 LOOP_OPTIONS = ("callback", "tail_average")  # entries of solver_options that the loop takes
@@ -48,12 +48,13 @@ class SharedSpanRegressor(SpanRegressor):
         Whether each task has its own intercept.
     whiten : bool, default=True
         Whether to whiten the features by their pooled within-task covariance first. This changes
-        the path of the solver, not its goal, and it is what makes few iterations enough.
+        the path of the solver, not its goal, and it is what makes few iterations enough: without
+        it, on features far from isotropic, expect to wait.
         Directions with less than 1e-10 of the largest variance (after standardising) get
         coefficient zero.
     noise : {"shared", "per_task"}, default="shared"
         "per_task" estimates each task's noise level, shrunk towards a common one, and weights the
-        tasks by it.
+        tasks by it: four fits, of which ``n_iter_`` and ``trace_`` describe the last.
     unseen : {"error", "mean"}, default="error"
         What to predict for a task that was not fitted.
     task_column : str or int, optional
@@ -66,7 +67,8 @@ class SharedSpanRegressor(SpanRegressor):
         For the random start and the folds.
     backend : {"auto", "numpy"}, default="auto"
     dtype : {"float64", "float32"}, default="float64"
-        How the statistics are stored during the iterations; sums are always in double precision.
+        How the statistics are read during the iterations; they are built, and sums are taken, in
+        double precision. float32 halves the bytes of a pass and needs a second, smaller copy.
     engine : {"local"}, default="local"
     verbose : int, default=0
         1 shows progress.
@@ -156,7 +158,9 @@ class SharedSpanRegressor(SpanRegressor):
             objective = build_objective(problem.statistics, noise, self.dtype)
             result = self._solve(objective, k, problem.rng)
             variance = self._noise_variance(objective, result, k)
-            if self.noise == "per_task" and variance.all():
+            if result.ending == CALLED_OFF or not variance.all():
+                break
+            if self.noise == "per_task":
                 noise = variance
         self._store_span(problem, objective.response, result.B, result.W, rank)
         self._store_run(result, variance, problem.canonical.units.y_scale**2)
@@ -184,7 +188,7 @@ class SharedSpanRegressor(SpanRegressor):
         scale = 2 / len(variance) / unit
         in_units = {name: result.trace[name] * scale for name in ("loss", "objective")}
         self.trace_ = result.trace | in_units
-        if self.tol > 0 and not (result.converged or result.planned):
+        if self.tol > 0 and result.ending in (OUT_OF_ITERATIONS, STALLED):
             warnings.warn(
                 f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
                 "kept. Raise max_iter, or lower the rank: directions that are hardly there take "
@@ -202,6 +206,8 @@ class SharedSpanRegressor(SpanRegressor):
         one_of("dtype", self.dtype, ("float64", "float32"))
         one_of("engine", self.engine, ("local",))
         at_least("max_iter", self.max_iter, 1, numbers.Integral)
+        if not isinstance(self.verbose, numbers.Integral):
+            raise TypeError(f"verbose={self.verbose!r} must be an integer or a bool.")
         at_least("tol", self.tol, 0.0)
 
     def _validate_solver_options(self) -> None:

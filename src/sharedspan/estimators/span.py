@@ -69,6 +69,7 @@ class SpanRegressor(TaskRegressor):
             noise,
             problem.rng,
             problem.largest_rank,
+            verbose=getattr(self, "verbose", 0),
         )
         return path.rank, path
 

@@ -26,7 +26,13 @@ from sharedspan.subspace import balanced_factors
 
 CHECK_EVERY = 10  # iterations between two looks at the tangent gradient, which needs a QR
 SMALLEST_DAMPING = 2.0**-40
+
+# Why a run ended. A solver that ends as planned has a plan that knows no convergence.
+CONVERGED = "converged"
+OUT_OF_ITERATIONS = "stopped at max_iter"
 PLANNED = "ended as planned"
+CALLED_OFF = "stopped by the callback"
+STALLED = "stalled: no step, however small, lowers the objective any further"
 
 # An objective may rise by rounding alone: by this share of itself, and of its value at the start.
 ROUNDING = 1e-10
@@ -73,7 +79,7 @@ class SolverResult:
     loss: float
     n_iter: int
     converged: bool
-    planned: bool  # the solver came to the end of its own plan, which knows no convergence
+    ending: str  # one of the endings above
     message: str
     n_halved: int
     trace: dict[str, np.ndarray] = field(repr=False)
@@ -121,7 +127,11 @@ def run(
             return point.tangent_gradient() <= tol * point.norm()
 
     tail = _Tail(max_iter // 2 if tail_average else max_iter)
-    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"), _bar(verbose) as tick:
+    with (
+        one_blas_thread(),
+        np.errstate(over="ignore", invalid="ignore"),
+        progress_bar("fitting", verbose) as tick,
+    ):
         return _drive(solver, objective, max_iter, stop, callback, tail, tick)
 
 
@@ -138,7 +148,7 @@ def _drive(
     step = Step(objective.evaluate(first.B, first.W), 0, 1.0)
     slack = ROUNDING_OF_START * abs(step.point.loss)
     trace = _Trace()
-    n_halved, converged, ending = 0, False, f"stopped at max_iter={max_iter}"
+    n_halved, converged, ending = 0, False, OUT_OF_ITERATIONS
     trace.add(step, first, math.nan)
     while step.iteration < max_iter:
         try:
@@ -151,7 +161,7 @@ def _drive(
             n_halved += not proposal.full_step
             step = Step(step.point, step.iteration, step.damping / 2)
             if step.damping < SMALLEST_DAMPING:
-                ending = "stalled: no step, however small, lowers the objective any further"
+                ending = STALLED
                 break
             continue
         step = Step(point, step.iteration + 1, 1.0 if proposal.full_step else step.damping)
@@ -167,10 +177,10 @@ def _drive(
         tick(step.iteration, max_iter)
         seen = {"iteration": step.iteration, "phase": proposal.phase, "point": point}
         if callback is not None and callback(seen | {"B": point.B, "W": point.W}):
-            ending = "stopped by the callback"
+            ending = CALLED_OFF
             break
         if converged:
-            ending = "converged"
+            ending = CONVERGED
             break
     solver.close()
     result = tail.mean(step.point)
@@ -180,7 +190,7 @@ def _drive(
         loss=result.loss,
         n_iter=step.iteration,
         converged=converged,
-        planned=ending == PLANNED,
+        ending=ending,
         message=_sentence(ending, step, n_halved),
         n_halved=n_halved,
         trace=trace.arrays(),
@@ -251,7 +261,8 @@ def _sentence(ending: str, step: Step, n_halved: int) -> str:
 
 
 @contextmanager
-def _bar(verbose: int) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(title: str, verbose: int) -> Iterator[Callable[[int, int], None]]:
+    """A function of (done, total) that moves a bar on the error stream, or does nothing."""
     if verbose < 1:
         yield lambda iteration, total: None
         return
@@ -260,7 +271,7 @@ def _bar(verbose: int) -> Iterator[Callable[[int, int], None]]:
 
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=verbose < 2) as progress:
-        job = progress.add_task("fitting", total=None)
+        job = progress.add_task(title, total=None)
 
         def tick(iteration: int, total: int) -> None:
             progress.update(job, completed=iteration, total=total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,7 +43,8 @@ def tpgd(
     rng : numpy.random.Generator
         Draws B0, then W0.
     max_iter, tol
-        As in ``loop.run``; with tol=0 each phase takes half of the iterations.
+        As in ``loop.run``; with tol=0 each phase takes half of the iterations, otherwise Phase I
+        takes as long as a direction of size s_k needs to grow, and at most half of them.
     steps : {"practical", "theory"}
         "theory" takes the paper's steps, 1.1 / (kappa^5 s_1) and 0.1 / s_1, the first capped at
         0.5 / s_1 (above 1 / s_1 it is unstable, which is so for kappa < 1.02). "practical" takes
@@ -121,17 +123,17 @@ def scale_of(
                 "solver_options={'steps': 'theory', 'singular_values': [...]}."
             )
         return estimate_singular_values(objective, k, rng)
-    s = np.sort(np.asarray(given, dtype=float))[::-1]
-    if s.shape != (k,) or not (s > 0).all():
-        raise ValueError(f"singular_values must hold {k} positive numbers, one per rank: {given}.")
-    return s
+    s = np.asarray(given)
+    if s.shape != (k,) or s.dtype.kind not in "iuf" or not (s > 0).all():
+        raise ValueError(f"singular_values={given!r} must hold {k} positive numbers, one per rank.")
+    return np.sort(s.astype(float))[::-1]
 
 
 def start_scale(s: np.ndarray, given: float | None) -> float:
     """The size of the random start."""
     if given is None:
         return 0.01 * math.sqrt(s[0])
-    if not given > 0:
+    if not isinstance(given, numbers.Real) or not given > 0:
         raise ValueError(f"init_scale={given!r} must be a number above zero.")
     return given
 
