@@ -6,6 +6,7 @@ reset just before the fit.
 
 import subprocess
 import sys
+import warnings
 
 CASES = {
     "gram, 5,000 tasks x 80 rows x 100 features, rank 3": (5000, 80, 100, 3),
@@ -24,6 +25,7 @@ def one(n_tasks, n_samples, d, rank):
     from sharedspan.data.statistics import Units, collect
     from sharedspan.data.tasks import open_tasks
 
+    warnings.simplefilter("ignore")  # four tasks, only to compile: convergence is no matter
     small = ss.simulate(n_tasks=4, n_features=d, rank=2, n_samples=n_samples, random_state=0)
     ss.SharedSpanRegressor(rank=rank, random_state=0).fit(small.X, small.y, task=small.task)
     rng = np.random.default_rng(0)

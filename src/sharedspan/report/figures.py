@@ -41,7 +41,8 @@ def plot_convergence(
             textcoords="offset points", ha="right", va="top", color=GREY, fontsize=9,
         )  # fmt: skip
     panel.set(xlabel="iteration", ylabel="parameter error / floor", title="Convergence")
-    panel.legend(fontsize=9, framealpha=1, edgecolor="none", loc="center right")
+    panel.legend(fontsize=9, framealpha=1, edgecolor="none", loc="center right",
+                 bbox_to_anchor=(0.86, 0.48))  # fmt: skip
 
 
 def plot_spectrum(panel: Any, spectra: dict[str, np.ndarray], shown: int = 12) -> None:
