@@ -7,8 +7,9 @@ import time
 
 import numpy as np
 
-from sharedspan.data.statistics import Units, collect
+from sharedspan.data.statistics import collect
 from sharedspan.data.tasks import open_tasks
+from sharedspan.data.units import Units
 from sharedspan.objective import build_objective
 
 SHARES = (0.25, 0.4, 0.5, 0.6, 0.75, 1.0)  # rows per feature

@@ -22,8 +22,9 @@ def one(n_tasks, n_samples, d, rank):
     import psutil
 
     import sharedspan as ss
-    from sharedspan.data.statistics import Units, collect
+    from sharedspan.data.statistics import collect
     from sharedspan.data.tasks import open_tasks
+    from sharedspan.data.units import Units
 
     warnings.simplefilter("ignore")  # four tasks, only to compile: convergence is no matter
     small = ss.simulate(n_tasks=4, n_features=d, rank=2, n_samples=n_samples, random_state=0)

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 import sharedspan as ss
-from sharedspan.data.statistics import Units, collect
+from sharedspan.data.statistics import collect
 from sharedspan.data.tasks import open_tasks
+from sharedspan.data.units import Units
 
 
 @pytest.fixture

@@ -82,8 +82,8 @@ def test_grams_and_rows_agree(small, centred, rng):
 
 
 def test_a_fold_by_mask_equals_a_fold_by_subtraction(small, rng):
-    from sharedspan.data.statistics import Units
     from sharedspan.data.tasks import open_tasks
+    from sharedspan.data.units import Units
 
     kept = rng.random(len(small.y)) < 0.7
     rows = statistics_of(small.X, small.y, small.task, kind="rows")

@@ -3,13 +3,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 import sharedspan as ss
+from sharedspan.data.folds import assign_folds
 from sharedspan.data.tasks import open_tasks
-from sharedspan.selection import assign_folds
 
 
 def fold_of_rows(X, y, task, weight=None, seed=0):
     tasks = open_tasks(X, y, task, weight)
-    folds = assign_folds(tasks, np.random.default_rng(seed))
+    folds = assign_folds(tasks, np.random.default_rng(seed), 5)
     rows = np.arange(len(X)) if tasks.order is None else tasks.order
     out = np.empty(len(X), int)
     out[rows] = folds

@@ -217,10 +217,10 @@ def test_ball_restarts_end_noisy_sgd_on_their_own():
 def test_splitting_the_rows_costs_alternating_descent_accuracy():
     none = mean_ratio(solver="altmin_gd")
     half = mean_ratio(solver="altmin_gd", solver_options={"split": "half"})
-    theory = mean_ratio(solver="altmin_gd", solver_options={"split": "theory"})
+    theory = mean_ratio(solver="altmin_gd", solver_options={"split": "theory", "start": "moment"})
     assert 0.85 < none < 1.15
     assert 1.3 < half < 2.1
-    assert theory > half
+    assert half < theory < 20
 
 
 def test_a_split_names_the_task_that_has_too_few_rows():

@@ -4,8 +4,9 @@ from numpy.testing import assert_allclose
 
 from conftest import statistics_of
 from sharedspan.data import tasks as tasks_module
-from sharedspan.data.statistics import GramStatistics, RowStatistics, Units, collect
+from sharedspan.data.statistics import GramStatistics, RowStatistics, collect
 from sharedspan.data.tasks import open_tasks
+from sharedspan.data.units import Units
 from sharedspan.objective import GramObjective
 
 FIELDS = ("n", "mean", "y_mean", "packed", "anchor", "g", "q")

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CurriculumRegressor": "sharedspan.estimators.curriculum",
+    "MomentRegressor": "sharedspan.estimators.moment",
+    "NewTaskRegressor": "sharedspan.estimators.transfer",
     "PerTaskRegressor": "sharedspan.estimators.baselines",
     "PooledRegressor": "sharedspan.estimators.baselines",
     "SOLVERS": "sharedspan.solvers",
     "SharedSpanRegressor": "sharedspan.estimators.shared_span",
+    "SpectralRegressor": "sharedspan.estimators.spectral",
     "error_floor": "sharedspan.inference",
     "factor_distance": "sharedspan.subspace",
     "parameter_error": "sharedspan.inference",
@@ -32,8 +36,12 @@ if TYPE_CHECKING:
     from sharedspan.data import datasets
     from sharedspan.data.synthetic import simulate
     from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
+    from sharedspan.estimators.curriculum import CurriculumRegressor
+    from sharedspan.estimators.moment import MomentRegressor
     from sharedspan.estimators.scoring import task_scorer
     from sharedspan.estimators.shared_span import SharedSpanRegressor
+    from sharedspan.estimators.spectral import SpectralRegressor
+    from sharedspan.estimators.transfer import NewTaskRegressor
     from sharedspan.inference import error_floor, parameter_error
     from sharedspan.solvers import SOLVERS
     from sharedspan.subspace import factor_distance, principal_angles, subspace_distance

@@ -105,6 +105,10 @@ class Objective(ABC):
         """weight_t B'X_t'X_t B for each task, (T, k, k)."""
 
     @abstractmethod
+    def curvature(self, t: int) -> np.ndarray:
+        """weight_t X_t'X_t, the Hessian of one task's loss, (d, d)."""
+
+    @abstractmethod
     def intercepts(self, V: np.ndarray) -> np.ndarray:
         """Intercepts (T,) for coefficients V (d, T) of the responses as given, not times r_t."""
 
@@ -174,6 +178,10 @@ class GramObjective(Objective):
 
         over_tasks(work, self.n_tasks, 2.0 * self.packed.size * k)
         return out
+
+    def curvature(self, t: int) -> np.ndarray:
+        """See Objective."""
+        return self.statistics.gram(t) * self._weights()[t]
 
     def intercepts(self, V: np.ndarray) -> np.ndarray:
         """See Objective."""
@@ -252,6 +260,15 @@ class RowObjective(Objective):
 
         over_tasks(work, self.n_tasks, 2.0 * self.X.size * k)
         return out
+
+    def curvature(self, t: int) -> np.ndarray:
+        """See Objective."""
+        s = self.statistics
+        rows = slice(s.starts[t], s.starts[t + 1])
+        X, w, weight = s.X[rows], self.weight[rows], self._weights()[t]
+        if s.centred:
+            X = X - weight * (w @ X)
+        return weight * (X.T @ (w[:, None] * X))
 
     def intercepts(self, V: np.ndarray) -> np.ndarray:
         """See Objective."""

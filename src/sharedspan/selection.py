@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sharedspan.data.canonical import Canonical
+from sharedspan.data.folds import assign_folds
 from sharedspan.data.statistics import GramStatistics, Statistics
-from sharedspan.data.tasks import Block, Tasks
+from sharedspan.data.tasks import Tasks
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.kernels import cpu
 from sharedspan.objective import GramObjective, Objective, Point, RowObjective
@@ -31,7 +32,6 @@ N_FOLDS = 5
 PATIENCE = 3  # ranks without improvement after which a fold's path ends
 PRECISION = 0.01  # optimisation error allowed, as a share of the statistical error
 MAX_ITER = 3000  # reached only without whitening, or where tasks have hardly more rows than ranks
-ROWS_AT_ONCE = 1 << 17  # rows whose folds are drawn together
 
 
 @dataclass(frozen=True)
@@ -52,39 +52,6 @@ class RankPath:
             mark = "  <- chosen" if r == self.rank else ""
             lines.append(f"{r:4d}  {loss:13.6g}  {gap:16.3g}  {error:14.3g}{mark}")
         return "\n".join(lines)
-
-
-def assign_folds(tasks: Tasks, rng: np.random.Generator, n_folds: int = N_FOLDS) -> np.ndarray:
-    """Fold of each row in task order, (rows,): balanced within tasks, equal for equal rows.
-
-    Rows of a task are ranked by a random hash of their values, so neither their order nor writing
-    a row twice instead of giving it weight two changes the folds.
-    """
-    multipliers = rng.integers(1, 2**63, size=tasks.n_features + 1, dtype=np.uint64) * 2 + 1
-    folds = np.empty(tasks.n_rows, dtype=np.int8)
-    for first, last in tasks.ranges(ROWS_AT_ONCE):
-        hashes = np.concatenate([_hash(b, multipliers) for b in tasks.blocks(first, last)])
-        starts = tasks.starts[first : last + 1] - tasks.starts[first]
-        owner = np.repeat(np.arange(first, last), np.diff(starts))
-        order = np.lexsort((hashes, owner))  # within tasks by hash
-        new_row = np.append(True, np.diff(hashes[order]) != 0)
-        new_row[starts[:-1]] = True
-        number = np.cumsum(new_row)
-        number -= np.repeat(number[starts[:-1]], np.diff(starts))
-        folds[tasks.starts[first] + order] = (number + owner) % n_folds
-    return folds
-
-
-def _hash(block: Block, multipliers: np.ndarray) -> np.ndarray:
-    """64 random bits of each row's features and target, (rows,)."""
-    bits = (np.column_stack([block.X, block.y]) + 0.0).view(np.uint64)  # -0.0 became 0.0
-    return _mix(_mix((bits ^ (bits >> np.uint64(29))) * multipliers).sum(axis=1, dtype=np.uint64))
-
-
-def _mix(bits: np.ndarray) -> np.ndarray:
-    """Spread high bits to low ones and back (a round of a 64-bit finaliser)."""
-    bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-    return bits ^ (bits >> np.uint64(29))
 
 
 def choose_rank(

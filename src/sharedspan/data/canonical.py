@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.data.statistics import Statistics, Units
+from sharedspan.data.statistics import Statistics
+from sharedspan.data.units import Units
 
 # A direction of the standardised features with less than this share of the largest variance
 # counts as absent: its coefficient would be rounding noise, so it is zero (a pseudo-inverse).

@@ -13,78 +13,19 @@ Without intercepts the means are held at zero and the same formulas hold.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
 
 import numpy as np
 
 from sharedspan.data.tasks import Block, Tasks
+from sharedspan.data.units import Units
 from sharedspan.engine.local import one_blas_thread, over_tasks
-from sharedspan.kernels import cpu
+from sharedspan.kernels import cpu, sums
+
+Watch = Callable[[Block], None]
 
 # Raw rows are the cheaper statistics below this many rows per feature (`benchmarks/crossover.py`).
 ROWS_PER_FEATURE = 0.5
-
-# Numbers whose squares and sums are safe in double precision need no rescaling.
-SAFE = 2.0**128
-
-
-@dataclass(frozen=True)
-class Units:
-    """Rows as the statistics see them: (x - origin) * scale, y * y_scale.
-
-    Scales are powers of two, so they round nothing, and are one unless squares might overflow.
-    The origin takes a common large level off the features; it is zero without intercepts.
-    """
-
-    origin: np.ndarray  # (d,)
-    scale: np.ndarray  # (d,)
-    y_scale: float
-
-    @classmethod
-    def of(cls, tasks: Tasks, centred: bool, common_scale: bool = False) -> Units:
-        """Units that suit the rows; ``common_scale`` keeps the features' proportions."""
-        low, high, y_reach = _extremes(tasks)
-        origin = _typical(tasks) if centred else np.zeros_like(low)
-        with np.errstate(over="ignore"):
-            reach = np.maximum(high - origin, origin - low)
-        if common_scale:
-            reach = np.full_like(reach, reach.max())
-        return cls(origin, _power_of_two(reach), float(_power_of_two(np.array(y_reach))))
-
-    def rows(self, block: Block, P: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """The block's features and targets in these units, features mapped by P if given."""
-        X = block.X
-        X *= self.scale
-        X -= self.origin * self.scale
-        block.y[...] *= self.y_scale
-        return (X if P is None else X @ P), block.y
-
-
-def _extremes(tasks: Tasks) -> tuple[np.ndarray, np.ndarray, float]:
-    """Least and largest value of each feature, (d,), and the largest |y|, over rows that count."""
-    if tasks.n_rows == len(tasks.X):
-        low, high = tasks.X.min(axis=0), tasks.X.max(axis=0)
-        y_reach = max(tasks.y.max(), -tasks.y.min())
-    else:
-        ends = [(b.X.min(axis=0), b.X.max(axis=0), np.abs(b.y).max()) for b in tasks.blocks()]
-        low = np.min([low for low, _, _ in ends], axis=0)
-        high = np.max([high for _, high, _ in ends], axis=0)
-        y_reach = max(reach for _, _, reach in ends)
-    return low.astype(float), high.astype(float), float(y_reach)
-
-
-def _typical(tasks: Tasks, sample: int = 1000) -> np.ndarray:
-    """Median of each feature over some rows, (d,): near the bulk, whatever the outliers."""
-    positions = np.linspace(0, tasks.n_rows - 1, min(tasks.n_rows, sample)).astype(int)
-    rows = positions if tasks.order is None else tasks.order[positions]
-    return np.quantile(tasks.X[rows].astype(float), 0.5, axis=0, method="lower")
-
-
-def _power_of_two(reach: np.ndarray) -> np.ndarray:
-    """1 where reach is safe, otherwise the power of two that brings it near 1."""
-    _, exponent = np.frexp(np.minimum(reach, np.finfo(float).max))
-    safe = (reach == 0) | ((reach < SAFE) & (reach > 1 / SAFE))
-    return np.where(safe, 1.0, np.ldexp(1.0, np.clip(-exponent, -1000, 1000)))
 
 
 class TaskMeans:
@@ -137,7 +78,12 @@ class GramStatistics(TaskMeans):
         self.q = np.zeros(n_tasks)
 
     def update(
-        self, tasks: Tasks, units: Units, P: np.ndarray | None = None, sign: float = 1.0
+        self,
+        tasks: Tasks,
+        units: Units,
+        P: np.ndarray | None = None,
+        sign: float = 1.0,
+        watch: Watch | None = None,
     ) -> GramStatistics:
         """Add rows (sign = 1) or take rows away (sign = -1), in place.
 
@@ -149,18 +95,23 @@ class GramStatistics(TaskMeans):
         P : ndarray of shape (d_rows, d), optional
             Map of the features, where these statistics hold mapped features.
         sign : float
+        watch : callable of Block, optional
+            Shown every block of rows in these units, one after the other.
         """
 
         def work(first: int, last: int) -> None:
             for block in tasks.blocks(first, last):
                 X, y = units.rows(block, P)
-                cpu.accumulate(
+                if watch is not None:
+                    watch(block)
+                sums.accumulate(
                     X, y, block.weight, block.starts, block.ids, sign, self.centred,
                     self.n, self.mean, self.y_mean, self.packed, self.anchor, self.g, self.q,
                 )  # fmt: skip
 
         with one_blas_thread():
-            over_tasks(work, self.n_tasks, tasks.n_rows * float(self.n_features) ** 2)
+            cost = tasks.n_rows * float(self.n_features) ** 2
+            over_tasks(work, self.n_tasks, cost if watch is None else 0.0)
         return self
 
     def merge(self, other: GramStatistics) -> GramStatistics:
@@ -199,6 +150,13 @@ class GramStatistics(TaskMeans):
         over_tasks(work, self.n_tasks, 2.0 * self.packed.size)
         return -R, np.maximum(2 * half_q, 0.0)
 
+    def take(self, ids: np.ndarray) -> GramStatistics:
+        """A copy of some tasks' sums."""
+        other = copy(self)
+        for name in ("n", "mean", "y_mean", "packed", "anchor", "g", "q"):
+            setattr(other, name, getattr(self, name)[ids])
+        return other
+
     def gram(self, t: int) -> np.ndarray:
         """The Gram of task t, (d, d)."""
         G = np.empty((self.n_features, self.n_features))
@@ -227,7 +185,7 @@ class GramStatistics(TaskMeans):
         anchor, g = np.empty((2, self.n_tasks, P.shape[1]))
 
         def work(first: int, last: int) -> None:
-            cpu.transform(flat, self.anchor, self.g, self.q, self.n, P, anchor, g, first, last)
+            sums.transform(flat, self.anchor, self.g, self.q, self.n, P, anchor, g, first, last)
 
         with one_blas_thread():
             if size == self.packed.shape[1]:
@@ -251,7 +209,9 @@ class RowStatistics(TaskMeans):
         As in GramStatistics.
     """
 
-    def __init__(self, tasks: Tasks, units: Units, centred: bool) -> None:
+    def __init__(
+        self, tasks: Tasks, units: Units, centred: bool, watch: Watch | None = None
+    ) -> None:
         self.centred = centred
         self.starts = tasks.starts
         self.X = np.empty((tasks.n_rows, tasks.n_features))
@@ -260,11 +220,24 @@ class RowStatistics(TaskMeans):
         for block in tasks.blocks():
             self.X[block.positions], self.y[block.positions] = units.rows(block, None)
             self.weight[block.positions] = block.weight
+            if watch is not None:
+                watch(block)
         self.n = tasks.sizes()
         self.mean = np.zeros((tasks.n_tasks, tasks.n_features))
         self.y_mean = np.zeros(tasks.n_tasks)
         if centred:
             self._centre()
+
+    def take(self, ids: np.ndarray) -> RowStatistics:
+        """A copy of some tasks' rows."""
+        other = copy(self)
+        rows = np.concatenate([np.arange(self.starts[t], self.starts[t + 1]) for t in ids])
+        for name in ("X", "y", "weight"):
+            setattr(other, name, getattr(self, name)[rows])
+        for name in ("n", "mean", "y_mean"):
+            setattr(other, name, getattr(self, name)[ids])
+        other.starts = np.append(0, np.cumsum(np.diff(self.starts)[ids]))
+        return other
 
     def _centre(self) -> None:
         for t in range(self.n_tasks):
@@ -310,7 +283,9 @@ class RowStatistics(TaskMeans):
 Statistics = GramStatistics | RowStatistics
 
 
-def collect(tasks: Tasks, units: Units, centred: bool, kind: str = "auto") -> Statistics:
+def collect(
+    tasks: Tasks, units: Units, centred: bool, kind: str = "auto", watch: Watch | None = None
+) -> Statistics:
     """One pass over the rows.
 
     Parameters
@@ -321,11 +296,14 @@ def collect(tasks: Tasks, units: Units, centred: bool, kind: str = "auto") -> St
         Whether tasks have intercepts.
     kind : {"auto", "gram", "rows"}
         "auto" takes whichever makes the pass R(V) cheaper.
+    watch : callable of Block, optional
+        Shown every block of rows, for what else is to be learned from them in this one pass.
     """
     if kind == "auto":
         # Sums of weights, not rows: a weight of two must take the path of a row written twice.
         few = tasks.sizes().sum() < ROWS_PER_FEATURE * tasks.n_features * tasks.n_tasks
         kind = "rows" if few else "gram"
     if kind == "rows":
-        return RowStatistics(tasks, units, centred)
-    return GramStatistics(tasks.n_tasks, tasks.n_features, centred).update(tasks, units)
+        return RowStatistics(tasks, units, centred, watch)
+    statistics = GramStatistics(tasks.n_tasks, tasks.n_features, centred)
+    return statistics.update(tasks, units, watch=watch)

@@ -7,13 +7,15 @@ out. Sizes are sums of weights, so a weight is the same as a repetition.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 
 from sharedspan.data.canonical import inverse_deviations
-from sharedspan.data.statistics import GramStatistics, Units, collect
+from sharedspan.data.statistics import GramStatistics, collect
 from sharedspan.data.tasks import Tasks
+from sharedspan.data.units import Units
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import TaskRegressor, number_or_auto
 
@@ -107,9 +109,9 @@ class _RidgeRegressor(TaskRegressor):
         self.coef_ = np.ascontiguousarray(V.T)
         self.intercept_ = inner / units.y_scale - units.origin @ V
 
+    @abstractmethod
     def _solve(self, statistics: GramStatistics, scale: np.ndarray) -> np.ndarray:
         """Coefficients (d, T) of the standardised features."""
-        raise NotImplementedError
 
 
 class PooledRegressor(_RidgeRegressor):

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from sharedspan.data.canonical import Canonical, common_scaling, whitening
-from sharedspan.data.statistics import Statistics, Units, collect
+from sharedspan.data.statistics import Statistics, Watch, collect
 from sharedspan.data.tasks import Tasks
+from sharedspan.data.units import Units
 from sharedspan.estimators.base import TaskRegressor, as_generator, number_or_auto, one_of
 from sharedspan.inference import residual_degrees
 from sharedspan.objective import Objective
@@ -45,10 +46,10 @@ class SpanRegressor(TaskRegressor):
     rank_path_: RankPath | None
     noise_variance_: np.ndarray
 
-    def _read(self, tasks: Tasks, kind: str = "auto") -> Problem:
-        """One pass over the rows, then the canonical features, in place; kinds as in collect."""
+    def _read(self, tasks: Tasks, kind: str = "auto", watch: Watch | None = None) -> Problem:
+        """One pass over the rows, then the canonical features, in place; options of ``collect``."""
         units = Units.of(tasks, centred=self.fit_intercept, common_scale=not self.whiten)
-        statistics = collect(tasks, units, self.fit_intercept, kind)
+        statistics = collect(tasks, units, self.fit_intercept, kind, watch)
         P = whitening(statistics) if self.whiten else common_scaling(statistics)
         if P is not None:
             statistics.transform(P)

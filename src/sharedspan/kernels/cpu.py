@@ -24,13 +24,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Sums may be reordered (so that they vectorise), but NaN and infinity keep their meaning.
 _REORDER = {"reassoc", "contract", "nsz"}
 
-# Anchors solve (G + ridge) a = X'y: any reference near least squares will do, and this one exists
-# for every G. From rows the ridge is a share of each diagonal entry, so units do not matter. In the
-# canonical problem it is a larger share of n_t: a direction that hardly varies within one task,
-# but does in others, would get an anchor so long that the loss loses its digits on the way to it.
-ANCHOR_RIDGE = 1e-10
-CANONICAL_RIDGE = 1e-6
-
 APART = 64  # numbers between scratch rows, more than a vectorised step touches
 
 
@@ -199,122 +192,6 @@ def row_normal_matrices(X, w, starts, centred, weight, B, out, first, last):  # 
                 for b in range(k):
                     A[a, b] += w[i] * (Z[i - begin, a] - mean[a]) * (Z[i - begin, b] - mean[b])
         out[t] = weight[t] * A
-
-
-@kernel
-def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anchor, g, q):  # type: ignore[no-untyped-def]
-    """Add (sign = 1) or take away (sign = -1) segments of rows; X and y are overwritten.
-
-    Segment s holds rows starts[s]..starts[s + 1] of task ids[s]. Within it sums are centred at
-    its own means; two sets of sums with one anchor a then merge by
-
-        G = G_1 + G_2 + f dx dx',   g = g_1 + g_2 + f dx dr,   q = q_1 + q_2 + f dr^2
-
-    with dx, dy the differences of the means, dr = dy - dx'a and f = n_1 n_2 / (n_1 + n_2)
-    (Chan, Golub and LeVeque). The first segment of a task sets its anchor.
-    """
-    d = X.shape[1]
-    for s in range(ids.shape[0]):
-        t = ids[s]
-        rows = X[starts[s] : starts[s + 1]]
-        target = y[starts[s] : starts[s + 1]]
-        weights = w[starts[s] : starts[s + 1]]
-        size = weights.sum()
-        if size == 0.0:
-            continue
-        x_bar = np.zeros(d)
-        y_bar = 0.0
-        if centred:
-            for i in range(rows.shape[0]):
-                for j in range(d):
-                    x_bar[j] += weights[i] * rows[i, j]
-                y_bar += weights[i] * target[i]
-            x_bar /= size
-            y_bar /= size
-        for i in range(rows.shape[0]):
-            root = np.sqrt(weights[i])
-            for j in range(d):
-                rows[i, j] = root * (rows[i, j] - x_bar[j])
-            target[i] = root * (target[i] - y_bar)
-        G = np.dot(rows.T, rows)
-
-        if n[t] == 0.0 and sign > 0.0 and not anchor[t].any():
-            ridge = G.copy()
-            for j in range(d):
-                ridge[j, j] = (1.0 + ANCHOR_RIDGE) * G[j, j] if G[j, j] > 0.0 else 1.0
-            anchor[t] = np.linalg.solve(ridge, times_transposed(rows, target))
-        residual = target - times(rows, anchor[t])
-        gradient = times_transposed(rows, residual)
-        squares = 0.0
-        for i in range(residual.shape[0]):
-            squares += residual[i] * residual[i]
-
-        # Means and factor of the merge; taking away solves the same equations for what is left.
-        before = n[t]
-        after = before + sign * size
-        if after <= 1e-12 * before:
-            after = 0.0
-        other = before if sign > 0.0 else after
-        factor = other * size / (other + size)
-        dr = 0.0
-        dx = np.zeros(d)
-        dy = 0.0
-        if other > 0.0:
-            scale = 1.0 if sign > 0.0 else before / after
-            for j in range(d):
-                dx[j] = scale * (x_bar[j] - mean[t, j])
-            dy = scale * (y_bar - y_mean[t])
-            dr = dy
-            for j in range(d):
-                dr -= dx[j] * anchor[t, j]
-        position = 0
-        for i in range(d):
-            for j in range(i, d):
-                packed[t, position] += sign * (G[i, j] + factor * dx[i] * dx[j])
-                position += 1
-            g[t, i] += sign * (gradient[i] + factor * dr * dx[i])
-        q[t] = max(q[t] + sign * (squares + factor * dr * dr), 0.0)
-        share = size / after if after > 0.0 else 0.0
-        if before == 0.0:
-            mean[t] = x_bar
-            y_mean[t] = y_bar
-        elif sign > 0.0:
-            mean[t] += share * dx
-            y_mean[t] += share * dy
-        elif after > 0.0:
-            # With dx = x_bar - mean_left: mean_left = mean - (size / before) dx.
-            mean[t] -= size / before * dx
-            y_mean[t] -= size / before * dy
-        if after == 0.0:  # nothing is left: no rounding residue either
-            packed[t] = 0.0
-            g[t] = 0.0
-            q[t] = 0.0
-        n[t] = after
-
-
-@kernel
-def transform(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # type: ignore[no-untyped-def]
-    """Sums of the features X P, with a new anchor; Grams and q are written in place.
-
-    ``packed`` is flat: Grams of d' <= d features move towards its front. The old sums move to the
-    new anchor before they are mapped, while no large and small features are mixed yet.
-    """
-    d, reduced = P.shape
-    old_size, size = d * (d + 1) // 2, reduced * (reduced + 1) // 2
-    G = np.empty((d, d))
-    for t in range(first, last):
-        unpack(packed[t * old_size : (t + 1) * old_size], G)
-        mapped = np.dot(P.T, np.dot(G, P))
-        ridge = mapped.copy()
-        for j in range(reduced):
-            ridge[j, j] += CANONICAL_RIDGE * max(n[t], ANCHOR_RIDGE)
-        solved = np.linalg.solve(ridge, times_transposed(P, times(G, anchor[t]) + g[t]))
-        delta = times(P, solved) - anchor[t]
-        moved = g[t] - times(G, delta)
-        q[t] = max(q[t] - np.sum(delta * (g[t] + moved)), 0.0)
-        new_anchor[t] = solved
-        new_g[t] = times_transposed(P, moved)
-        pack(mapped, packed[t * size : (t + 1) * size])
 
 
 @kernel

@@ -75,6 +75,7 @@ def altmin_gd(
     max_iter: int,
     tol: float,
     split: str = "none",
+    start: str = "random",
 ) -> Solver:
     """AltMinGD: the exact W, one gradient step in B, QR.
 
@@ -87,6 +88,8 @@ def altmin_gd(
         "none" uses all rows in both steps; "half" two fixed halves, for 200 iterations; "theory"
         two halves and, in each iteration, a fresh part of the tasks for the step in B, until all
         tasks are used.
+    start : {"random", "moment"}
+        Q of a Gaussian matrix, or the leading directions of the moments [X_t'y_t / n_t].
 
     References
     ----------
@@ -96,8 +99,13 @@ def altmin_gd(
     if split not in ("none", "half", "theory"):
         raise ValueError(f"split={split!r} is unknown: use 'none', 'half' or 'theory'.")
     T = objective.n_tasks
-    B, _ = small_random_start(objective, k, 1.0, rng)
-    B = orthonormal_basis(B)
+    if start not in ("random", "moment"):
+        raise ValueError(f"start={start!r} is unknown: use 'random' or 'moment'.")
+    if start == "random":
+        B = orthonormal_basis(small_random_start(objective, k, 1.0, rng)[0])
+    else:
+        moments, _ = objective.residuals(np.zeros((objective.n_features, T)))
+        B = np.linalg.eigh(moments @ moments.T)[1][:, ::-1][:, :k]
     for_W = for_B = objective
     batches: list[np.ndarray | slice] = [slice(None)]
     length = math.inf if split == "none" else min(max_iter, SPLIT_ITERATIONS)

@@ -1,10 +1,11 @@
-"""Two-phase gradient descent, the paper's Algorithm 1, and its two halves."""
+"""Two-phase gradient descent, the paper's Algorithm 1, and each half of it alone."""
 
 from __future__ import annotations
 
 import math
 import numbers
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -27,6 +28,7 @@ def tpgd(
     steps: str = "practical",
     singular_values: Sequence[float] | None = None,
     init_scale: float | None = None,
+    phases: str = "both",
 ) -> Solver:
     """TPGD: gradient descent on the plain loss, then on the balanced loss.
 
@@ -53,6 +55,8 @@ def tpgd(
         The true s_1 >= ... >= s_k of V*, as "theory" needs them.
     init_scale : float, optional
         The paper's alpha-tilde; 0.01 sqrt(s_1) by default.
+    phases : {"both", "one", "two"}
+        For the ablation: one phase alone, to the end.
 
     References
     ----------
@@ -64,46 +68,20 @@ def tpgd(
     alpha = start_scale(s, init_scale)
     length = phase_one_length(s, eta_1, alpha, objective.n_features)
     length = max_iter // 2 if tol == 0 else min(length, max_iter // 2)
+    lengths = {"both": length, "one": math.inf, "two": 0}
+    if phases not in lengths:
+        raise ValueError(f"phases={phases!r} is unknown: use 'both', 'one' or 'two'.")
 
-    step = yield Iterate(*small_random_start(objective, k, alpha, rng), phase="I")
-    step = yield from descend(step, eta_1, until=length, phase="I", may_stop=False)
+    begin = "II" if phases == "two" else "I"
+    step = yield Iterate(*small_random_start(objective, k, alpha, rng), phase=begin)
+    step = yield from descend(
+        step, eta_1, until=lengths[phases], phase="I", may_stop=phases == "one"
+    )
     yield from descend(step, eta_2, balance=BALANCE, phase="II")
 
 
-def phase_one(
-    objective: Objective,
-    k: int,
-    rng: np.random.Generator,
-    *,
-    max_iter: int,
-    tol: float,
-    steps: str = "practical",
-    singular_values: Sequence[float] | None = None,
-    init_scale: float | None = None,
-) -> Solver:
-    """Phase I alone, to the end; options as in ``tpgd``."""
-    s = scale_of(objective, k, rng, steps, singular_values)
-    alpha = start_scale(s, init_scale)
-    step = yield Iterate(*small_random_start(objective, k, alpha, rng), phase="I")
-    yield from descend(step, step_sizes(s, steps)[0], phase="I")
-
-
-def phase_two(
-    objective: Objective,
-    k: int,
-    rng: np.random.Generator,
-    *,
-    max_iter: int,
-    tol: float,
-    steps: str = "practical",
-    singular_values: Sequence[float] | None = None,
-    init_scale: float | None = None,
-) -> Solver:
-    """Phase II alone, from the random start; options as in ``tpgd``."""
-    s = scale_of(objective, k, rng, steps, singular_values)
-    alpha = start_scale(s, init_scale)
-    step = yield Iterate(*small_random_start(objective, k, alpha, rng), BALANCE, "II")
-    yield from descend(step, step_sizes(s, steps)[1], balance=BALANCE, phase="II")
+phase_one = partial(tpgd, phases="one")
+phase_two = partial(tpgd, phases="two")
 
 
 def scale_of(

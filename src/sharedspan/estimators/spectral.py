@@ -1,0 +1,214 @@
+"""The spectral estimator: the span from separate regressions, then a fit that may leave it.
+
+Step 1 takes the leading left singular vectors of the separate least squares estimates, their norms
+winsorised against outlier tasks, and fits each task inside that span. Step 2 lets a task leave it:
+
+    beta_t = argmin 1/(2 n_t) |y_t - X_t b|^2 + gamma / sqrt(n_t) |b - beta1_t|_2
+
+so that a task that does not share the span is not made worse by it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from sharedspan.data.tasks import Tasks
+from sharedspan.estimators.base import at_least, one_of
+from sharedspan.estimators.span import SpanRegressor
+from sharedspan.objective import Objective, build_objective
+
+BISECTIONS = 200
+RANK_TOLERANCE = 1e-12
+
+
+class SpectralRegressor(SpanRegressor):
+    """The span by an SVD of separate regressions (Tian, Gu and Feng's SE).
+
+    Parameters
+    ----------
+    rank : int, "auto" or "threshold", default="auto"
+        "threshold" is the method's own rule: singular values of the separate estimates over
+        sqrt(T) that exceed a noise level. It needs tasks with many more rows than features; "auto"
+        (cross-validation) does not.
+    outliers : float, default=0.0
+        Assumed share of outlier tasks: norms of the separate estimates above the (1 - outliers)
+        quantile are brought down to it.
+    winsorise : {"clip", "normalise"}, default="clip"
+        "normalise" brings all of them to that norm, as the authors' code does.
+    step_two : bool, default=True
+    penalty : float, default=1.0
+        gamma over sigma sqrt(d + log T). Below one, step 2 falls back towards separate regressions.
+    fit_intercept, whiten, unseen, task_column, random_state
+        As in SharedSpanRegressor.
+
+    Attributes
+    ----------
+    tasks_, coef_, intercept_, representation_, task_weights_, rank_, rank_path_, noise_variance_
+        As in SharedSpanRegressor; ``coef_`` may leave the span where ``step_two`` says so.
+
+    References
+    ----------
+    Tian, Gu and Feng (2025), "Learning from similar linear representations: adaptivity,
+    minimaxity, and robustness".
+    """
+
+    def __init__(
+        self,
+        rank: Any = "auto",
+        outliers: float = 0.0,
+        winsorise: str = "clip",
+        step_two: bool = True,
+        penalty: float = 1.0,
+        fit_intercept: bool = True,
+        whiten: bool = True,
+        unseen: str = "error",
+        task_column: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.rank = rank
+        self.outliers = outliers
+        self.winsorise = winsorise
+        self.step_two = step_two
+        self.penalty = penalty
+        self.fit_intercept = fit_intercept
+        self.whiten = whiten
+        self.unseen = unseen
+        self.task_column = task_column
+        self.random_state = random_state
+
+    def _fit_tasks(self, tasks: Tasks) -> None:
+        problem = self._read(tasks)
+        objective = build_objective(problem.statistics)
+        separate, deviation = separate_fits(objective, self.fit_intercept)
+        clipped = winsorised(separate, self.outliers, self.winsorise)
+        if self.rank == "threshold":
+            rank, self.rank_path_ = (
+                threshold_rank(clipped, objective, deviation, self.outliers),
+                None,
+            )
+        else:
+            rank, self.rank_path_ = self._find_rank(problem)
+        k = min(rank, problem.largest_rank)
+        B = np.linalg.svd(clipped, full_matrices=False)[0][:, :k]
+        W = objective.solve_W(B)
+        off_span = None
+        if self.step_two:
+            d, T = separate.shape
+            gamma = self.penalty * deviation * np.sqrt(d + np.log(T))
+            lam = np.full(T, gamma / np.sqrt(objective.n.mean()))
+            off_span = second_step(objective, B @ W, lam) - B @ W
+        self._store_span(problem, objective.response, B, W, rank, off_span)
+        variance = self._shared_noise(objective, B, W, k)
+        self.noise_variance_ = variance / problem.canonical.units.y_scale**2
+
+    def _validate_parameters(self) -> None:
+        if self.rank == "threshold":
+            one_of("whiten", self.whiten, (True, False))
+        else:
+            super()._validate_parameters()
+        at_least("outliers", self.outliers, 0.0)
+        if self.outliers >= 1:
+            raise ValueError(
+                f"outliers={self.outliers!r} is a share of the tasks: give less than 1."
+            )
+        one_of("winsorise", self.winsorise, ("clip", "normalise"))
+        one_of("step_two", self.step_two, (True, False))
+        at_least("penalty", self.penalty, 0.0)
+
+
+def separate_fits(objective: Objective, centred: bool) -> tuple[np.ndarray, float]:
+    """Least squares of each task (d', T), shortest where not unique, and the noise deviation.
+
+    The noise is the median over tasks with rows to spare of what least squares leaves; without
+    such tasks, of what remains in all of them together.
+    """
+    d, T = objective.n_features, objective.n_tasks
+    C = -objective.residuals(np.zeros((d, T)))[0]
+    V = np.empty((d, T))
+    used = np.empty(T)
+    for t in range(T):
+        eigenvalues, Q = np.linalg.eigh(objective.curvature(int(t)))
+        kept = eigenvalues > RANK_TOLERANCE * max(eigenvalues[-1], 0.0)
+        used[t] = kept.sum()
+        V[:, t] = Q[:, kept] @ ((Q[:, kept].T @ C[:, t]) / eigenvalues[kept])
+    # Losses are mean squares over two, of responses times r_t.
+    rss = 2 * objective.residuals(V.copy())[1] * objective.n / objective.response**2
+    spare = objective.n - used - centred
+    usable = spare >= 1
+    if not usable.any():
+        return V, float(np.sqrt(rss.sum() / max(objective.n.sum(), 1.0)))
+    return V, float(np.sqrt(np.median(rss[usable] / spare[usable])))
+
+
+def winsorised(V: np.ndarray, share: float, mode: str) -> np.ndarray:
+    """Columns of V (d, T) with norms brought down (or all brought) to the (1 - share) quantile."""
+    if share == 0:
+        return V
+    norms = np.linalg.norm(V, axis=0)
+    level = np.quantile(norms, 1 - share)
+    factor = level / np.where(norms > 0, norms, 1.0)
+    return V * (factor if mode == "normalise" else np.minimum(factor, 1.0))
+
+
+def threshold_rank(
+    clipped: np.ndarray, objective: Objective, deviation: float, share: float
+) -> int:
+    """How many singular values of V / sqrt(T), V the clipped estimates, exceed the threshold.
+
+    sigma / 2 sqrt((d + log T) / max n) + level / 4 sqrt(share), with the level of the clipping.
+    """
+    d, T = clipped.shape
+    values = np.linalg.svd(clipped / np.sqrt(T), compute_uv=False)
+    level = np.quantile(np.linalg.norm(clipped, axis=0), 1 - share)
+    noise = 0.5 * deviation * np.sqrt((d + np.log(T)) / objective.n.max())
+    rank = int(np.sum(values > noise + 0.25 * level * np.sqrt(share)))
+    if rank == 0:
+        warnings.warn(
+            "No singular value exceeds the threshold: the tasks show no common span. Rank 1 is "
+            "used.",
+            UserWarning,
+            stacklevel=5,
+        )
+    return max(rank, 1)
+
+
+def second_step(objective: Objective, centre: np.ndarray, lam: np.ndarray) -> np.ndarray:
+    """Each task's argmin of its loss + lam_t |v - centre_t|_2, exactly, (d', T).
+
+    With g the gradient at the centre: the centre itself if |g| <= lam; otherwise the deviation
+    solves (S + (lam / rho) I) delta = -g with rho = |delta|, found by bisection on rho in the
+    eigenbasis of S, where |delta(rho)| - rho has one sign change.
+
+    Parameters
+    ----------
+    objective : Objective
+    centre : ndarray of shape (d', T)
+    lam : ndarray of shape (T,)
+    """
+    gradient = objective.residuals(np.array(centre))[0]
+    V = np.array(centre)
+    for t in np.flatnonzero(np.linalg.norm(gradient, axis=0) > lam):
+        eigenvalues, Q = np.linalg.eigh(objective.curvature(int(t)))
+        V[:, t] -= Q @ _deviation(np.maximum(eigenvalues, 0.0), Q.T @ gradient[:, t], lam[t])
+    return V
+
+
+def _deviation(eigenvalues: np.ndarray, z: np.ndarray, lam: float) -> np.ndarray:
+    """Minus delta in the eigenbasis: z rho / (eigenvalue rho + lam) at the rho of its own norm."""
+    if lam == 0:
+        kept = eigenvalues > RANK_TOLERANCE * eigenvalues.max()
+        return np.divide(z, eigenvalues, out=np.zeros_like(z), where=kept)
+    # |z / (eigenvalue rho + lam)| falls in rho and is 1 at the solution.
+    low, high = 0.0, 1.0
+    while np.sum((z / (eigenvalues * high + lam)) ** 2) > 1 and high < 1e300:
+        high *= 2
+    for _ in range(BISECTIONS):
+        rho = (low + high) / 2
+        if np.sum((z / (eigenvalues * rho + lam)) ** 2) > 1:
+            low = rho
+        else:
+            high = rho
+    return z * high / (eigenvalues * high + lam)

@@ -1,0 +1,305 @@
+"""New tasks in a span that is already known: ridge with a prior, least squares, or a stream."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import warnings
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sharedspan.data.labels import canonical_order, label_array
+from sharedspan.data.tasks import Tasks, is_task_list, open_tasks
+from sharedspan.engine.local import one_blas_thread
+from sharedspan.estimators.base import TaskRegressor, at_least, one_of
+from sharedspan.estimators.stream import Plan, Stream, orthonormal_coordinates
+
+METHODS = ("prior", "least_squares", "sgd")
+
+
+class NewTaskRegressor(TaskRegressor):
+    """New tasks y_t = intercept_t + X_t B w_t + noise in a known span: only w_t is learned.
+
+    ``NewTaskRegressor.from_model(model)`` takes B and the prior from a fitted model.
+
+    Parameters
+    ----------
+    representation : array-like of shape (d, k), optional
+        B. None is the identity: all d features. A fit never changes it.
+    prior_mean : array-like of shape (k,), optional
+        Mean m of the task weights; None is zero.
+    prior_covariance : array-like of shape (k, k), optional
+        Covariance Sigma of the task weights, possibly singular. None is a flat prior, with which
+        "prior" is the same as "least_squares".
+    noise_variance : float, optional
+        sigma^2. None estimates it from the residuals of least squares in the span, pooled over
+        tasks, rank and intercepts paid for; where no rows are to spare, from what the responses
+        vary beyond the prior.
+    representation_covariance : array-like of shape (k * d, k * d), optional
+        Covariance of the entries of B. Checked and kept for intervals; unused so far.
+    method : {"prior", "least_squares", "sgd"}, default="prior"
+        "prior" minimises |y - intercept - XBw|^2 / sigma^2 + (w - m)' Sigma^-1 (w - m): best
+        where rows are few. "least_squares" is least squares in the span, with the shortest v = Bw
+        where it is not unique. "sgd" is the paper's Algorithm 2: one pass in the order of rows
+        from w = 0, a constant step 1 / (3 trace), then halved again and again. The trace is the
+        mean of |B'x|^2 over a task's first min(K2, 32) rows. With an intercept, features and
+        responses are taken about their means over these rows, and B'x gets a constant feature of
+        the size of the others. It takes no sample weights but 0 and 1.
+    horizon : int, optional
+        K2, the rows that "sgd" expects of each task. ``fit`` uses the rows of the task instead;
+        ``partial_fit`` requires it. Later rows of a task are left out, with a warning.
+    fit_intercept : bool, default=True
+    unseen : {"error", "mean"}, default="error"
+    task_column : str or int, optional
+
+    Attributes
+    ----------
+    tasks_, coef_, intercept_, coef_names_, n_features_in_, feature_names_in_
+        As in SharedSpanRegressor.
+    representation_ : ndarray of shape (d, k)
+    task_weights_ : ndarray of shape (k, T)
+        ``coef_ = (representation_ @ task_weights_).T``.
+    rank_ : int
+        k.
+    noise_variance_ : ndarray of shape (T,)
+        All equal; NaN where no task has a row to tell it from.
+
+    References
+    ----------
+    Ding, Du and Fang (2026), "Near-optimal and efficient first-order algorithm for multi-task
+    learning with shared linear representation", Algorithm 2.
+    """
+
+    __metadata_request__partial_fit: ClassVar[dict[str, bool]] = {"task": True}
+
+    representation_: np.ndarray
+    task_weights_: np.ndarray
+    noise_variance_: np.ndarray
+    _plan_: Plan
+    _streams_: dict[Any, Stream]
+
+    def __init__(
+        self,
+        representation: Any = None,
+        prior_mean: Any = None,
+        prior_covariance: Any = None,
+        noise_variance: Any = None,
+        representation_covariance: Any = None,
+        method: str = "prior",
+        horizon: int | None = None,
+        fit_intercept: bool = True,
+        unseen: str = "error",
+        task_column: Any = None,
+    ) -> None:
+        self.representation = representation
+        self.prior_mean = prior_mean
+        self.prior_covariance = prior_covariance
+        self.noise_variance = noise_variance
+        self.representation_covariance = representation_covariance
+        self.method = method
+        self.horizon = horizon
+        self.fit_intercept = fit_intercept
+        self.unseen = unseen
+        self.task_column = task_column
+
+    @classmethod
+    def from_model(cls, model: Any, method: str = "prior") -> Self:
+        """An estimator for new tasks with the span, prior and noise of a fitted model.
+
+        The prior has the mean and the covariance C of the T fitted task weights, the latter
+        widened by trace(C) / T in every direction: T tasks do not tell it better, and it stays
+        positive definite. The estimation noise of the weights is not taken off, since models keep
+        no statistics of their rows, so the prior is a little wide. ``fit_intercept`` and
+        ``task_column`` are the model's.
+
+        Parameters
+        ----------
+        model : estimator
+            With ``representation_`` and ``task_weights_``.
+        method : {"prior", "least_squares", "sgd"}, default="prior"
+        """
+        check_is_fitted(model)
+        if not (hasattr(model, "representation_") and hasattr(model, "task_weights_")):
+            raise TypeError(
+                f"The model is a {type(model).__name__}, which has no representation_ and "
+                "task_weights_: give a model with a span, or pass representation= yourself."
+            )
+        W = np.asarray(model.task_weights_, dtype=float)
+        k, T = W.shape
+        mean = W.mean(axis=1)
+        spread = W - mean[:, None] if T > 1 else W  # a single task: about zero
+        C = spread @ spread.T / max(T - 1, 1)
+        noise = float(np.mean(getattr(model, "noise_variance_", math.nan)))
+        return cls(
+            representation=np.array(model.representation_, dtype=float),
+            prior_mean=mean,
+            prior_covariance=C + np.trace(C) / T * np.eye(k) if C.any() else None,
+            noise_variance=noise if math.isfinite(noise) else None,
+            method=method,
+            fit_intercept=getattr(model, "fit_intercept", True),
+            task_column=getattr(model, "task_column", None),
+        )
+
+    def partial_fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
+        """Go on with more rows, of known or new tasks; arguments as in ``fit``.
+
+        Row by row and in chunks give the same result. All parameters but ``horizon`` are read at
+        the first call (of this method or of ``fit``).
+        """
+        first = not hasattr(self, "_plan_")
+        method = self.method if first else self._plan_.method
+        if method == "sgd" and self.horizon is None:
+            raise ValueError(
+                "horizon=None with method='sgd': partial_fit cannot know how many rows will come. "
+                "Give horizon=, the number of rows expected of each task, or use fit."
+            )
+        try:
+            self._validate_parameters()
+            tasks = open_tasks(X, y, task, sample_weight, task_column=self.task_column)
+            if not is_task_list(X):
+                validate_data(self, X, reset=first, skip_check_array=True)
+            elif first:
+                self.n_features_in_ = tasks.n_features
+            self._validate_tasks(tasks)
+            if first:
+                self._plan_, self._streams_ = self._make_plan(tasks.n_features), {}
+            self._add(tasks, np.full(tasks.n_tasks, self.horizon or 0))
+        except BaseException:
+            if first:
+                self._forget()
+            raise
+        self.tasks_ = label_array(canonical_order(list(self._streams_)))
+        self.coef_names_ = np.array(tasks.names, dtype=object)
+        return self
+
+    def _fit_tasks(self, tasks: Tasks) -> None:
+        self._plan_, self._streams_ = self._make_plan(tasks.n_features), {}
+        self._add(tasks, np.diff(tasks.starts))
+
+    def _add(self, tasks: Tasks, horizons: np.ndarray) -> None:
+        """Add rows to the streams of their tasks and solve."""
+        plan, streams = self._plan_, self._streams_
+        late: dict[Any, int] = {}
+        with one_blas_thread():
+            for block in tasks.blocks():
+                for lo, hi, t in zip(block.starts[:-1], block.starts[1:], block.ids, strict=True):
+                    X, y, weight = block.X[lo:hi], block.y[lo:hi], block.weight[lo:hi]
+                    label = tasks.labels[t]
+                    if label not in streams:
+                        streams[label] = Stream(plan, X[0], float(y[0]), int(horizons[t]))
+                    late[label] = late.get(label, 0) + streams[label].add(plan, X, y, weight)
+            self._solve([streams[label] for label in canonical_order(list(streams))])
+        if any(late.values()):
+            label = next(label for label, count in late.items() if count)
+            warnings.warn(
+                f"{sum(late.values())} row(s) came after the horizon and were left out, such as "
+                f"{late[label]} of task {label!r}, which had its {streams[label].descent.horizon} "  # type: ignore[union-attr]
+                "rows. Give a larger horizon, or use method='prior'.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _solve(self, streams: list[Stream]) -> None:
+        """Set the fitted attributes."""
+        plan = self._plan_
+        R, one = np.stack([stream.R for stream in streams]), int(plan.intercept)
+        weights, noise = plan.solve(R[:, one:, one:], np.array([s.n for s in streams]))
+        inner = np.zeros(len(streams))
+        if plan.intercept:
+            inner = (R[:, 0, -1] - np.sum(R[:, 0, 1:-1] * weights, axis=1)) / R[:, 0, 0]
+        if plan.method == "sgd":
+            solutions = [stream.descent.solution() for stream in streams if stream.descent]
+            weights, inner = (
+                np.stack([w for w, _ in solutions]),
+                np.array([a for _, a in solutions]),
+            )
+        self.representation_, self.rank_ = plan.B, plan.B.shape[1]
+        self.task_weights_ = np.ascontiguousarray(weights.T)
+        self.coef_ = weights @ plan.B.T
+        origins = np.stack([stream.x0 for stream in streams])
+        centres = np.array([stream.y0 for stream in streams])
+        self.intercept_ = centres + inner - np.sum(origins * self.coef_, axis=1)
+        self.noise_variance_ = np.full(len(streams), noise)
+
+    def _make_plan(self, d: int) -> Plan:
+        """The parameters as arrays, their shapes checked against d features."""
+        B = np.eye(d) if self.representation is None else self._representation()
+        k = B.shape[1]
+        mean = np.zeros(k)
+        if self.prior_mean is not None:
+            mean = as_array("prior_mean", self.prior_mean, (k,))
+        root = None
+        if self.prior_covariance is not None:
+            root = covariance_root(as_array("prior_covariance", self.prior_covariance, (k, k)))
+        if self.representation_covariance is not None:
+            shape = (k * d, k * d)
+            as_array("representation_covariance", self.representation_covariance, shape)
+        noise = None if self.noise_variance is None else float(self.noise_variance)
+        unit = orthonormal_coordinates(B)
+        return Plan(self.method, bool(self.fit_intercept), B, unit, mean, root, noise)
+
+    def _representation(self) -> np.ndarray:
+        B = as_array("representation", self.representation, None)
+        if B.ndim != 2 or B.size == 0:
+            raise ValueError(
+                f"representation has shape {B.shape}: expected (d, k), one row per feature and at "
+                "least one column."
+            )
+        return B
+
+    def _validate_parameters(self) -> None:
+        super()._validate_parameters()
+        one_of("method", self.method, METHODS)
+        if self.noise_variance is not None:
+            at_least("noise_variance", self.noise_variance, 0.0)
+        if self.horizon is not None:
+            at_least("horizon", self.horizon, 1, numbers.Integral)
+
+    def _validate_tasks(self, tasks: Tasks) -> None:
+        plan = getattr(self, "_plan_", None)
+        method = self.method if plan is None else plan.method
+        B = None if plan is None else plan.B
+        if plan is None and self.representation is not None:
+            B = self._representation()
+        if B is not None and len(B) != tasks.n_features:
+            raise ValueError(
+                f"representation has {len(B)} rows but X has {tasks.n_features} features: give one "
+                "row per feature, in the order of the columns, the task column left out."
+            )
+        if method == "sgd" and tasks.weight is not None and not np.isin(tasks.weight, (0, 1)).all():
+            raise ValueError(
+                "sample_weight with method='sgd' may only be 0 or 1: a pass over rows has no "
+                "weights. Use method='prior' or 'least_squares'."
+            )
+
+
+def as_array(name: str, value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
+    """A finite copy of an array parameter in double precision, of the shape where one is given."""
+    try:
+        array = np.array(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} is not an array of numbers: {error}") from error
+    if shape is not None and array.shape != shape:
+        raise ValueError(
+            f"{name} has shape {array.shape}: expected {shape}, to match the representation."
+        )
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} contains NaN or infinity: give finite numbers.")
+    return array
+
+
+def covariance_root(covariance: np.ndarray) -> np.ndarray:
+    """L with LL' equal to the covariance, which may be singular."""
+    deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    deviation[deviation == 0] = 1.0
+    correlation = covariance / deviation / deviation[:, None]
+    eigenvalues, Q = np.linalg.eigh((correlation + correlation.T) / 2)
+    if np.abs(correlation - correlation.T).max() > 1e-8 or eigenvalues[0] < -1e-8:
+        raise ValueError(
+            "prior_covariance is no covariance: it must be symmetric without negative "
+            f"eigenvalues, and its correlations have {eigenvalues[0]:.3g} as the smallest. Give "
+            "such a matrix, or None for a flat prior."
+        )
+    return deviation[:, None] * Q * np.sqrt(np.maximum(eigenvalues, 0.0))

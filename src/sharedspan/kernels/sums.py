@@ -1,0 +1,143 @@
+"""Compiled sums over rows: building, merging and mapping the statistics of tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sharedspan.kernels.cpu import kernel, pack, times, times_transposed, unpack
+
+# Anchors solve (G + ridge) a = X'y: any reference near least squares will do, and this one exists
+# for every G. From rows the ridge is a share of each diagonal entry, so units do not matter. In the
+# canonical problem it is a larger share of n_t: a direction that hardly varies within one task,
+# but does in others, would get an anchor so long that the loss loses its digits on the way to it.
+ANCHOR_RIDGE = 1e-10
+CANONICAL_RIDGE = 1e-6
+
+
+@kernel
+def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anchor, g, q):  # type: ignore[no-untyped-def]
+    """Add (sign = 1) or take away (sign = -1) segments of rows; X and y are overwritten.
+
+    Segment s holds rows starts[s]..starts[s + 1] of task ids[s]. The first one of a task sets its
+    anchor.
+    """
+    for s in range(ids.shape[0]):
+        t = ids[s]
+        rows, target = X[starts[s] : starts[s + 1]], y[starts[s] : starts[s + 1]]
+        weights = w[starts[s] : starts[s + 1]]
+        size = weights.sum()
+        if size == 0.0:
+            continue
+        x_bar, y_bar = centre(rows, target, weights, size, centred)
+        G = np.dot(rows.T, rows)
+        if n[t] == 0.0 and sign > 0.0 and not anchor[t].any():
+            anchor[t] = near_least_squares(G, times_transposed(rows, target))
+        residual = target - times(rows, anchor[t])
+        gradient = times_transposed(rows, residual)
+        squares = np.sum(residual * residual)
+        merge(t, sign, size, x_bar, y_bar, G, gradient, squares,
+              n, mean, y_mean, packed, anchor, g, q)  # fmt: skip
+
+
+@kernel
+def centre(rows, target, weights, size, centred):  # type: ignore[no-untyped-def]
+    """Rows and targets less their means (if centred) and times the root of their weights, in place.
+
+    Returns the means.
+    """
+    d = rows.shape[1]
+    x_bar = np.zeros(d)
+    y_bar = 0.0
+    if centred:
+        for i in range(rows.shape[0]):
+            for j in range(d):
+                x_bar[j] += weights[i] * rows[i, j]
+            y_bar += weights[i] * target[i]
+        x_bar /= size
+        y_bar /= size
+    for i in range(rows.shape[0]):
+        root = np.sqrt(weights[i])
+        for j in range(d):
+            rows[i, j] = root * (rows[i, j] - x_bar[j])
+        target[i] = root * (target[i] - y_bar)
+    return x_bar, y_bar
+
+
+@kernel
+def near_least_squares(G, c):  # type: ignore[no-untyped-def]
+    """The solution of (G + ridge) a = c."""
+    ridge = G.copy()
+    for j in range(G.shape[0]):
+        ridge[j, j] = (1.0 + ANCHOR_RIDGE) * G[j, j] if G[j, j] > 0.0 else 1.0
+    return np.linalg.solve(ridge, c)
+
+
+@kernel
+def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, packed, anchor, g, q):  # type: ignore[no-untyped-def]
+    """Merge the sums of a segment, taken about its own means, into those of task t.
+
+    Two sets of sums with one anchor a merge by (Chan, Golub and LeVeque)
+
+        G = G_1 + G_2 + f dx dx',   g = g_1 + g_2 + f dx dr,   q = q_1 + q_2 + f dr^2
+
+    with dx, dy the differences of the means, dr = dy - dx'a and f = n_1 n_2 / (n_1 + n_2). Taking
+    away solves the same equations for what is left: dx = (n / n_left) (x_bar - mean).
+    """
+    d = G.shape[0]
+    before = n[t]
+    after = before + sign * size
+    if after <= 1e-12 * before:
+        after = 0.0
+    other = before if sign > 0.0 else after
+    factor = other * size / (other + size)
+    dx, dy, dr = np.zeros(d), 0.0, 0.0
+    if other > 0.0:
+        scale = 1.0 if sign > 0.0 else before / after
+        dx = scale * (x_bar - mean[t])
+        dy = scale * (y_bar - y_mean[t])
+        dr = dy - np.sum(dx * anchor[t])
+    position = 0
+    for i in range(d):
+        for j in range(i, d):
+            packed[t, position] += sign * (G[i, j] + factor * dx[i] * dx[j])
+            position += 1
+        g[t, i] += sign * (gradient[i] + factor * dr * dx[i])
+    q[t] = max(q[t] + sign * (squares + factor * dr * dr), 0.0)
+    if before == 0.0:
+        mean[t] = x_bar
+        y_mean[t] = y_bar
+    elif after > 0.0:
+        # Adding moves the mean by (size / after) dx, taking away by -(size / before) dx.
+        share = size / after if sign > 0.0 else -size / before
+        mean[t] += share * dx
+        y_mean[t] += share * dy
+    else:  # nothing is left: no rounding residue either
+        packed[t] = 0.0
+        g[t] = 0.0
+        q[t] = 0.0
+    n[t] = after
+
+
+@kernel
+def transform(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # type: ignore[no-untyped-def]
+    """Sums of the features X P, with a new anchor; Grams and q are written in place.
+
+    ``packed`` is flat: Grams of d' <= d features move towards its front. The old sums move to the
+    new anchor before they are mapped, while no large and small features are mixed yet.
+    """
+    d, reduced = P.shape
+    old_size, size = d * (d + 1) // 2, reduced * (reduced + 1) // 2
+    G = np.empty((d, d))
+    for t in range(first, last):
+        unpack(packed[t * old_size : (t + 1) * old_size], G)
+        mapped = np.dot(P.T, np.dot(G, P))
+        ridge = mapped.copy()
+        for j in range(reduced):
+            ridge[j, j] += CANONICAL_RIDGE * max(n[t], ANCHOR_RIDGE)
+        solved = np.linalg.solve(ridge, times_transposed(P, times(G, anchor[t]) + g[t]))
+        delta = times(P, solved) - anchor[t]
+        moved = g[t] - times(G, delta)
+        q[t] = max(q[t] - np.sum(delta * (g[t] + moved)), 0.0)
+        new_anchor[t] = solved
+        new_g[t] = times_transposed(P, moved)
+        pack(mapped, packed[t * size : (t + 1) * size])
