@@ -678,3 +678,25 @@ def test_a_column_with_an_outlier_does_not_spoil_the_fit_of_the_other_columns(ou
     model = fitted(shared(2), wide, y, task)
     errors = y - model.predict(wide, task)
     assert errors @ errors < 1.01 * np.sum((y - narrow.predict(X, task)) ** 2)
+
+
+RIVALS = {
+    "duchi": lambda: ss.MomentRegressor(random_state=0),
+    "tripuraneni": lambda: ss.MomentRegressor(variant="tripuraneni", rank=1, random_state=0),
+    "spectral": lambda: ss.SpectralRegressor(rank=1, outliers=0.2),
+    "freeze": lambda: ss.CurriculumRegressor(rank=1, random_state=0),
+} | {
+    solver: lambda solver=solver: ss.SharedSpanRegressor(
+        rank=1, solver=solver, random_state=0, max_iter=60
+    )
+    for solver in ss.SOLVERS
+}
+
+
+@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("case", HARD)
+def test_every_rival_and_solver_stays_finite_on_hard_tables(case, name):
+    X, y, task = HARD[case]
+    model = RIVALS[name]().fit(X, y, task=task)
+    assert np.isfinite(model.coef_).all()
+    assert np.isfinite(model.predict(X, task)).all()

@@ -55,10 +55,11 @@ def solve_B(objective: Objective, B: np.ndarray, W: np.ndarray) -> np.ndarray:
     Z = residual @ inverse
     direction, rho = Z, float(np.sum(residual * Z))
     for _ in range(CG_ITERATIONS):
-        if np.linalg.norm(residual) <= CG_TOLERANCE * first or rho <= 0:
-            break
         curved = (objective.evaluate(direction, W).R - at_zero) @ W.T
-        length = rho / float(np.sum(direction * curved))
+        bend = float(np.sum(direction * curved))
+        if np.linalg.norm(residual) <= CG_TOLERANCE * first or rho <= 0 or bend <= 0:
+            break
+        length = rho / bend
         B = B + length * direction
         residual = residual - length * curved
         Z = residual @ inverse
