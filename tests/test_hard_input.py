@@ -684,6 +684,8 @@ RIVALS = {
     "duchi": lambda: ss.MomentRegressor(random_state=0),
     "tripuraneni": lambda: ss.MomentRegressor(variant="tripuraneni", rank=1, random_state=0),
     "spectral": lambda: ss.SpectralRegressor(rank=1, outliers=0.2),
+    "armul": lambda: ss.ARMULRegressor(rank=1, random_state=0),
+    "pERM": lambda: ss.PenalizedERMRegressor(rank=1, random_state=0),
     "freeze": lambda: ss.CurriculumRegressor(rank=1, random_state=0),
 } | {
     solver: lambda solver=solver: ss.SharedSpanRegressor(

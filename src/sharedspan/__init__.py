@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ARMULRegressor": "sharedspan.estimators.armul",
     "CurriculumRegressor": "sharedspan.estimators.curriculum",
     "MomentRegressor": "sharedspan.estimators.moment",
     "NewTaskRegressor": "sharedspan.estimators.transfer",
     "PerTaskRegressor": "sharedspan.estimators.baselines",
+    "PenalizedERMRegressor": "sharedspan.estimators.penalized",
     "PooledRegressor": "sharedspan.estimators.baselines",
     "SOLVERS": "sharedspan.solvers",
     "SharedSpanRegressor": "sharedspan.estimators.shared_span",
@@ -35,9 +37,11 @@ __all__ = ["__version__", "datasets", *_HOMES]
 if TYPE_CHECKING:
     from sharedspan.data import datasets
     from sharedspan.data.synthetic import simulate
+    from sharedspan.estimators.armul import ARMULRegressor
     from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
     from sharedspan.estimators.curriculum import CurriculumRegressor
     from sharedspan.estimators.moment import MomentRegressor
+    from sharedspan.estimators.penalized import PenalizedERMRegressor
     from sharedspan.estimators.scoring import task_scorer
     from sharedspan.estimators.shared_span import SharedSpanRegressor
     from sharedspan.estimators.spectral import SpectralRegressor

@@ -86,7 +86,7 @@ def choose_rank(
     with progress_bar("choosing the rank", verbose) as tick:
         for fold in range(n_folds):
             held = tasks.select(folds == fold)
-            with _without(held, folds != fold, statistics, canonical, noise) as objective:
+            with without(held, folds != fold, statistics, canonical, noise) as objective:
                 scorable = objective.n > 0
                 losses = [
                     np.where(scorable, importance * loss, 0.0)
@@ -111,7 +111,7 @@ def _one_standard_error(pairs: np.ndarray, rows: float) -> RankPath:
 
 
 @contextmanager
-def _without(
+def without(
     held: Tasks,
     kept: np.ndarray,
     statistics: Statistics,

@@ -14,8 +14,8 @@ import numpy as np
 from sharedspan.data.columns import as_target, as_weight, split_columns
 from sharedspan.data.labels import as_labels, canonical_order, spread
 
-# Rows are handed on in blocks of about this many numbers (4 MB), small enough for the cache.
-BLOCK = 1 << 19
+# Rows are handed on in blocks of about this many numbers (2 MB), small enough for the cache.
+BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import numpy as np
 from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import at_least, one_of
 from sharedspan.estimators.span import SpanRegressor
-from sharedspan.objective import Objective, build_objective
+from sharedspan.objective import RANK_TOLERANCE, Objective, build_objective
+from sharedspan.solvers.init import separate_fits
 
 BISECTIONS = 200
-RANK_TOLERANCE = 1e-12
 
 
 class SpectralRegressor(SpanRegressor):
@@ -82,7 +82,8 @@ class SpectralRegressor(SpanRegressor):
     def _fit_tasks(self, tasks: Tasks) -> None:
         problem = self._read(tasks)
         objective = build_objective(problem.statistics)
-        separate, deviation = separate_fits(objective, self.fit_intercept)
+        separate, ranks = separate_fits(objective)
+        deviation = noise_deviation(objective, separate, ranks, self.fit_intercept)
         clipped = winsorised(separate, self.outliers, self.winsorise)
         if self.rank == "threshold":
             rank, self.rank_path_ = (
@@ -119,28 +120,18 @@ class SpectralRegressor(SpanRegressor):
         at_least("penalty", self.penalty, 0.0)
 
 
-def separate_fits(objective: Objective, centred: bool) -> tuple[np.ndarray, float]:
-    """Least squares of each task (d', T), shortest where not unique, and the noise deviation.
+def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, centred: bool) -> float:
+    """The noise deviation from what separate fits V (d', T) leave.
 
-    The noise is the median over tasks with rows to spare of what least squares leaves; without
-    such tasks, of what remains in all of them together.
+    The median over tasks with rows to spare; without such tasks, what remains in all together.
     """
-    d, T = objective.n_features, objective.n_tasks
-    C = -objective.residuals(np.zeros((d, T)))[0]
-    V = np.empty((d, T))
-    used = np.empty(T)
-    for t in range(T):
-        eigenvalues, Q = np.linalg.eigh(objective.curvature(int(t)))
-        kept = eigenvalues > RANK_TOLERANCE * max(eigenvalues[-1], 0.0)
-        used[t] = kept.sum()
-        V[:, t] = Q[:, kept] @ ((Q[:, kept].T @ C[:, t]) / eigenvalues[kept])
     # Losses are mean squares over two, of responses times r_t.
     rss = 2 * objective.residuals(V.copy())[1] * objective.n / objective.response**2
-    spare = objective.n - used - centred
+    spare = objective.n - ranks - centred
     usable = spare >= 1
     if not usable.any():
-        return V, float(np.sqrt(rss.sum() / max(objective.n.sum(), 1.0)))
-    return V, float(np.sqrt(np.median(rss[usable] / spare[usable])))
+        return float(np.sqrt(rss.sum() / max(objective.n.sum(), 1.0)))
+    return float(np.sqrt(np.median(rss[usable] / spare[usable])))
 
 
 def winsorised(V: np.ndarray, share: float, mode: str) -> np.ndarray:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sharedspan.objective import Objective, RowObjective
+from sharedspan.objective import RANK_TOLERANCE, Objective, RowObjective
 
 POWER_ITERATIONS = 20
 
@@ -25,17 +25,30 @@ def small_random_start(
     return B, W * np.minimum(objective.response, 1.0)
 
 
-def largest_curvature(objective: Objective, rng: np.random.Generator) -> float:
-    """The largest eigenvalue of any task's curvature X_t'X_t / n_t, by power iterations."""
+def task_curvatures(objective: Objective, rng: np.random.Generator) -> np.ndarray:
+    """The largest eigenvalue of each task's curvature X_t'X_t / n_t, (T,), by power iterations."""
     shape = (objective.n_features, objective.n_tasks)
     at_zero, _ = objective.residuals(np.zeros(shape))
     V = rng.standard_normal(shape)
     norms = np.linalg.norm(V, axis=0)
     for _ in range(POWER_ITERATIONS):
         V = V / np.where(norms > 0, norms, 1.0)
-        V = objective.residuals(V)[0] - at_zero
+        V = objective.residuals(V.copy())[0] - at_zero
         norms = np.linalg.norm(V, axis=0)
-    return float(norms.max())
+    return norms
+
+
+def separate_fits(objective: Objective) -> tuple[np.ndarray, np.ndarray]:
+    """Least squares of each task (d, T), shortest where not unique, and the rank of each (T,)."""
+    d, T = objective.n_features, objective.n_tasks
+    C = -objective.residuals(np.zeros((d, T)))[0]
+    V, ranks = np.empty((d, T)), np.empty(T)
+    for t in range(T):
+        eigenvalues, Q = np.linalg.eigh(objective.curvature(t))
+        kept = eigenvalues > RANK_TOLERANCE * max(eigenvalues[-1], 0.0)
+        ranks[t] = kept.sum()
+        V[:, t] = Q[:, kept] @ ((Q[:, kept].T @ C[:, t]) / eigenvalues[kept])
+    return V, ranks
 
 
 def random_halves(objective: RowObjective, rng: np.random.Generator) -> np.ndarray:

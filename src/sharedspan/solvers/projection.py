@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.objective import Objective
-from sharedspan.solvers.init import largest_curvature
+from sharedspan.solvers.init import task_curvatures
 from sharedspan.solvers.loop import Iterate, Solver
 from sharedspan.subspace import balanced_factors
 
@@ -32,7 +32,7 @@ def svp(
     ----------
     Jain, Meka and Dhillon (2010), "Guaranteed rank minimization via singular value projection".
     """
-    curvature = largest_curvature(objective, rng) if fixed_step is None else 1.0
+    curvature = task_curvatures(objective, rng).max() if fixed_step is None else 1.0
     eta = 1.0 if curvature <= UNIT_STEP_LIMIT else 1 / curvature
     eta = eta if fixed_step is None else fixed_step
     step = yield Iterate(np.zeros((objective.n_features, k)), np.zeros((k, objective.n_tasks)))

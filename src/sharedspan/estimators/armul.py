@@ -1,0 +1,287 @@
+"""ARMUL: each task fitted near a centre, and the centres share a structure.
+
+    minimise  sum_t n_t [ |y_t - X_t theta_t|^2 / (2 n_t) + lambda_t |theta_t - gamma_t| ],
+    lambda_t = C sigma sqrt(d / n_t)
+
+over all theta_t and all gamma_t in the structure: one common vector ("vanilla"), one of K vectors
+("clustered"), or a span of dimension k ("lowrank"). A task whose own least squares is within the
+noise of its centre gets the centre itself; one far from it pays only the length of its deviation.
+
+In the canonical problem (theta'_t = r_t theta_t, r_t^2 = n_t / nbar) the objective over nbar is
+sum_t loss_t(theta'_t) + C sigma sqrt(d / nbar) |theta'_t - gamma'_t|: one weight for all tasks.
+"""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from sharedspan.data.folds import assign_folds
+from sharedspan.data.tasks import Tasks
+from sharedspan.engine.local import one_blas_thread
+from sharedspan.estimators.base import at_least, number_or_auto, one_of
+from sharedspan.estimators.near_span import NearSpanRegressor
+from sharedspan.estimators.span import Problem
+from sharedspan.objective import Objective, build_objective
+from sharedspan.selection import N_FOLDS, RankPath, held_out_errors, without
+from sharedspan.solvers.deviations import (
+    Descent,
+    Parts,
+    Penalty,
+    Place,
+    Span,
+    descend,
+    median_span,
+)
+from sharedspan.solvers.init import separate_fits, task_curvatures
+
+PENALTIES = np.geomspace(0.05, 2.0, 10)  # of C, from separate fits to the structure alone
+FALLBACK = 1.2  # C where there are too few rows to choose it
+FOLD_TOLERANCE = 1e-5  # of the fits that only choose C
+
+
+def distance_penalty(weight: float) -> Penalty:
+    """Weight times |delta_t|: values, no smooth part, threshold."""
+
+    def penalty(V: np.ndarray, D: np.ndarray) -> Parts:
+        return weight * np.linalg.norm(D, axis=0), np.zeros_like(D), np.full(D.shape[1], weight)
+
+    return penalty
+
+
+class Centres:
+    """K centres: W holds r_t in the row of the task's centre and zeros elsewhere."""
+
+    def __init__(self, objective: Objective, weight: float) -> None:
+        self.objective, self.weight = objective, weight
+
+    def free(self, B: np.ndarray, D: np.ndarray) -> np.ndarray:
+        """See Structure: deviations may have any direction."""
+        return D
+
+    def step(self, at: Place, damping: float) -> Parts:
+        """Least squares for each centre (exact for one centre and whitened features), new labels.
+
+        The curvature of a centre is sum_t r_t^2 X_t'X_t / n_t over its tasks, near sum_t r_t^2.
+        """
+        total = np.sum(at.W**2, axis=1)
+        step = np.divide(damping, total, out=np.zeros_like(total), where=total > 0)
+        B = at.B - at.G @ at.W.T * step
+        return (B, at.W, at.D) if len(total) == 1 else self._assign(B, at.W, at.D)
+
+    def _assign(self, B: np.ndarray, W: np.ndarray, D: np.ndarray) -> Parts:
+        """Each task to the centre of least objective, keeping its deviation or its coefficients."""
+        r, T, theta = self.objective.response, W.shape[1], B @ W + D
+        _, own = self.objective.residuals(theta.copy())
+        moved = [np.outer(b, r) for b in B.T]  # (d, T) for each centre
+        kept = [self.objective.residuals(M + D)[1] for M in moved]
+        values = [loss + self.weight * np.linalg.norm(D, axis=0) for loss in kept]
+        values += [own + self.weight * np.linalg.norm(theta - M, axis=0) for M in moved]
+        best = np.argmin(values, axis=0)
+        stays = np.min(values, axis=0) >= own + self.weight * np.linalg.norm(D, axis=0)
+        label = np.where(stays, np.argmax(W, axis=0), best % B.shape[1])
+        W = np.zeros_like(W)
+        W[label, np.arange(T)] = r
+        return B, W, np.where(stays | (best < B.shape[1]), D, theta - B @ W)
+
+
+class ARMULRegressor(NearSpanRegressor):
+    """Adaptive and robust multi-task learning: tasks near a common vector, clusters or a span.
+
+    Parameters
+    ----------
+    rank : int or "auto", default="auto"
+        k of ``structure="lowrank"``, as in SharedSpanRegressor; the others do not use it.
+    structure : {"lowrank", "clustered", "vanilla"}, default="lowrank"
+    n_clusters : int, default=2
+        K of ``structure="clustered"``; at most one per task is used.
+    penalty : "auto" or float, default="auto"
+        C in units of the noise standard deviation, which is estimated. 0 fits each task alone, a
+        large one the structure alone; near 1 is the size at which noise does not move a task off
+        its centre. "auto" cross-validates it within tasks (5 folds, 10 values from 0.05 to 2).
+    fit_intercept, whiten, unseen, task_column, random_state
+        As in SharedSpanRegressor. With ``whiten`` lengths are those of whitened features, so the
+        units of the features do not matter.
+    max_iter : int, default=600
+    tol : float, default=1e-7
+        The fit ends when the objective changes by less than this share, three times in a row.
+
+    Attributes
+    ----------
+    tasks_, coef_, intercept_, rank_path_, coef_names_, n_features_in_, feature_names_in_
+        As in SharedSpanRegressor.
+    representation_ : ndarray of shape (d, rank_)
+        Orthonormal basis of the span of the centres.
+    task_weights_ : ndarray of shape (rank_, T)
+        The centres are ``representation_ @ task_weights_``; ``coef_`` has the deviations too.
+    rank_ : int
+        k, or the number of centres (at most d).
+    labels_ : ndarray of shape (T,)
+        Cluster of each task, in the order of ``tasks_``; None for other structures.
+    penalty_ : float
+        C.
+    penalty_path_ : dict of ndarray or None
+        ``penalty`` and ``loss``, the mean squared error on held-out rows, where C was chosen.
+    noise_variance_ : ndarray of shape (T,)
+        The same for all tasks.
+    n_iter_, converged_, trace_
+        ``trace_["objective"]`` never rises.
+
+    References
+    ----------
+    Duan and Wang (2023), "Adaptive and robust multi-task learning".
+    """
+
+    def __init__(
+        self,
+        rank: Any = "auto",
+        structure: str = "lowrank",
+        n_clusters: int = 2,
+        penalty: Any = "auto",
+        fit_intercept: bool = True,
+        whiten: bool = True,
+        unseen: str = "error",
+        task_column: Any = None,
+        max_iter: int = 600,
+        tol: float = 1e-7,
+        random_state: Any = None,
+    ) -> None:
+        self.rank = rank
+        self.structure = structure
+        self.n_clusters = n_clusters
+        self.penalty = penalty
+        self.fit_intercept = fit_intercept
+        self.whiten = whiten
+        self.unseen = unseen
+        self.task_column = task_column
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def _fit_tasks(self, tasks: Tasks) -> None:
+        problem = self._read(tasks)
+        rank, self.rank_path_ = self._size(problem)
+        k = min(rank, problem.largest_rank)
+        objective = build_objective(problem.statistics)
+        with one_blas_thread():
+            separate = separate_fits(objective)[0]
+            sigma = self._noise_level(objective, separate, k)
+            self.penalty_, self.penalty_path_ = self._find_penalty(problem, sigma, k)
+            start = self._start(objective, separate, sigma, k, problem.rng)
+            curvature = task_curvatures(objective, problem.rng)
+            descent = self._descend(objective, self.penalty_ * sigma, start, curvature, self.tol)
+        B, W, D = descent.place.parts
+        self.labels_ = np.argmax(W, axis=0) if self.structure == "clustered" else None
+        self._store_descent(problem, objective, descent, B @ W + D, rank, sigma)
+
+    def _size(self, problem: Problem) -> tuple[int, RankPath | None]:
+        if self.structure == "lowrank":
+            return self._find_rank(problem)
+        return min(self._n_centres(problem.tasks.n_tasks), problem.tasks.n_features), None
+
+    def _n_centres(self, n_tasks: int) -> int:
+        return min(int(self.n_clusters), n_tasks) if self.structure == "clustered" else 1
+
+    def _start(
+        self,
+        objective: Objective,
+        separate: np.ndarray,
+        sigma: float,
+        k: int,
+        rng: np.random.Generator,
+    ) -> Parts:
+        """B, W and deviations that add up to the separate fits (d, T)."""
+        if self.structure == "lowrank":
+            noise = sigma * np.sqrt(objective.n_features / objective.n.mean())
+            return Span().split(median_span(separate, k, noise), separate)
+        K = self._n_centres(objective.n_tasks)
+        B, W = _nearest_centres(separate, objective.response, K, rng)
+        return B, W, separate - B @ W
+
+    def _descend(
+        self,
+        objective: Objective,
+        strength: float,
+        start: Parts,
+        curvature: np.ndarray,
+        tol: float,
+    ) -> Descent:
+        """Minimise with C sigma = ``strength``."""
+        filled = objective.n[objective.n > 0]
+        weight = strength * np.sqrt(objective.n_features / filled.mean())
+        structure = Span() if self.structure == "lowrank" else Centres(objective, weight)
+        return descend(
+            objective,
+            distance_penalty(weight),
+            structure,
+            start,
+            curvature,
+            max_iter=self.max_iter,
+            tol=tol,
+        )
+
+    def _find_penalty(
+        self, problem: Problem, sigma: float, k: int
+    ) -> tuple[float, dict[str, np.ndarray] | None]:
+        """C as given, or the one of least cross-validated loss, with the losses."""
+        if self.penalty != "auto":
+            return float(self.penalty), None
+        tasks, total, rows = problem.tasks, np.zeros(len(PENALTIES)), 0.0
+        folds = assign_folds(tasks, problem.rng, N_FOLDS)
+        for fold in np.unique(folds):
+            kept = folds != fold
+            if not kept.any():
+                return FALLBACK, None
+            held = tasks.select(~kept)
+            with without(held, kept, problem.statistics, problem.canonical, None) as objective:
+                scorable = objective.n > 0
+                errors = self._path(objective, held, problem, sigma, k)
+                total += [error[scorable].sum() for error in errors]
+                rows += float(held.sizes()[scorable].sum())
+        if not rows:
+            return FALLBACK, None
+        loss = total / rows / problem.canonical.units.y_scale**2
+        return float(PENALTIES[np.argmin(loss)]), {"penalty": PENALTIES.copy(), "loss": loss}
+
+    def _path(
+        self, objective: Objective, held: Tasks, problem: Problem, sigma: float, k: int
+    ) -> Iterator[np.ndarray]:
+        """Held-out squared errors per task (T,) for each C, upwards; each fit starts at the last.
+
+        Upwards, because the start is the solution for C near zero.
+        """
+        at = self._start(objective, separate_fits(objective)[0], sigma, k, problem.rng)
+        curvature = task_curvatures(objective, problem.rng)
+        identity = np.eye(objective.n_features)
+        for C in PENALTIES:
+            tol = max(self.tol, FOLD_TOLERANCE)
+            at = self._descend(objective, C * sigma, at, curvature, tol).place.parts
+            B, W, D = at
+            yield held_out_errors(objective, held, problem.canonical, identity, B @ W + D)
+
+    def _validate_parameters(self) -> None:
+        super()._validate_parameters()
+        one_of("structure", self.structure, ("lowrank", "clustered", "vanilla"))
+        at_least("n_clusters", self.n_clusters, 1, numbers.Integral)
+        number_or_auto("penalty", self.penalty, 0.0)
+
+
+def _nearest_centres(
+    V: np.ndarray, response: np.ndarray, K: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centres B (d, K) and W (K, T) of least |V - BW|: k-means of v_t / r_t with weights r_t^2."""
+    if K == 1:
+        return (V @ response / (response @ response))[:, None], response[None, :].copy()
+    means = KMeans(K, n_init=10, random_state=int(rng.integers(2**31)))
+    with warnings.catch_warnings():  # fewer distinct tasks than clusters: some stay empty
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        means.fit((V / response).T, sample_weight=response**2)
+    W = np.zeros((K, len(response)))
+    W[means.labels_, np.arange(len(response))] = response
+    return means.cluster_centers_.T, W
