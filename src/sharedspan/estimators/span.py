@@ -127,6 +127,9 @@ class SpanRegressor(TaskRegressor):
         super()._validate_parameters()
         one_of("whiten", self.whiten, (True, False))
         as_generator(self.random_state)
+        self._validate_rank()
+
+    def _validate_rank(self) -> None:
         number_or_auto("rank", self.rank, 1, numbers.Integral)
 
     def _validate_tasks(self, tasks: Tasks) -> None:

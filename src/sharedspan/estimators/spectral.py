@@ -106,10 +106,7 @@ class SpectralRegressor(SpanRegressor):
         self.noise_variance_ = variance / problem.canonical.units.y_scale**2
 
     def _validate_parameters(self) -> None:
-        if self.rank == "threshold":
-            one_of("whiten", self.whiten, (True, False))
-        else:
-            super()._validate_parameters()
+        super()._validate_parameters()
         at_least("outliers", self.outliers, 0.0)
         if self.outliers >= 1:
             raise ValueError(
@@ -118,6 +115,10 @@ class SpectralRegressor(SpanRegressor):
         one_of("winsorise", self.winsorise, ("clip", "normalise"))
         one_of("step_two", self.step_two, (True, False))
         at_least("penalty", self.penalty, 0.0)
+
+    def _validate_rank(self) -> None:
+        if self.rank != "threshold":
+            super()._validate_rank()
 
 
 def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, centred: bool) -> float:
