@@ -84,6 +84,7 @@ def test_scikit_learn_finds_no_fault(mode):
         ({"mode": "x"}, "mode='x'"),
         ({"levels": {0: 1}}, "no entry for 39"),
         ({"levels": [1, 2]}, "levels="),
+        ({"levels": {t: 1 + (t > 0) for t in range(40)}}, "first level has 1"),
     ],
     ids=str,
 )

@@ -11,8 +11,9 @@ from oracles import relative
 from sharedspan.data.folds import assign_folds
 from sharedspan.data.tasks import open_tasks
 from sharedspan.estimators.moment import half_matrix, pair_matrix
-from sharedspan.estimators.spectral import second_step
+from sharedspan.estimators.spectral import second_step, winsorised
 from sharedspan.objective import build_objective
+from sharedspan.solvers.init import separate_fits
 
 SIZE = {"n_tasks": 40, "n_features": 50, "rank": 3, "n_samples": 200, "noise": 0.5}
 
@@ -172,3 +173,32 @@ def test_splitting_needs_two_rows_and_names_the_task():
     model = ss.MomentRegressor(variant="niu", rank=1)
     with pytest.raises(ValueError, match="'lonely'"):
         model.fit(np.arange(6.0).reshape(3, 2), np.arange(3.0), task=["a", "a", "lonely"])
+
+
+@pytest.mark.parametrize("variant", ["duchi", "niu", "tripuraneni"])
+def test_moments_do_not_depend_on_blocks_order_or_repetition(variant, small, rng, monkeypatch):
+    def coef(X, y, task, weight=None):
+        model = ss.MomentRegressor(rank=2, variant=variant, random_state=0)
+        return model.fit(X, y, task=task, sample_weight=weight).coef_
+
+    expected = coef(small.X, small.y, small.task)
+    order = np.lexsort((small.y, small.task))
+    weight = rng.integers(1, 4, len(small.y))
+    twice = np.repeat(np.arange(len(small.y)), weight)
+    repeated = coef(small.X[twice], small.y[twice], small.task[twice])
+    assert_allclose(coef(small.X, small.y, small.task, weight), repeated, rtol=1e-8, atol=1e-10)
+    monkeypatch.setattr("sharedspan.data.tasks.BLOCK", 8 * 10)
+    moved = coef(small.X[order], small.y[order], small.task[order])
+    assert_allclose(moved, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_winsorising_clips_the_outlier_and_not_the_large_task():
+    sizes = np.r_[np.full(9, 60), 6000]
+    sim = ss.simulate(n_tasks=10, n_features=5, rank=2, n_samples=sizes, noise=0.1, random_state=0)
+    y = sim.y.copy()
+    y[sim.task == 0] *= 6
+    objective = build_objective(statistics_of(sim.X, y, sim.task))
+    separate, _ = separate_fits(objective)
+    norms = np.linalg.norm(separate / objective.response, axis=0)
+    clipped = np.linalg.norm(winsorised(separate / objective.response, 0.1, "clip"), axis=0)
+    assert np.flatnonzero(clipped < norms - 1e-12).tolist() == [0]

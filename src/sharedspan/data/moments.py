@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.data.folds import deal, hash_key, hash_rows
+from sharedspan.data.folds import assign_folds
 from sharedspan.data.tasks import Block, Tasks
 
 
@@ -40,16 +40,15 @@ class HalfMoments:
 
     def __init__(self, tasks: Tasks, centred: bool, rng: np.random.Generator) -> None:
         T, d = tasks.n_tasks, tasks.n_features
-        self.key = hash_key(d, rng)
+        self.halves = assign_folds(tasks, rng, 2)
         self.centred = centred
         self.n, self.y = np.zeros((2, T)), np.zeros((2, T))
         self.x, self.xy = np.zeros((2, T, d)), np.zeros((2, T, d))
 
     def watch(self, block: Block) -> None:
         """Take in a block, whose rows are in the units of the statistics."""
-        halves = deal(hash_rows(block, self.key), block.starts, block.ids, 2)
         for half in (0, 1):
-            w = np.where(halves == half, block.weight, 0.0)
+            w = np.where(self.halves[block.positions] == half, block.weight, 0.0)
             wX = w[:, None] * block.X
             self.n[half, block.ids] += _per_segment(w, block)
             self.y[half, block.ids] += _per_segment(w * block.y, block)

@@ -96,11 +96,11 @@ class GramStatistics(TaskMeans):
             Map of the features, where these statistics hold mapped features.
         sign : float
         watch : callable of Block, optional
-            Shown every block of rows in these units, one after the other.
+            Shown every block of rows in these units, one after the other, no task cut.
         """
 
         def work(first: int, last: int) -> None:
-            for block in tasks.blocks(first, last):
+            for block in tasks.blocks(first, last, whole=watch is not None):
                 X, y = units.rows(block, P)
                 if watch is not None:
                     watch(block)
@@ -217,7 +217,7 @@ class RowStatistics(TaskMeans):
         self.X = np.empty((tasks.n_rows, tasks.n_features))
         self.y = np.empty(tasks.n_rows)
         self.weight = np.empty(tasks.n_rows)
-        for block in tasks.blocks():
+        for block in tasks.blocks(whole=watch is not None):
             self.X[block.positions], self.y[block.positions] = units.rows(block, None)
             self.weight[block.positions] = block.weight
             if watch is not None:

@@ -72,15 +72,19 @@ class Tasks:
         order = kept if self.order is None else self.order[kept]
         return replace(self, starts=np.searchsorted(kept, self.starts), order=order)
 
-    def blocks(self, first: int = 0, last: int | None = None) -> Iterator[Block]:
+    def blocks(
+        self, first: int = 0, last: int | None = None, whole: bool = False
+    ) -> Iterator[Block]:
         """Rows of the tasks first..last - 1 in blocks; only a task larger than a block is cut.
 
-        Cuts depend on the task alone, so sums do not depend on who else shares the work.
+        Cuts depend on the task alone, so sums do not depend on who else shares the work. With
+        ``whole`` no task is cut.
         """
         limit = max(BLOCK // max(self.n_features, 1), 1)
         for t, end in self.ranges(limit, first, last):
-            for lo in range(int(self.starts[t]), int(self.starts[end]), limit):
-                hi = min(lo + limit, int(self.starts[end]))
+            step = max(int(self.starts[end] - self.starts[t]), 1) if whole else limit
+            for lo in range(int(self.starts[t]), int(self.starts[end]), step):
+                hi = min(lo + step, int(self.starts[end]))
                 yield self._block(lo, hi, t, end)
 
     def ranges(

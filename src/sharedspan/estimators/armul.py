@@ -30,6 +30,7 @@ from sharedspan.estimators.near_span import NearSpanRegressor
 from sharedspan.estimators.span import Problem
 from sharedspan.objective import Objective, build_objective
 from sharedspan.selection import N_FOLDS, RankPath, held_out_errors, without
+from sharedspan.solvers.alternating import solve_B
 from sharedspan.solvers.deviations import (
     Descent,
     Parts,
@@ -66,14 +67,9 @@ class Centres:
         return D
 
     def step(self, at: Place, damping: float) -> Parts:
-        """Least squares for each centre (exact for one centre and whitened features), new labels.
-
-        The curvature of a centre is sum_t r_t^2 X_t'X_t / n_t over its tasks, near sum_t r_t^2.
-        """
-        total = np.sum(at.W**2, axis=1)
-        step = np.divide(damping, total, out=np.zeros_like(total), where=total > 0)
-        B = at.B - at.G @ at.W.T * step
-        return (B, at.W, at.D) if len(total) == 1 else self._assign(B, at.W, at.D)
+        """Least squares for each centre, the deviations fixed, then new labels."""
+        B = at.B + damping * (solve_B(self.objective, at.B, at.W, at.D) - at.B)
+        return (B, at.W, at.D) if B.shape[1] == 1 else self._assign(B, at.W, at.D)
 
     def _assign(self, B: np.ndarray, W: np.ndarray, D: np.ndarray) -> Parts:
         """Each task to the centre of least objective, keeping its deviation or its coefficients."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -92,9 +93,12 @@ class CurriculumRegressor(SpanRegressor):
         rss = self._squares(problem, k, free)
         if isinstance(self.levels, str):
             self.levels_ = noise_levels(rss, free)
+            while np.sum(self.levels_ == 1) < k:  # too few to learn a span of k directions from
+                self.levels_ = np.maximum(self.levels_ - 1, 1)
         else:
             given = [self.levels[label] for label in tasks.labels]
             self.levels_ = np.unique(given, return_inverse=True)[1] + 1
+            self._require_enough_easy_tasks(k)
         if self.mode == "weighted":
             objective = build_objective(
                 problem.statistics, level_variances(rss, free, self.levels_)
@@ -110,6 +114,14 @@ class CurriculumRegressor(SpanRegressor):
             rss = objective.squares(eye, V)
         unit = problem.canonical.units.y_scale**2
         self.noise_variance_ = level_variances(rss, free, self.levels_) / unit
+
+    def _require_enough_easy_tasks(self, k: int) -> None:
+        easy = int(np.sum(self.levels_ == 1))
+        if easy < k and self.mode != "weighted":
+            raise ValueError(
+                f"The first level has {easy} task(s), too few for a span of {k} directions: lower "
+                "the rank, give more tasks the first level, or use mode='weighted'."
+            )
 
     def _squares(self, problem: Problem, k: int, free: np.ndarray) -> np.ndarray:
         """Residual sums of squares (T,) of joint fits: first unweighted, then by noise per task.
@@ -133,7 +145,7 @@ class CurriculumRegressor(SpanRegressor):
         first = np.flatnonzero(self.levels_ == 1)
         easy = build_objective(problem.statistics.take(first))
         # Within its own level a task's scale is another one; B does not depend on it.
-        B = _tpgd(easy, min(k, len(first)), problem.rng).B
+        B = _tpgd(easy, k, problem.rng).B
         V = B @ objective.solve_W(B)
         if self.mode == "freeze":
             return B, V
@@ -163,6 +175,13 @@ class CurriculumRegressor(SpanRegressor):
                     f"levels has no entry for {len(missing)} task(s), such as {missing[0]!r}: give "
                     "every task a level, or use levels='auto'."
                 )
+            for label in tasks.labels:
+                level = self.levels[label]
+                if not isinstance(level, numbers.Real) or not math.isfinite(level):
+                    raise TypeError(
+                        f"levels gives task {label!r} the level {level!r}: give finite numbers, "
+                        "smaller ones for less noise."
+                    )
         if self.mode in ("pair", "literal") and np.diff(tasks.starts).min() < 2:
             label = tasks.labels[int(np.argmin(np.diff(tasks.starts)))]
             raise ValueError(

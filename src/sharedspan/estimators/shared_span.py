@@ -219,6 +219,7 @@ class SharedSpanRegressor(SpanRegressor):
         callback = options.get("callback", callable)
         if not callable(callback):
             raise TypeError(f"solver_options: callback={callback!r} must be a function.")
+        one_of("tail_average", options.get("tail_average", False), (True, False))
         signature = inspect.signature(SOLVERS[self.solver]).parameters
         known = [n for n in signature if n not in SOLVER_ARGUMENTS] + list(LOOP_OPTIONS)
         for name in options:
@@ -227,3 +228,14 @@ class SharedSpanRegressor(SpanRegressor):
                     f"solver_options: {name!r} is no option of solver={self.solver!r}: use "
                     f"{', '.join(map(repr, known))}."
                 )
+
+    def _validate_tasks(self, tasks: Tasks) -> None:
+        super()._validate_tasks(tasks)
+        rows = np.diff(tasks.starts)
+        options = self.solver_options or {}
+        if self.solver == "altmin_gd" and options.get("split", "none") != "none" and rows.min() < 2:
+            raise ValueError(
+                f"split={options['split']!r} needs two rows in every task, and task "
+                f"{tasks.labels[int(np.argmin(rows))]!r} has one: leave such tasks out, or use "
+                "split='none'."
+            )

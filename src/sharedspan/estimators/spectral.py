@@ -84,7 +84,8 @@ class SpectralRegressor(SpanRegressor):
         objective = build_objective(problem.statistics)
         separate, ranks = separate_fits(objective)
         deviation = noise_deviation(objective, separate, ranks, self.fit_intercept)
-        clipped = winsorised(separate, self.outliers, self.winsorise)
+        # Norms are those of the estimates themselves; in the SVD a task counts by its size.
+        clipped = winsorised(separate / objective.response, self.outliers, self.winsorise)
         if self.rank == "threshold":
             rank, self.rank_path_ = (
                 threshold_rank(clipped, objective, deviation, self.outliers),
@@ -93,7 +94,7 @@ class SpectralRegressor(SpanRegressor):
         else:
             rank, self.rank_path_ = self._find_rank(problem)
         k = min(rank, problem.largest_rank)
-        B = np.linalg.svd(clipped, full_matrices=False)[0][:, :k]
+        B = np.linalg.svd(clipped * objective.response, full_matrices=False)[0][:, :k]
         W = objective.solve_W(B)
         off_span = None
         if self.step_two:

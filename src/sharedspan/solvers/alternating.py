@@ -43,19 +43,21 @@ def als(
         step = yield Iterate(B, W)
 
 
-def solve_B(objective: Objective, B: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """The B (d, k) of least loss(BW), by conjugate gradients from B.
+def solve_B(
+    objective: Objective, B: np.ndarray, W: np.ndarray, D: np.ndarray | float = 0.0
+) -> np.ndarray:
+    """The B (d, k) of least loss(BW + D), by conjugate gradients from B.
 
     The Hessian is near WW' (x) I in a canonical problem, so (WW')^-1 makes a good preconditioner.
     """
-    at_zero = objective.evaluate(0 * B, W).R
+    at_zero = objective.residuals(0 * B @ W + D)[0]
     inverse = np.linalg.pinv(W @ W.T, hermitian=True)
-    residual = -objective.evaluate(B, W).R @ W.T
+    residual = -objective.residuals(B @ W + D)[0] @ W.T
     first = float(np.linalg.norm(residual))
     Z = residual @ inverse
     direction, rho = Z, float(np.sum(residual * Z))
     for _ in range(CG_ITERATIONS):
-        curved = (objective.evaluate(direction, W).R - at_zero) @ W.T
+        curved = (objective.residuals(direction @ W + D)[0] - at_zero) @ W.T
         bend = float(np.sum(direction * curved))
         if np.linalg.norm(residual) <= CG_TOLERANCE * first or rho <= 0 or bend <= 0:
             break
@@ -76,7 +78,7 @@ def altmin_gd(
     max_iter: int,
     tol: float,
     split: str = "none",
-    start: str = "random",
+    start: str | None = None,
 ) -> Solver:
     """AltMinGD: the exact W, one gradient step in B, QR.
 
@@ -89,8 +91,9 @@ def altmin_gd(
         "none" uses all rows in both steps; "half" two fixed halves, for 200 iterations; "theory"
         two halves and, in each iteration, a fresh part of the tasks for the step in B, until all
         tasks are used.
-    start : {"random", "moment"}
-        Q of a Gaussian matrix, or the leading directions of the moments [X_t'y_t / n_t].
+    start : {"random", "moment"}, optional
+        Q of a Gaussian matrix, or the leading directions of the moments [X_t'y_t / n_t]. "theory"
+        has too few iterations for a random start and takes "moment" by default, others "random".
 
     References
     ----------
@@ -100,6 +103,7 @@ def altmin_gd(
     if split not in ("none", "half", "theory"):
         raise ValueError(f"split={split!r} is unknown: use 'none', 'half' or 'theory'.")
     T = objective.n_tasks
+    start = start or ("moment" if split == "theory" else "random")
     if start not in ("random", "moment"):
         raise ValueError(f"start={start!r} is unknown: use 'random' or 'moment'.")
     if start == "random":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 import numpy as np
 
 from sharedspan.objective import Objective
@@ -32,6 +34,8 @@ def svp(
     ----------
     Jain, Meka and Dhillon (2010), "Guaranteed rank minimization via singular value projection".
     """
+    if fixed_step is not None and not (isinstance(fixed_step, numbers.Real) and fixed_step > 0):
+        raise ValueError(f"fixed_step={fixed_step!r} must be a number above zero.")
     curvature = task_curvatures(objective, rng).max() if fixed_step is None else 1.0
     eta = 1.0 if curvature <= UNIT_STEP_LIMIT else 1 / curvature
     eta = eta if fixed_step is None else fixed_step

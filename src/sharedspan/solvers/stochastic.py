@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 
 import numpy as np
 
@@ -47,8 +48,10 @@ def nsgd(
     Fang, Lin and Zhang (2019), "Sharp analysis for nonconvex SGD escaping from saddle points".
     """
     assert isinstance(objective, RowObjective)
-    if batch_size < 1:
+    if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
         raise ValueError(f"batch_size={batch_size!r} must be an integer of at least 1.")
+    if not isinstance(step_size, numbers.Real) or not step_size > 0:
+        raise ValueError(f"step_size={step_size!r} must be a number above zero.")
     s_1 = singular_values(objective, k, rng)[0]
     eta = step_size / s_1 if s_1 else 0.0
     B, W = small_random_start(objective, k, 0.01 * math.sqrt(s_1), rng)
