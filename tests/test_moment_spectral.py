@@ -33,14 +33,14 @@ def mean_ratio(model, seeds=3):
     [
         ({"variant": "tripuraneni"}, 20, 35),
         ({"variant": "niu", "symmetrise": False}, 7, 11),
-        ({"variant": "niu"}, 3.6, 6.2),
-        ({"variant": "duchi"}, 3.6, 6.2),
+        ({"variant": "niu"}, 4.2, 6.2),
+        ({"variant": "duchi"}, 4.2, 6.2),
     ],
     ids=str,
 )
 def test_moment_methods_are_as_accurate_as_their_theory_says(options, low, high):
     model = ss.MomentRegressor(rank=3, whiten=False, fit_intercept=False, random_state=0, **options)
-    assert low < mean_ratio(model) < high
+    assert low < mean_ratio(model, seeds=5) < high
 
 
 def test_the_spectral_estimator_is_close_to_the_floor():

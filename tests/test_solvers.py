@@ -215,11 +215,11 @@ def test_ball_restarts_end_noisy_sgd_on_their_own():
 
 
 def test_splitting_the_rows_costs_alternating_descent_accuracy():
-    none = mean_ratio(solver="altmin_gd")
-    half = mean_ratio(solver="altmin_gd", solver_options={"split": "half"})
+    none = mean_ratio(seeds=5, solver="altmin_gd")
+    half = mean_ratio(seeds=5, solver="altmin_gd", solver_options={"split": "half"})
     theory = mean_ratio(solver="altmin_gd", solver_options={"split": "theory", "start": "moment"})
-    assert 0.85 < none < 1.15
-    assert 1.3 < half < 2.1
+    assert 0.90 < none < 1.15
+    assert 1.4 < half < 2.0
     assert half < theory < 20
 
 
