@@ -64,17 +64,11 @@ def test_freezing_fits_every_task_inside_the_span_of_the_first_level():
     assert np.abs(off).max() < 1e-8
 
 
-@pytest.mark.parametrize("mode", ["freeze", "weighted", "pair"])
+@pytest.mark.parametrize("mode", ["freeze", "weighted", "pair", "literal"])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learn_finds_no_fault(mode):
     results = check_estimator(ss.CurriculumRegressor(mode=mode), on_skip=None, on_fail=None)
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
-    if mode == "pair":  # it splits rows by their order, and refuses a task of a single row
-        failed = {
-            name: error
-            for name, error in failed.items()
-            if "sample_weight" not in name and "1sample" not in name and "order" not in name
-        }
     assert not failed
 
 

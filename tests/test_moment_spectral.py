@@ -132,6 +132,7 @@ def test_the_spectral_threshold_finds_the_rank_with_many_rows():
     [
         ss.MomentRegressor(),
         ss.MomentRegressor(variant="tripuraneni", whiten=False),
+        ss.MomentRegressor(variant="niu"),
         ss.SpectralRegressor(),
         ss.SpectralRegressor(outliers=0.2, winsorise="normalise", step_two=False),
     ],

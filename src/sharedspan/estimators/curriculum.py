@@ -185,8 +185,8 @@ class CurriculumRegressor(SpanRegressor):
         if self.mode in ("pair", "literal") and np.diff(tasks.starts).min() < 2:
             label = tasks.labels[int(np.argmin(np.diff(tasks.starts)))]
             raise ValueError(
-                f"mode={self.mode!r} splits the rows of every task, and task {label!r} has one: "
-                "leave such tasks out, or use mode='freeze'."
+                f"mode={self.mode!r} splits the rows of every task, and task {label!r} has one "
+                "sample: leave such tasks out, or use mode='freeze'."
             )
 
 

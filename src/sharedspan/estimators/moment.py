@@ -108,8 +108,8 @@ class MomentRegressor(SpanRegressor):
         if self.variant == "niu" and rows.min() < 2:
             label = tasks.labels[int(np.argmin(rows))]
             raise ValueError(
-                f"variant='niu' splits the rows of every task, and task {label!r} has one: leave "
-                "such tasks out, or use variant='duchi'."
+                f"variant='niu' splits the rows of every task, and task {label!r} has one "
+                "sample: leave such tasks out, or use variant='duchi'."
             )
 
 

@@ -236,6 +236,6 @@ class SharedSpanRegressor(SpanRegressor):
         if self.solver == "altmin_gd" and options.get("split", "none") != "none" and rows.min() < 2:
             raise ValueError(
                 f"split={options['split']!r} needs two rows in every task, and task "
-                f"{tasks.labels[int(np.argmin(rows))]!r} has one: leave such tasks out, or use "
-                "split='none'."
+                f"{tasks.labels[int(np.argmin(rows))]!r} has one sample: leave such tasks out, or "
+                "use split='none'."
             )
