@@ -112,10 +112,10 @@ def test_tpgd_uses_no_decomposition_and_no_solve_in_any_step(monkeypatch):
 
 
 def test_theory_steps_are_capped_where_they_are_unstable():
-    eta_1, eta_2 = step_sizes(np.array([2.0, 2.0]), "theory")
+    eta_1, eta_2 = step_sizes(np.array([2.0, 2.0]), "theory", known=True)
     assert eta_1 == 0.25
     assert_allclose(eta_2, 0.05)
-    eta_1, _ = step_sizes(np.array([2.0, 1.0]), "theory")
+    eta_1, _ = step_sizes(np.array([2.0, 1.0]), "theory", known=True)
     assert_allclose(eta_1, 1.1 / 32 / 2)
 
 

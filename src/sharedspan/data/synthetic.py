@@ -116,7 +116,10 @@ def simulate(
         shrink = (degrees_of_freedom - 2) / rng.chisquare(degrees_of_freedom, len(task))
         X *= np.sqrt(shrink)[:, None]
     error = rng.standard_normal(len(task))
-    y = level[task] + np.einsum("ij,ij->i", X, coef[task]) + deviations[task] * error
+    y = level[task] + deviations[task] * error
+    ends = np.cumsum(sizes)
+    for v, rows in zip(coef, map(slice, ends - sizes, ends), strict=True):
+        y[rows] += np.einsum("ij,j->i", X[rows], v)
     return Simulation(
         X, y, task, coef, B, W, level, deviations, sizes, s, covariance, slope, is_outlier
     )

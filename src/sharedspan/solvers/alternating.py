@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sharedspan.objective import Objective, RowObjective
-from sharedspan.solvers.init import random_halves, small_random_start
+from sharedspan.solvers.init import positive, random_halves, small_random_start
 from sharedspan.solvers.loop import Iterate, Solver
 from sharedspan.solvers.scaled import grown_start
 from sharedspan.subspace import orthonormal_basis
@@ -79,11 +79,12 @@ def altmin_gd(
     tol: float,
     split: str = "none",
     start: str | None = None,
+    step_size: float = 0.5,
 ) -> Solver:
     """AltMinGD: the exact W, one gradient step in B, QR.
 
     W = argmin loss(BW) on one half of the rows, B <- Q of QR(B - eta R W') on the other half, with
-    eta = 0.5 / lmax(WW'). With a split the last W is by least squares on all rows.
+    eta = step_size / lmax(WW'). With a split the last W is by least squares on all rows.
 
     Parameters
     ----------
@@ -94,6 +95,7 @@ def altmin_gd(
     start : {"random", "moment"}, optional
         Q of a Gaussian matrix, or the leading directions of the moments [X_t'y_t / n_t]. "theory"
         has too few iterations for a random start and takes "moment" by default, others "random".
+    step_size : float
 
     References
     ----------
@@ -102,6 +104,7 @@ def altmin_gd(
     """
     if split not in ("none", "half", "theory"):
         raise ValueError(f"split={split!r} is unknown: use 'none', 'half' or 'theory'.")
+    positive("step_size", step_size)
     T = objective.n_tasks
     start = start or ("moment" if split == "theory" else "random")
     if start not in ("random", "moment"):
@@ -126,7 +129,7 @@ def altmin_gd(
         batch = batches[step.iteration % len(batches)]
         B, W = step.point.B, step.point.W[:, batch]
         R = for_B.evaluate(B, step.point.W).R[:, batch]
-        eta = 0.5 * step.damping / max(np.linalg.norm(W, 2) ** 2, np.finfo(float).tiny)
+        eta = step_size * step.damping / max(np.linalg.norm(W, 2) ** 2, np.finfo(float).tiny)
         B = orthonormal_basis(B - eta * R @ W.T)
         W = (objective if step.iteration + 1 == length else for_W).solve_W(B)
         step = yield Iterate(B, W, monotone=split == "none")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from functools import partial
 
 import numpy as np
 
 from sharedspan.objective import Objective
-from sharedspan.solvers.init import singular_values, small_random_start
+from sharedspan.solvers.init import positive, small_random_start
+from sharedspan.solvers.init import singular_values as estimate_singular_values
 from sharedspan.solvers.loop import Iterate, Solver, Step
 
 
@@ -40,21 +42,31 @@ def descend(
 
 
 def gd(
-    objective: Objective, k: int, rng: np.random.Generator, *, max_iter: int, tol: float
+    objective: Objective,
+    k: int,
+    rng: np.random.Generator,
+    *,
+    max_iter: int,
+    tol: float,
+    step_size: float = 0.5,
+    singular_values: Sequence[float] | None = None,
+    balance: float = 0.0,
 ) -> Solver:
-    """Gradient descent on the plain loss (the paper's Loss 1), step 0.5 / s_1, TPGD's start."""
-    s = singular_values(objective, k, rng)
-    step = yield Iterate(*small_random_start(objective, k, 0.01 * math.sqrt(s[0]), rng))
-    yield from descend(step, 0.5 / s[0] if s[0] else 0.0)
+    """Gradient descent on loss + balance |B'B - WW'|_F^2 from TPGD's start.
 
+    The paper's "GD + Loss 1" has no balance term; its "GD + Loss 2", ``gd_balanced``, has 1/2.
 
-def gd_balanced(
-    objective: Objective, k: int, rng: np.random.Generator, *, max_iter: int, tol: float
-) -> Solver:
-    """Gradient descent on loss + |B'B - WW'|_F^2 / 2 (Loss 2), step 0.1 / s_1, TPGD's start.
-
-    At weight 1/2 steps above 0.25 / s_1 are unstable.
+    Parameters
+    ----------
+    step_size : float
+        eta s_1. Stable below 1 without a balance term, below 1/4 with balance = 1/2.
+    singular_values : sequence of float, optional
+        The true s_1 >= ... >= s_k of V*; estimated from the data by default.
     """
-    s = singular_values(objective, k, rng)
-    step = yield Iterate(*small_random_start(objective, k, 0.01 * math.sqrt(s[0]), rng), 1 / 2)
-    yield from descend(step, 0.1 / s[0] if s[0] else 0.0, balance=1 / 2)
+    s = estimate_singular_values(objective, k, rng, singular_values)
+    eta = positive("step_size", step_size) / s[0] if s[0] else 0.0
+    step = yield Iterate(*small_random_start(objective, k, 0.01 * math.sqrt(s[0]), rng), balance)
+    yield from descend(step, eta, balance=balance)
+
+
+gd_balanced = partial(gd, balance=1 / 2, step_size=0.1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +26,13 @@ def small_random_start(
     B = scale * rng.standard_normal((d, k)) / np.sqrt(d)
     W = scale / 3 * rng.standard_normal((k, objective.n_tasks)) / np.sqrt(d)
     return B, W * np.minimum(objective.response, 1.0)
+
+
+def positive(name: str, value: Any) -> float:
+    """The option ``name``, a number above zero."""
+    if not isinstance(value, numbers.Real) or not float(value) > 0:
+        raise ValueError(f"{name}={value!r} must be a number above zero.")
+    return float(value)
 
 
 def task_curvatures(objective: Objective, rng: np.random.Generator) -> np.ndarray:
@@ -60,12 +70,24 @@ def random_halves(objective: RowObjective, rng: np.random.Generator) -> np.ndarr
     return half
 
 
-def singular_values(objective: Objective, k: int, rng: np.random.Generator) -> np.ndarray:
-    """Estimates of s_1 >= ... >= s_k of V* from the data, (k,), without an SVD.
+def singular_values(
+    objective: Objective,
+    k: int,
+    rng: np.random.Generator,
+    given: Sequence[float] | None = None,
+) -> np.ndarray:
+    """s_1 >= ... >= s_k of V*, (k,): as given, or estimated from the data without an SVD.
 
     Power iterations on C = [X_t'y_t / n_t], whose expectation is V* in a canonical problem. Noise
     makes them a little too large, which for step sizes is the safe side.
     """
+    if given is not None:
+        s = np.asarray(given)
+        if s.shape != (k,) or s.dtype.kind not in "iuf" or not (s > 0).all():
+            raise ValueError(
+                f"singular_values={given!r} must hold {k} positive numbers, one per rank."
+            )
+        return np.sort(s.astype(float))[::-1]
     C, _ = objective.residuals(np.zeros((objective.n_features, objective.n_tasks)))
     Q = rng.standard_normal((objective.n_features, k))
     for _ in range(POWER_ITERATIONS):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
-
 import numpy as np
 
 from sharedspan.objective import Objective
-from sharedspan.solvers.init import task_curvatures
+from sharedspan.solvers.init import positive, task_curvatures
 from sharedspan.solvers.loop import Iterate, Solver
 from sharedspan.subspace import balanced_factors
 
@@ -34,11 +32,9 @@ def svp(
     ----------
     Jain, Meka and Dhillon (2010), "Guaranteed rank minimization via singular value projection".
     """
-    if fixed_step is not None and not (isinstance(fixed_step, numbers.Real) and fixed_step > 0):
-        raise ValueError(f"fixed_step={fixed_step!r} must be a number above zero.")
     curvature = task_curvatures(objective, rng).max() if fixed_step is None else 1.0
     eta = 1.0 if curvature <= UNIT_STEP_LIMIT else 1 / curvature
-    eta = eta if fixed_step is None else fixed_step
+    eta = eta if fixed_step is None else positive("fixed_step", fixed_step)
     step = yield Iterate(np.zeros((objective.n_features, k)), np.zeros((k, objective.n_tasks)))
     while True:
         V = step.point.B @ step.point.W

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Sequence
 
 import numpy as np
 
 from sharedspan.objective import Objective, RowObjective
-from sharedspan.solvers.init import singular_values, small_random_start
+from sharedspan.solvers.init import positive, small_random_start
+from sharedspan.solvers.init import singular_values as estimate_singular_values
 from sharedspan.solvers.loop import Iterate, Solver
 
 BALANCE = 1 / 2
@@ -25,6 +27,7 @@ def nsgd(
     step_size: float = 0.1,
     injected: float = 0.1,
     restart: bool = False,
+    singular_values: Sequence[float] | None = None,
 ) -> Solver:
     """SGD on Loss 2 with noise injected in the first half of the iterations.
 
@@ -43,6 +46,9 @@ def nsgd(
         The paper's ball rule: an epoch ends when the factors have left a ball of radius
         0.1 sqrt(s_1 k) around its start; the run ends when an epoch lasts 1,000 steps.
 
+    singular_values : sequence of float, optional
+        The true s_1 >= ... >= s_k of V*; estimated from the data by default.
+
     References
     ----------
     Fang, Lin and Zhang (2019), "Sharp analysis for nonconvex SGD escaping from saddle points".
@@ -50,10 +56,8 @@ def nsgd(
     assert isinstance(objective, RowObjective)
     if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
         raise ValueError(f"batch_size={batch_size!r} must be an integer of at least 1.")
-    if not isinstance(step_size, numbers.Real) or not step_size > 0:
-        raise ValueError(f"step_size={step_size!r} must be a number above zero.")
-    s_1 = singular_values(objective, k, rng)[0]
-    eta = step_size / s_1 if s_1 else 0.0
+    s_1 = estimate_singular_values(objective, k, rng, singular_values)[0]
+    eta = positive("step_size", step_size) / s_1 if s_1 else 0.0
     B, W = small_random_start(objective, k, 0.01 * math.sqrt(s_1), rng)
     anchor, began = (B, W), 0
     step = yield Iterate(B, W, BALANCE, monotone=False)

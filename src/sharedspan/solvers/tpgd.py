@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,8 +10,8 @@ import numpy as np
 
 from sharedspan.objective import Objective
 from sharedspan.solvers.gradient import descend
+from sharedspan.solvers.init import positive, small_random_start
 from sharedspan.solvers.init import singular_values as estimate_singular_values
-from sharedspan.solvers.init import small_random_start
 from sharedspan.solvers.loop import Iterate, Solver
 
 BALANCE = 1 / 8  # weight of |B'B - WW'|_F^2 in Phase II
@@ -25,7 +24,7 @@ def tpgd(
     *,
     max_iter: int,
     tol: float,
-    steps: str = "practical",
+    steps: str | tuple[float, float] = "practical",
     singular_values: Sequence[float] | None = None,
     init_scale: float | None = None,
     phases: str = "both",
@@ -47,10 +46,11 @@ def tpgd(
     max_iter, tol
         As in ``loop.run``; with tol=0 each phase takes half of the iterations, otherwise Phase I
         takes as long as a direction of size s_k needs to grow, and at most half of them.
-    steps : {"practical", "theory"}
+    steps : {"practical", "theory"} or pair of float
         "theory" takes the paper's steps, 1.1 / (kappa^5 s_1) and 0.1 / s_1, the first capped at
         0.5 / s_1 (above 1 / s_1 it is unstable, which is so for kappa < 1.02). "practical" takes
-        0.5 / s_1 in both phases, with s_1 estimated from the data.
+        0.5 / s_1 in both phases, with s_1 estimated from the data. A pair is
+        (eta_1 s_1, eta_2 s_1).
     singular_values : sequence of float, optional
         The true s_1 >= ... >= s_k of V*, as "theory" needs them.
     init_scale : float, optional
@@ -63,8 +63,8 @@ def tpgd(
     Ding, Du and Fang (2026), Algorithm 1 and Theorem 1. The factor 1/2 of the correction is the
     gradient of (1/8) |B'B - WW'|_F^2, which the paper's display leaves out.
     """
-    s = scale_of(objective, k, rng, steps, singular_values)
-    eta_1, eta_2 = step_sizes(s, steps)
+    s = estimate_singular_values(objective, k, rng, singular_values)
+    eta_1, eta_2 = step_sizes(s, steps, known=singular_values is not None)
     alpha = start_scale(s, init_scale)
     length = phase_one_length(s, eta_1, alpha, objective.n_features)
     length = max_iter // 2 if tol == 0 else min(length, max_iter // 2)
@@ -84,46 +84,27 @@ phase_one = partial(tpgd, phases="one")
 phase_two = partial(tpgd, phases="two")
 
 
-def scale_of(
-    objective: Objective,
-    k: int,
-    rng: np.random.Generator,
-    steps: str,
-    given: Sequence[float] | None,
-) -> np.ndarray:
-    """The singular values that set the steps, largest first."""
-    if steps not in ("practical", "theory"):
-        raise ValueError(f"steps={steps!r} is unknown: use 'practical' or 'theory'.")
-    if given is None:
-        if steps == "theory":
-            raise ValueError(
-                "steps='theory' needs the true singular values of the coefficients: give "
-                "solver_options={'steps': 'theory', 'singular_values': [...]}."
-            )
-        return estimate_singular_values(objective, k, rng)
-    s = np.asarray(given)
-    if s.shape != (k,) or s.dtype.kind not in "iuf" or not (s > 0).all():
-        raise ValueError(f"singular_values={given!r} must hold {k} positive numbers, one per rank.")
-    return np.sort(s.astype(float))[::-1]
-
-
 def start_scale(s: np.ndarray, given: float | None) -> float:
     """The size of the random start."""
-    if given is None:
-        return 0.01 * math.sqrt(s[0])
-    if not isinstance(given, numbers.Real) or not given > 0:
-        raise ValueError(f"init_scale={given!r} must be a number above zero.")
-    return given
+    return 0.01 * math.sqrt(s[0]) if given is None else positive("init_scale", given)
 
 
-def step_sizes(s: np.ndarray, steps: str) -> tuple[float, float]:
+def step_sizes(s: np.ndarray, steps: str | tuple[float, float], known: bool) -> tuple[float, float]:
     """eta_1 and eta_2; zero where there is no signal at all."""
-    if s[0] == 0:
-        return 0.0, 0.0
-    if steps == "practical":
-        return 0.5 / s[0], 0.5 / s[0]
-    kappa = s[0] / s[-1]
-    return min(1.1 / kappa**5, 0.5) / s[0], 0.1 / s[0]
+    if not isinstance(steps, str):
+        eta_1, eta_2 = (positive("steps", step) for step in steps)
+    elif steps == "practical":
+        eta_1, eta_2 = 0.5, 0.5
+    elif steps != "theory":
+        raise ValueError(f"steps={steps!r} is unknown: use 'practical', 'theory' or two numbers.")
+    elif not known:
+        raise ValueError(
+            "steps='theory' needs the true singular values of the coefficients: give "
+            "solver_options={'steps': 'theory', 'singular_values': [...]}."
+        )
+    else:
+        eta_1, eta_2 = min(1.1 / (s[0] / s[-1]) ** 5, 0.5), 0.1
+    return (eta_1 / s[0], eta_2 / s[0]) if s[0] else (0.0, 0.0)
 
 
 def phase_one_length(s: np.ndarray, eta: float, alpha: float, d: int) -> int:
