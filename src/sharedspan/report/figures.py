@@ -11,17 +11,23 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
 
 def new_figure(n_panels: int) -> tuple[Any, list[Any]]:
-    """A figure of panels side by side, without touching matplotlib's global state."""
+    """A figure of panels side by side."""
+    figure, panels = blank_figure(1, n_panels, (5.2 * n_panels, 4.0))
+    return figure, panels[0]
+
+
+def blank_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[list[Any]]]:
+    """A figure of rows of panels, without touching matplotlib's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2 * n_panels, 4.0), layout="constrained", dpi=150)
+    figure = Figure(figsize=size, layout="constrained", dpi=150)
     FigureCanvasAgg(figure)
-    panels = [figure.add_subplot(1, n_panels, i + 1) for i in range(n_panels)]
-    for panel in panels:
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for panel in panels.flat:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25, linewidth=0.6)
-    return figure, panels
+    return figure, panels.tolist()
 
 
 def plot_convergence(
