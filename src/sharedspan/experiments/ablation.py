@@ -20,16 +20,12 @@ MODEL_RANK = {LOW: 7, LITERAL: 70, TOO_HIGH: 70}
 
 
 def cells(full: bool, seed: int) -> list[Cell]:
-    """Four N for k = 7; for k = 70 and for a rank set too high, the smallest and the largest."""
+    """Four N for each rank."""
     methods = ablation_methods()
-    parts = {LOW: ROWS, LITERAL: ROWS, TOO_HIGH: (500, 2000)}
-    if not full:
-        parts = {LOW: ROWS, LITERAL: (500, 2000), TOO_HIGH: (500,)}
     return [
         Cell(NAME, part, D, T, 7 if part != LITERAL else 70, N, seed + i,
-             iterations=1000 if full else 400, methods=methods)
-        for part, sizes in parts.items()
-        for i in range((5 if part == LOW else 3) if full else 1) for N in sizes
+             iterations=1000 if full else 300, methods=methods)
+        for part in MODEL_RANK for i in range(5 if full else 1) for N in ROWS
     ]  # fmt: skip
 
 
@@ -47,18 +43,15 @@ def draw(table: Table, path: Path) -> None:
     """A row of panels for each rank and setting: validation loss in colour, training loss thin."""
     lines = [(part, setting) for part in table.values("part") for setting in (PAPER, WELL_SET)]
     sizes = sorted(table.values("N"))
-    figure, panels = drawing.grid(len(lines), len(sizes), height=2.6)
+    figure, panels = drawing.grid(len(lines), len(sizes), height=2.5)
     for (part, setting), row in zip(lines, panels, strict=True):
         for N, panel in zip(sizes, row, strict=True):
             here = table.where(part=part, setting=setting, N=N)
-            if not len(here):
-                panel.set_visible(False)
-                continue
             for method in here.values("method"):
                 drawing.band(panel, here.where(method=method), "validation", "iteration", method)
                 drawing.thin(panel, here.where(method=method), "loss", "iteration", method)
-            drawing.plain_ticks(panel)
             panel.set_title(f"{part}, N = {N}, {setting}", fontsize=9)
+            panel.set_xlim(left=5)
         row[0].set_ylabel("loss")
     for panel in panels[-1]:
         panel.set_xlabel("iteration")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sharedspan.experiments.table import Table
 from sharedspan.inference import error_floor
 from sharedspan.report.figures import GREY, blank_figure
 
 # Okabe and Ito's colours. A method keeps its colour and marker in every figure.
+# TPGD is broad and pale and lies below the others: curves that coincide all stay visible.
+BROAD = ("TPGD",)
+DASHES = {"GD + Loss 2": "--", "Phase II only": "--", "NSGD": "-."}
 STYLES = {
     "TPGD": ("#0072B2", "o"),
     "GD + Loss 1": ("#D55E00", "s"),
@@ -38,13 +39,15 @@ SPARE = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"),
 
 
 def style(name: str) -> tuple[str, str]:
-    """Colour and marker of a method."""
-    return STYLES.get(name) or SPARE[sum(map(ord, name)) % len(SPARE)]
+    """Colour and marker of a method, or of the number of a curve."""
+    return SPARE[int(name) % len(SPARE)] if name.isdigit() else STYLES[name]
 
 
-def grid(rows: int, columns: int, height: float = 3.2) -> tuple[Any, list[list[Any]]]:
+def grid(
+    rows: int, columns: int, height: float = 3.2, width: float = 3.9
+) -> tuple[Any, list[list[Any]]]:
     """A figure of rows and columns of panels, all with log scales."""
-    figure, panels = blank_figure(rows, columns, (3.9 * columns, height * rows + 0.6))
+    figure, panels = blank_figure(rows, columns, (width * columns, height * rows + 0.6))
     for panel in (p for row in panels for p in row):
         panel.set(xscale="log", yscale="log")
     return figure, panels
@@ -59,14 +62,21 @@ def band(
         return
     color, mark = style(name or label)
     x, low, middle, high = table.band(measure, by)
+    broad = (name or label) in BROAD
     panel.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
-    panel.plot(x, middle, color=color, lw=1.8, label=label, marker=mark if marker else "", ms=5)
+    panel.plot(
+        x, middle, color=color, lw=5 if broad else 1.6, alpha=0.55 if broad else 1.0, label=label,
+        marker=mark if marker else "", ms=9 if broad else 4.5, mew=0 if broad else None,
+        ls=DASHES.get(name or label, "-"), zorder=2 if broad else 3,
+    )  # fmt: skip
 
 
 def thin(panel: Any, table: Table, measure: str, by: str, method: str) -> None:
     """A dotted median, for what stands beside the main curve."""
     x, middle = table.median(measure, by)
-    panel.plot(x, middle, color=style(method)[0], lw=1.0, ls=":")
+    broad = method in BROAD
+    panel.plot(x, middle, color=style(method)[0], lw=4 if broad else 1.2, ls=":",
+               alpha=0.55 if broad else 1.0)  # fmt: skip
 
 
 def theory(table: Table) -> float:
@@ -91,14 +101,14 @@ THEORY = r"theory, $\sigma^2 k(d+T-k)/(NT)$"
 
 
 def plain_ticks(panel: Any) -> None:
-    """Ticks as numbers where a log axis spans less than a decade."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
+    """Ticks at 1, 2, 5 times a power of ten where a log axis spans few decades."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = panel.get_ylim()
+    panel.yaxis.set_minor_formatter(NullFormatter())
     if high / low < 50:
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        panel.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
 
 
 def size_ticks(panel: Any, values: Any) -> None:
@@ -110,34 +120,16 @@ def size_ticks(panel: Any, values: Any) -> None:
 def legend(figure: Any, panel: Any, note: str = "") -> None:
     """One legend for all panels, below them."""
     handles, labels = panel.get_legend_handles_labels()
+    columns = min(len(labels), max(3, int(figure.get_figwidth() / 2.2)))
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False,
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False,
         title=note or None, title_fontsize=9, fontsize=9,
     )  # fmt: skip
 
 
-def table_figure(rows: list[list[str]], header: list[str], widths: list[float]) -> tuple[Any, Any]:
-    """A figure that holds a table, for what is read rather than seen."""
-    figure, panels = blank_figure(1, 1, (sum(widths), 0.32 * (len(rows) + 1) + 0.4))
-    panel = panels[0][0]
-    panel.axis("off")
-    total = sum(widths)
-    drawn = panel.table(
-        rows, colLabels=header, colWidths=[w / total for w in widths], loc="center",
-        cellLoc="center", edges="horizontal",
-    )  # fmt: skip
-    drawn.auto_set_font_size(False)
-    drawn.set_fontsize(9)
-    drawn.scale(1, 1.35)
-    return figure, panel
-
-
 def save(figure: Any, path: Path) -> None:
     """Write the figure."""
+    for panel in figure.axes:
+        if panel.get_yscale() == "log" and panel.get_visible():
+            plain_ticks(panel)
     figure.savefig(path, dpi=110)
-
-
-def line_through(panel: Any, x: Any, y0: float, slope: float, label: str) -> None:
-    """A guide of known slope through the first point."""
-    x = np.array([min(x), max(x)], dtype=float)
-    panel.plot(x, y0 * (x / x[0]) ** slope, color="black", ls="--", lw=1.2, label=label)

@@ -22,7 +22,7 @@ def cells(full: bool, seed: int) -> list[Cell]:
     methods = figure_methods(KAPPA)
     return [
         Cell(NAME, "", D, T, K, N, seed + i, kappa=KAPPA, iterations=iterations, methods=methods)
-        for i in range(10 if full else 3) for N in ROWS
+        for i in range(20 if full else 3) for N in ROWS
     ]  # fmt: skip
 
 
@@ -54,6 +54,7 @@ def draw(table: Table, path: Path) -> None:
                 drawing.band(panel, rows, measure, "iteration", method)
             drawing.floor(panel, here)
             panel.set(title=f"N = {N}, {setting}", xlabel="iteration")
+            panel.set_xlim(left=5)
         row[0].set_ylabel("error, mean over tasks")
     drawing.legend(figure, panels[0][0])
     drawing.save(figure, path)

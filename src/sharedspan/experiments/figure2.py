@@ -22,7 +22,7 @@ def cells(full: bool, seed: int) -> list[Cell]:
     methods = figure_methods(KAPPA)
     return [
         Cell(NAME, "", D, T, K, N, seed + i, kappa=KAPPA, iterations=sum(BUDGETS), methods=methods)
-        for i in range(10 if full else 2) for N in sizes
+        for i in range(20 if full else 2) for N in sizes
     ]  # fmt: skip
 
 
@@ -45,6 +45,7 @@ def draw(table: Table, path: Path) -> None:
                 rows, measure = shown(here, method, setting)
                 drawing.band(panel, rows, measure, "N", method, marker=True)
             drawing.floor_along(panel, here, "N")
+            drawing.size_ticks(panel, sorted(here.values("N")))
             panel.set(title=f"{budget} iterations, {setting}", xlabel="rows per task, N")
         row[0].set_ylabel("error, mean over tasks")
     drawing.legend(figure, panels[0][0])

@@ -7,7 +7,14 @@ import math
 import numpy as np
 
 from sharedspan.experiments import EXPERIMENTS, table1, table2
-from sharedspan.experiments.claims import CONDITIONAL, HOLDS, Verdict, verdicts
+from sharedspan.experiments.claims import (
+    CONDITIONAL,
+    HOLDS,
+    Verdict,
+    iterations_text,
+    median_over_seeds,
+    verdicts,
+)
 from sharedspan.experiments.exponents import exponent
 from sharedspan.experiments.problem import WELL_SET
 from sharedspan.experiments.runner import experiment
@@ -59,27 +66,15 @@ def sentence(verdict: Verdict) -> str:
     """The verdict with its condition or its reason."""
     text = f"**{verdict.outcome}**"
     if verdict.outcome == CONDITIONAL:
-        where, not_where = verdict.conditions()
-        text += f": {listed(where)}; not: {listed(not_where)}"
+        text += f": {verdict.places(True)}. Not: {verdict.places(False)}"
     return f"{text}. {verdict.reason}".removesuffix(". ") + ("" if verdict.reason else ".")
-
-
-def listed(places: list[str]) -> str:
-    """Places in a row, those with a common beginning told once."""
-    groups: dict[str, list[str]] = {}
-    for place in places:
-        head, _, tail = place.partition(", ")
-        groups.setdefault(head, []).append(tail)
-    return "; ".join(
-        head + (f" ({'; '.join(t for t in tails if t)})" if any(tails) else "")
-        for head, tails in groups.items()
-    )
 
 
 def _section(name: str, table: Table, times: Table, found: list[Verdict]) -> Lines:
     lines = ["", f"## {name}: {experiment(name).TITLE}", "", f"![{name}]({name}.png)", ""]
     n_seeds = len(table.values("seed"))
-    lines += [f"{experiment(name).__doc__ or ''} {n_seeds} seeds; table: [{name}.csv]({name}.csv).",
+    seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
+    lines += [f"{experiment(name).__doc__ or ''} {seeds}; table: [{name}.csv]({name}.csv).",
               ""]  # fmt: skip
     if name == table1.NAME:
         lines += [*_exponents(table), "", *_costs(table, times), ""]
@@ -96,7 +91,7 @@ def _claim(verdict: Verdict) -> Lines:
     lines = [f"### ({claim.letter}) {claim.says}", "", f"**{verdict.outcome}**. {verdict.reason}",
              "", f"Rule: {claim.rule}", "", *_header("where", "passes", "measured")]  # fmt: skip
     lines += [
-        f"| {c.where} | {'yes' if c.passed else 'no'} | {c.figures} |" for c in verdict.checks
+        f"| {c.place} | {'yes' if c.passed else 'no'} | {c.figures} |" for c in verdict.checks
     ]
     return [line.rstrip() for line in lines] + [""]
 
@@ -132,9 +127,7 @@ def _costs(table: Table, times: Table) -> Lines:
     timed = times.where(experiment=table1.NAME, part=table1.COST)
     unit = timed.where(method="TPGD", setting=WELL_SET)
     for (method, setting), here in cost.groups("method", "setting"):
-        counts = here.column("iteration")
-        reached = counts[counts > 0]
-        count = f"{np.median(reached):.0f}" if 2 * len(reached) > len(counts) else "over 4000"
+        count = iterations_text(median_over_seeds(here, "iteration"))
         seconds = timed.where(method=method, setting=setting).column("seconds").astype(float)
         ratio = math.nan
         if len(seconds) and len(unit):

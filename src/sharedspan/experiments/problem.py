@@ -23,6 +23,7 @@ from sharedspan.solvers.loop import run
 
 PAPER = "paper's steps"
 WELL_SET = "well set"
+COUNTED = 5  # iterations at least, to tell what one of them costs
 NEAR_FLOOR = 1.05  # of the error of empirical risk minimisation on the same rows
 
 
@@ -204,9 +205,9 @@ def iterations_to_floor(
         nonlocal reached
         marks.append((counter[0], time.perf_counter()))
         V = tail.add(at["B"], at["W"]) if average else at["B"] @ at["W"]
-        if problem.error(V) <= target:
+        if math.isnan(reached) and problem.error(V) <= target:
             reached = at["iteration"]
-        return not math.isnan(reached)
+        return not math.isnan(reached) and len(marks) > COUNTED
 
     with counted_decompositions() as counter:
         problem.solve(method, cap, watch, seed=seed, tol=1e-7)

@@ -22,6 +22,7 @@ from sharedspan.experiments.problem import (
     Cell,
     Method,
     Problem,
+    Tail,
     iterations_to_floor,
 )  # fmt: skip
 from sharedspan.experiments.table import Row, Table
@@ -31,7 +32,8 @@ TITLE = "exponents of the error, cost of an iteration"
 SWEEPS = ("N", "k", "d", "T")
 COST = "cost"
 CAP = 4000  # iterations
-BUDGET = 3000  # iterations of the stochastic rival, whose tail average is its estimate
+TOLERANCE = 1e-5  # of |V|, the tangent gradient where a run has converged
+FEW_ITERATIONS = ("als", "svp")
 RATES = {  # the paper's bounds for the error, as powers of (d, k, T, N)
     "MoM (Tripuraneni)": "dk²/(NT)", "MoM (Niu)": "dk/(NT)", "SE": "dk/(NT)",
     "AltMinGD": "dk²/(NT)", "ERM (ALS)": "dk²/(NT)", "ARMUL": "dk²/(NT)", "pERM": "dk²/(NT)",
@@ -64,8 +66,8 @@ def cells(full: bool, seed: int) -> list[Cell]:
     grids: dict[str, list[dict[str, int]]] = {
         "N": [{"d": 100, "T": 50, "k": 5, "N": N} for N in (200, 400, 800, 1600)],
         "k": [{"d": 100, "T": 50, "k": k, "N": 800} for k in (2, 4, 8, 16)],
-        "d": [{"d": d, "T": 20, "k": 5, "N": 1600} for d in (100, 200, 400)],
-        "T": [{"d": 400, "T": T, "k": 5, "N": 1600} for T in (20, 40, 80)],
+        "d": [{"d": d, "T": 20, "k": 5, "N": 1200} for d in (100, 200, 400)],
+        "T": [{"d": 400, "T": T, "k": 5, "N": 1200} for T in (20, 40, 80)],
         COST: [{"d": 100, "T": 50, "k": 5, "N": 800}],
     }
     if not full:
@@ -74,10 +76,9 @@ def cells(full: bool, seed: int) -> list[Cell]:
         grids["N"], grids["k"] = grids["N"][1:], grids["k"][:3]
     methods = likelihood_methods(1.5)
     return [
-        Cell(NAME, part, **sizes, seed=seed + i, iterations=CAP if part == COST else 400,
-             methods=methods)
+        Cell(NAME, part, **sizes, seed=seed + i, iterations=2000 if full else 800, methods=methods)
         for part, grid in grids.items() for sizes in grid for i in range(10 if full else 3)
-        if full or part not in ("d", "T") or i < 2
+        if full or part != "T" or i < 2
     ]  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def run(cell: Cell) -> Iterator[Row]:
         return
     for method in cell.methods:
         if method.setting == WELL_SET:
-            error = converged_error(problem, method, cell.seed)
+            error = converged_error(problem, method, cell)
             yield cell.row(method=method.name, setting=WELL_SET, error=error, erm=problem.erm)
     sim = problem.sim
     for name, make in statistics(cell.k).items():
@@ -101,10 +102,8 @@ def run(cell: Cell) -> Iterator[Row]:
                        erm=problem.erm)  # fmt: skip
 
 
-def converged_error(problem: Problem, method: Method, seed: int) -> float:
-    """Error where the method ends: at a tangent gradient of 1e-6 |V|, or of the tail average."""
-    from sharedspan.experiments.problem import Tail
-
+def converged_error(problem: Problem, method: Method, cell: Cell) -> float:
+    """Error where the method has converged; of its tail average where it never does."""
     if method.name == NSGD:
         tail, mean = Tail(), problem.V
 
@@ -112,7 +111,7 @@ def converged_error(problem: Problem, method: Method, seed: int) -> float:
             nonlocal mean
             mean = tail.add(at["B"], at["W"])
 
-        problem.solve(method, BUDGET, average, seed=seed)
+        problem.solve(method, cell.iterations, average, seed=cell.seed)
         return problem.error(mean)
     last = problem.V
 
@@ -120,9 +119,10 @@ def converged_error(problem: Problem, method: Method, seed: int) -> float:
         nonlocal last
         last = at["B"] @ at["W"]
         point = at["point"]
-        return at["iteration"] % 10 == 0 and point.tangent_gradient() <= 1e-6 * point.norm()
+        looked = at["iteration"] % 10 == 0 or method.solver in FEW_ITERATIONS
+        return looked and point.tangent_gradient() <= TOLERANCE * point.norm()
 
-    problem.solve(method, 5 * CAP, stop, seed=seed, tol=1e-6)
+    problem.solve(method, 5 * CAP, stop, seed=cell.seed, tol=TOLERANCE)
     return problem.error(last)
 
 
@@ -142,7 +142,7 @@ def _cost(cell: Cell, problem: Problem, method: Method) -> Iterator[Row]:
 
 def draw(table: Table, path: Path) -> None:
     """The error against each size, one panel a size, with the slope of TPGD."""
-    figure, panels = drawing.grid(2, 2, height=3.8)
+    figure, panels = drawing.grid(2, 2, height=3.8, width=5.6)
     for size, panel in zip(SWEEPS, [p for row in panels for p in row], strict=True):
         here = table.where(part=size)
         for method in here.values("method"):

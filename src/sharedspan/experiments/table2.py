@@ -54,31 +54,39 @@ def run(cell: Cell) -> Iterator[Row]:
         if method.name == TPGD and method.setting == SMALL:
             relative = ABSOLUTE_STEP * problem.sim.singular_values[0]
             method = method(steps=(relative, relative))
-        stable = Stable(problem.gram.residuals(0 * problem.V)[1].sum())
+        printed = PAPER_NUMBERS[method.name][TASKS.index(cell.T)][0]
+        stable = Stable(
+            problem.gram.residuals(0 * problem.V)[1].sum(),
+            printed if method.setting == SMALL else 0,
+        )
         problem.solve(method, CAP, stable.watch, seed=cell.seed, tol=1e-7)
-        yield _row(cell, problem, method, method.setting, stable.last)
-        if method.setting == SMALL:
-            count = PAPER_NUMBERS[method.name][TASKS.index(cell.T)][0]
-            last: dict[str, Any] = {}
-            problem.solve(method, count, last.update, seed=cell.seed, tol=1e-7)
-            yield _row(cell, problem, method, STOPPED, last)
+        if stable.counted:
+            yield _row(cell, problem, method, STOPPED, stable.counted)
+        yield _row(cell, problem, method, method.setting, stable.settled or stable.last)
 
 
 class Stable:
-    """Says when the training loss has stabilised, and keeps the last iterate."""
+    """Keeps the iterate where the training loss has stabilised, and the one of a given number."""
 
-    def __init__(self, first: float) -> None:
+    def __init__(self, first: float, number: int) -> None:
         self.losses: deque[float] = deque(maxlen=WINDOW + 1)
-        self.first = first  # at V = 0
+        self.first, self.number = first, number  # the loss at V = 0
+        self.settled: dict[str, Any] = {}
+        self.counted: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
 
     def watch(self, at: dict[str, Any]) -> bool:
         loss = at["point"].loss
         self.losses.append(loss)
         self.last = at
+        if at["iteration"] == self.number:
+            self.counted = at
         # At a small start the loss hardly moves either: it must have moved first.
         moved = loss < 0.5 * self.first
-        return len(self.losses) > WINDOW and moved and self.losses[0] - loss <= SHARE * loss
+        stable = len(self.losses) > WINDOW and self.losses[0] - loss <= SHARE * loss
+        if moved and stable and not self.settled:
+            self.settled = at
+        return bool(self.settled) and at["iteration"] >= self.number
 
 
 def _row(cell: Cell, problem: Problem, method: Method, setting: str, at: dict[str, Any]) -> Row:

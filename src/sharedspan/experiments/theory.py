@@ -171,7 +171,7 @@ def _error(cell: Cell, problem: Problem) -> Iterator[Row]:
 
 
 def draw(table: Table, path: Path) -> None:
-    """Six panels, one for each prediction."""
+    """Eight panels, one or more for each prediction."""
     figure, panels = drawing.grid(2, 4, height=3.5)
     _draw_phase_one(panels[0][0], table.where(part=PHASE_I))
     _draw_phase_two(panels[0][1], table.where(part=PHASE_II))
@@ -194,15 +194,21 @@ def draw(table: Table, path: Path) -> None:
                   ylim=(10, 1000))  # fmt: skip
         drawing.size_ticks(panel, sorted(here.values(size)))
         panel.legend(fontsize=8, frameon=False)
-    panels[1][3].set_visible(False)
+    ranks, panel = table.where(part="T >= d, k"), panels[1][3]
+    for method, label in ((TPGD, "TPGD"), ("separate", "separate regressions")):
+        drawing.band(panel, ranks.where(method=method), "error", "k", label, marker=True,
+                     name=method)  # fmt: skip
+    drawing.floor_along(panel, ranks, "k")
+    drawing.size_ticks(panel, sorted(ranks.values("k")))
+    panel.set(title="T = 400 >= d = 50", xlabel="rank, k", ylabel="error, mean over tasks")
     drawing.save(figure, path)
 
 
 def _draw_phase_one(panel: Any, table: Table) -> None:
-    for kappa in sorted(table.values("kappa")):
+    for i, kappa in enumerate(sorted(table.values("kappa"))):
         here = table.where(kappa=kappa, setting=WELL_SET)
         drawing.band(panel, here, "distance", "rate", f"κ = {kappa:g}", marker=True,
-                     name=f"kappa {kappa:g}")  # fmt: skip
+                     name=str(i))  # fmt: skip
     panel.axhline(RADIUS, color="black", ls="--", lw=1.2, label="1/8")
     panel.set(title="end of Phase I", xlabel=r"start, $\tilde\alpha/\sqrt{\sigma_1}$",
               ylabel=r"distance over $\sqrt{\sigma_k}$")  # fmt: skip
@@ -233,5 +239,5 @@ def _draw_rows_needed(panel: Any, table: Table) -> None:
     panel.axhline(1.0, color="black", ls="--", lw=1.2, label="theory")
     panel.set(title="rows needed", xlabel="rows per task over features, N/d",
               ylabel="error over theory")  # fmt: skip
-    drawing.size_ticks(panel, (0.15, 0.25, 0.5, 1, 2, 4))
+    drawing.size_ticks(panel, sorted(ratio.values("rate")))
     panel.legend(fontsize=8, frameon=False)
