@@ -153,6 +153,8 @@ def _stabilisation(table: Table) -> Lines:
         cells = [printed[table2.TASKS.index(T)] for T in tasks]
         lines.append(f"| {method} | paper | " + " | ".join(f"{i}: {e}" for i, e in cells) + " |")
         for setting in (table2.STOPPED, table2.SMALL, WELL_SET):
+            if table2.source_of(method, setting) != setting:
+                continue
             texts = []
             for T in tasks:
                 here = table.where(method=method, setting=setting, T=T)
