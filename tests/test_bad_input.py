@@ -18,6 +18,7 @@ import sharedspan as ss
 MODELS = {
     "rank given": lambda **kw: ss.SharedSpanRegressor(**{"rank": 2, "random_state": 0, **kw}),
     "rank auto": lambda **kw: ss.SharedSpanRegressor(random_state=0, **kw),
+    "adaptive": lambda **kw: ss.AdaptiveSpanRegressor(**kw),
     "pooled": ss.PooledRegressor,
     "per task": ss.PerTaskRegressor,
 }

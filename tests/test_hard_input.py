@@ -681,6 +681,7 @@ def test_a_column_with_an_outlier_does_not_spoil_the_fit_of_the_other_columns(ou
 
 
 RIVALS = {
+    "adaptive": ss.AdaptiveSpanRegressor,
     "duchi": lambda: ss.MomentRegressor(random_state=0),
     "tripuraneni": lambda: ss.MomentRegressor(variant="tripuraneni", rank=1, random_state=0),
     "spectral": lambda: ss.SpectralRegressor(rank=1, outliers=0.2),

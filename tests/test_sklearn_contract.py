@@ -18,6 +18,7 @@ import sharedspan as ss
 ESTIMATORS = [
     ss.SharedSpanRegressor(),
     ss.SharedSpanRegressor(rank=1, solver="scaled_gd", noise="per_task", whiten=False),
+    ss.AdaptiveSpanRegressor(),
     ss.PooledRegressor(),
     ss.PerTaskRegressor(),
 ]

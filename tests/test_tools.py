@@ -162,11 +162,12 @@ def test_help_and_import_stay_light():
 LAYERS = (
     ("engine", "kernels"),
     ("data",),
-    ("objective", "subspace", "inference"),
+    ("objective", "subspace", "inference", "planning", "uncertainty", "mixed"),
     ("solvers",),
     ("selection",),
     ("estimators",),
-    ("report",),
+    ("report", "comparison"),
+    ("experiments",),
     ("cli",),
 )
 

@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ARMULRegressor": "sharedspan.estimators.armul",
+    "AdaptiveSpanRegressor": "sharedspan.estimators.adaptive",
     "CurriculumRegressor": "sharedspan.estimators.curriculum",
     "MomentRegressor": "sharedspan.estimators.moment",
     "NewTaskRegressor": "sharedspan.estimators.transfer",
@@ -23,9 +24,13 @@ _HOMES = {
     "SOLVERS": "sharedspan.solvers",
     "SharedSpanRegressor": "sharedspan.estimators.shared_span",
     "SpectralRegressor": "sharedspan.estimators.spectral",
+    "compare": "sharedspan.comparison",
+    "diagnose": "sharedspan.report.diagnosis",
     "error_floor": "sharedspan.inference",
     "factor_distance": "sharedspan.subspace",
     "parameter_error": "sharedspan.inference",
+    "plan": "sharedspan.planning",
+    "plot_rank_path": "sharedspan.report.figures",
     "principal_angles": "sharedspan.subspace",
     "simulate": "sharedspan.data.synthetic",
     "subspace_distance": "sharedspan.subspace",
@@ -35,8 +40,10 @@ _HOMES = {
 __all__ = ["__version__", "datasets", *_HOMES]
 
 if TYPE_CHECKING:
+    from sharedspan.comparison import compare
     from sharedspan.data import datasets
     from sharedspan.data.synthetic import simulate
+    from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
     from sharedspan.estimators.armul import ARMULRegressor
     from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
     from sharedspan.estimators.curriculum import CurriculumRegressor
@@ -47,6 +54,9 @@ if TYPE_CHECKING:
     from sharedspan.estimators.spectral import SpectralRegressor
     from sharedspan.estimators.transfer import NewTaskRegressor
     from sharedspan.inference import error_floor, parameter_error
+    from sharedspan.planning import plan
+    from sharedspan.report.diagnosis import diagnose
+    from sharedspan.report.figures import plot_rank_path
     from sharedspan.solvers import SOLVERS
     from sharedspan.subspace import factor_distance, principal_angles, subspace_distance
 

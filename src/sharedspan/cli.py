@@ -11,8 +11,17 @@ import click
 from sharedspan import __version__
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from sharedspan.comparison import Comparison
     from sharedspan.experiments.claims import Verdict
     from sharedspan.report.demo import Demo, Row
+
+
+class MistakeError(click.ClickException):
+    """What the user can mend, said in one line."""
+
+    exit_code = 2
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -159,6 +168,168 @@ def _print_verdicts(found: list[Verdict], folder: Path) -> None:
     console = Console()
     console.print(table)
     console.print(f"Rules, figures and tables: {folder / 'results.md'}", soft_wrap=True)
+
+
+@main.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--task", required=True, metavar="COL", help="Column that says the task of a row.")
+@click.option("--target", required=True, metavar="COL", help="Column to predict.")
+@click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "drop"]),
+    default="error",
+    show_default=True,
+    help="Rows that lack a value: refuse the table, or leave them out.",
+)
+@click.option("--repeats", type=int, default=5, show_default=True, help="Splits, at least two.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of splits and fits.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the leaderboard to this CSV file too.",
+)
+def compare(
+    table: Path,
+    task: str,
+    target: str,
+    drop: tuple[str, ...],
+    missing: str,
+    repeats: int,
+    seed: int,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """Rank all estimators on your table, and say which one to use.
+
+    TABLE is a CSV or Parquet file. All columns but task, target and dropped ones are features and
+    must hold numbers. Each split fits on three quarters of every task's rows and tests on the rest.
+
+    Example: sharedspan compare school.csv --task school --target exam_score
+    """
+    if seed < 0:
+        raise MistakeError(f"--seed {seed} must be zero or more.")
+    if repeats < 2:
+        raise MistakeError(f"--repeats {repeats} must be at least 2: the errors need two splits.")
+    if out is not None and not out.parent.is_dir():
+        raise MistakeError(f"There is no folder {out.parent}: make it or give another --out.")
+    if out is not None and out.resolve() == table.resolve():
+        raise MistakeError(f"--out {out} is the table itself: give another file.")
+    from sharedspan.comparison import compare as run_comparison
+    from sharedspan.data.files import read_table
+
+    try:
+        data = read_table(table, task=task, target=target, drop=drop, missing=missing)
+        with _fit_progress() as progress:
+            bar = progress.add_task("starting", total=None)
+            found = run_comparison(
+                data.X, data.y, data.task, repeats=repeats, seed=seed,
+                tick=lambda name, done, total: progress.update(
+                    bar, description=name, completed=done, total=total),
+            )  # fmt: skip
+        if out is not None:
+            found.write_csv(out)
+    except ValueError as error:
+        raise MistakeError(str(error)) from error
+    except OSError as error:
+        raise MistakeError(f"{out} could not be written: {error.strerror or error}.") from error
+    if as_json:
+        import json
+
+        about = {"table": str(table), "task": task, "target": target, "dropped_columns": list(drop)}
+        about |= {"n_rows_missing": data.n_dropped} | found.to_dict()
+        click.echo(json.dumps(about, indent=2, allow_nan=False))
+    else:
+        _print_comparison(found, table.name, data.n_dropped, out)
+    if found.recommended is None:
+        sys.exit(1)
+
+
+def _fit_progress() -> Progress:
+    """A bar on the standard error, where that is a terminal; gone when it is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _print_comparison(found: Comparison, name: str, n_missing: int, out: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from sharedspan.comparison import TEST_SHARE, cells, remarks
+
+    board = Table(
+        title=Text(f"{name}: {found.n_tasks} tasks, {found.n_rows} rows, {found.n_features} "
+                   "features"),
+        caption=f"Means over {found.repeats} splits, {TEST_SHARE:.0%} of each task's rows held "
+        "out; ± standard error of the difference.",
+        title_justify="left", title_style="bold", caption_justify="left",
+    )  # fmt: skip
+    for heading in ("rank", "method", "test RMSE", "above the best", "fit seconds"):
+        board.add_column(heading, justify="left" if heading == "method" else "right")
+    for entry in found.entries:
+        style = "bold" if entry.method == found.recommended else None
+        board.add_row(*cells(entry), style=style or ("dim" if entry.failure else None))
+    console = Console(highlight=False)
+    console.print(board)
+    lines = remarks(found)
+    if n_missing:
+        lines.append(f"{n_missing} row(s) with missing values were left out.")
+    for line in (*lines, found.advice):
+        console.print(line, markup=False, soft_wrap=True)
+    if out is not None:
+        console.print(f"Leaderboard: {out}", markup=False, soft_wrap=True)
+
+
+@main.command()
+@click.option("--tasks", type=int, required=True, help="Number of tasks T.")
+@click.option("--features", type=int, required=True, help="Number of features d.")
+@click.option("--rank", type=int, required=True, help="Dimension k of the shared span.")
+@click.option("--noise", type=float, required=True, help="Standard deviation of the noise.")
+@click.option("--error", type=float, help="Wanted mean over tasks of |v - v*|^2.")
+@click.option("--rows", type=int, help="Rows per task; give this or --error.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+def plan(
+    tasks: int,
+    features: int,
+    rank: int,
+    noise: float,
+    error: float | None,
+    rows: int | None,
+    as_json: bool,
+) -> None:
+    """Say how many rows per task a wanted error needs, or what error given rows allow.
+
+    Example: sharedspan plan --tasks 100 --features 50 --rank 3 --noise 0.5 --error 0.02
+    """
+    if (error is None) == (rows is None):
+        raise MistakeError("Give either --error or --rows: the other one is computed from it.")
+    from sharedspan.planning import plan as make_plan
+
+    try:
+        found = make_plan(
+            n_tasks=tasks, n_features=features, rank=rank, noise=noise, error=error, n_samples=rows
+        )
+    except ValueError as mistake:
+        raise MistakeError(str(mistake)) from mistake
+    if as_json:
+        import json
+        import math
+        from dataclasses import asdict
+
+        finite = {
+            name: None if isinstance(value, float) and math.isinf(value) else value
+            for name, value in asdict(found).items()
+        }
+        click.echo(json.dumps(finite, indent=2, allow_nan=False))
+    else:
+        click.echo(found)
 
 
 def _table(title: str, error: str, ratio: str | None, rows: list[Row]) -> object:

@@ -47,20 +47,32 @@ def residual_degrees(n: np.ndarray, d: int, k: int, centred: bool) -> float:
 
 
 def shrunken_noise(rss: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Per-task noise variances shrunk towards a common level, (T,).
+    """Per-task noise variances shrunk towards a common level, (T,); see ``shrink_noise``."""
+    return shrink_noise(rss, degrees)[0]
+
+
+def shrink_noise(rss: np.ndarray, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Per-task noise variances shrunk towards a common level, and their degrees of freedom.
 
     sigma_t^2 = (nu s0^2 + rss_t) / (nu + df_t). Under sigma_t^2 ~ scaled inverse chi-square
     (nu, s0^2), rss_t / (df_t s0^2) follows an F distribution with (df_t, nu) degrees of freedom;
-    nu and s0^2 maximise that likelihood. A task without spare rows gets the common level.
+    nu and s0^2 maximise that likelihood. A task without spare rows gets the common level. The
+    degrees of freedom are nu + df_t, at most those of all tasks together.
 
     Parameters
     ----------
     rss, degrees : ndarray of shape (T,)
         Residual sums of squares, and rows beyond the fitted parameters of each task.
+
+    Returns
+    -------
+    variances, degrees : ndarray of shape (T,)
     """
     used = degrees > 0
+    total = max(float(degrees.sum()), 1.0)
     if not used.any() or not rss[used].any():
-        return np.full(len(rss), max(float(rss.sum()) / max(float(degrees.sum()), 1.0), 0.0))
+        level = max(float(rss.sum()) / total, 0.0)
+        return np.full(len(rss), level), np.full(len(rss), total)
     # A task that is fitted exactly would make the likelihood unbounded.
     mean = rss[used].sum() / degrees[used].sum()
     floor = 1e-12 * mean
@@ -68,7 +80,8 @@ def shrunken_noise(rss: np.ndarray, degrees: np.ndarray) -> np.ndarray:
     nu, s0 = _fit_prior(variances, degrees[used])
     with np.errstate(invalid="ignore"):
         shrunk = (nu * s0 + rss) / (nu + degrees)
-    return np.maximum(shrunk if np.isfinite(nu) else np.full(len(rss), s0), floor)
+    shrunk = np.maximum(shrunk if np.isfinite(nu) else np.full(len(rss), s0), floor)
+    return shrunk, np.minimum(nu + degrees, total)
 
 
 def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float]:

@@ -92,7 +92,7 @@ class ARMULRegressor(NearSpanRegressor):
 
     Parameters
     ----------
-    rank : int or "auto", default="auto"
+    rank : int, "auto", "evidence" or "threshold", default="auto"
         k of ``structure="lowrank"``, as in SharedSpanRegressor; the others do not use it.
     structure : {"lowrank", "clustered", "vanilla"}, default="lowrank"
     n_clusters : int, default=2

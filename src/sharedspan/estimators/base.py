@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numbers
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -97,10 +98,11 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if is_task_list(X):
-            labels = range(len(X)) if task is None else task
-            pairs = zip(X, labels, strict=True)
-            return [self.predict(block, [label] * len(block)) for block, label in pairs]
-        features, codes = self._rows_to_predict(X, task)
+            pairs = self._blocks_to_predict(X, task)
+            return [self.predict(block, labels) for block, labels in pairs]
+        return self._predict_rows(*self._rows_to_predict(X, task))
+
+    def _predict_rows(self, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
         coef, intercept = self.coef_, self.intercept_
         if (codes < 0).any():
             mean_coef, mean_intercept = self._mean_task()
@@ -126,6 +128,11 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     def _mean_task(self) -> tuple[np.ndarray, float]:
         """Coefficients and intercept of a task that was not fitted: the mean over tasks."""
         return self.coef_.mean(axis=0), float(self.intercept_.mean())
+
+    def _blocks_to_predict(self, X: Any, task: Any) -> Iterator[tuple[Any, list[Any]]]:
+        """The arrays of a list, each with the label of each of its rows."""
+        labels = range(len(X)) if task is None else task
+        return ((block, [label] * len(block)) for block, label in zip(X, labels, strict=True))
 
     def _rows_to_predict(self, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
         """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
@@ -173,6 +180,112 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coef_")
+
+
+class Uncertainty(Protocol):
+    """What an estimator with standard errors keeps from its fit."""
+
+    @property
+    def coef_std(self) -> np.ndarray:
+        """Standard errors in the user's units, (T, d)."""
+
+    @property
+    def degrees(self) -> np.ndarray:
+        """Degrees of freedom of each task's noise variance, (T,)."""
+
+    def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
+
+
+class IntervalRegressor(TaskRegressor):
+    """Base of the estimators that know how far off they may be."""
+
+    noise_variance_: np.ndarray
+
+    @abstractmethod
+    def _uncertainty(self) -> Uncertainty:
+        """The uncertainty of the fit; AttributeError where there is none."""
+
+    @property
+    def coef_std_(self) -> np.ndarray:
+        """Standard errors of ``coef_``, (T, d), computed when first asked for."""
+        check_is_fitted(self)
+        return self._uncertainty().coef_std
+
+    def coef_interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Confidence intervals of the coefficients.
+
+        Parameters
+        ----------
+        level : float, default=0.95
+            Share of the intervals that cover the truth, between 0 and 1. Each interval by
+            itself: there is no correction for looking at many.
+
+        Returns
+        -------
+        low, high : ndarray of shape (T, d)
+            ``coef_`` less and plus ``coef_std_`` times a quantile of Student's distribution with
+            the degrees of freedom of the task's noise variance.
+        """
+        from scipy.stats import norm, t
+
+        check_is_fitted(self)
+        at_least("level", level, 0.0)
+        if not 0 < level < 1:
+            raise ValueError(f"level={level!r} must lie between 0 and 1, such as 0.95.")
+        degrees, upper = self._uncertainty().degrees, 0.5 + level / 2
+        finite = np.isfinite(degrees)
+        quantile = np.where(finite, t.ppf(upper, np.where(finite, degrees, 1)), norm.ppf(upper))
+        reach = quantile[:, None] * self.coef_std_
+        return self.coef_ - reach, self.coef_ + reach
+
+    def predict(self, X: Any, task: Any = None, return_std: bool = False) -> Any:
+        """Predict responses.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (rows, d)
+            A list with one array per task gives a list of predictions.
+        task : array-like of shape (rows,), optional
+            The task of each row, or one label for all rows; may be left out where ``task_column``
+            names it or where the model has a single task. For a list, one label per array.
+        return_std : bool, default=False
+            Whether to return the standard deviation of a new response at each row too: that of
+            the prediction and the noise together. For a task that was not fitted
+            (``unseen="mean"``) it holds the spread over tasks, and is infinite if there is one
+            task only.
+
+        Returns
+        -------
+        ndarray of shape (rows,), or a pair of them with ``return_std``
+        """
+        if not return_std:
+            return super().predict(X, task)
+        check_is_fitted(self)
+        if is_task_list(X):
+            pairs = self._blocks_to_predict(X, task)
+            found = [self.predict(block, labels, return_std=True) for block, labels in pairs]
+            return [mean for mean, _ in found], [std for _, std in found]
+        features, codes = self._rows_to_predict(X, task)
+        return self._predict_rows(features, codes), self._response_std(features, codes)
+
+    def _response_std(self, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        uncertainty, std, known = self._uncertainty(), np.empty(len(features)), codes >= 0
+        if known.any():
+            std[known] = uncertainty.response_std(features[known], codes[known])
+        if not known.all():
+            std[~known] = self._unseen_std(features[~known])
+        return std
+
+    def _unseen_std(self, features: np.ndarray) -> np.ndarray:
+        """Of responses of one more task of the population that the fitted ones come from."""
+        T = len(self.coef_)
+        if T == 1:
+            return np.full(len(features), np.inf)
+        spread = np.column_stack([self.coef_, self.intercept_])
+        root = np.linalg.qr(spread - spread.mean(axis=0), mode="r") / np.sqrt(T - 1)
+        varied = np.sum((features @ root[:, :-1].T + root[:, -1]) ** 2, axis=1)
+        return np.sqrt(varied * (1 + 1 / T) + self.noise_variance_.mean())
 
 
 def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:

@@ -36,7 +36,7 @@ class CurriculumRegressor(SpanRegressor):
 
     Parameters
     ----------
-    rank : int or "auto", default="auto"
+    rank : int, "auto", "evidence" or "threshold", default="auto"
     mode : {"freeze", "pair", "literal", "weighted"}, default="freeze"
         Level 1 is fitted by TPGD on all its rows, which gives B_1. For the tasks of level j > 1
 

@@ -25,7 +25,7 @@ class MomentRegressor(SpanRegressor):
 
     Parameters
     ----------
-    rank : int or "auto", default="auto"
+    rank : int, "auto", "evidence" or "threshold", default="auto"
     variant : {"duchi", "niu", "tripuraneni"}, default="duchi"
         "duchi" averages (x_i y_i)(x_j y_j)' over all pairs of different rows of a task; "niu" takes
         the mean of x y over one half of the rows times that over the other half, which is one

@@ -66,7 +66,7 @@ class PenalizedERMRegressor(NearSpanRegressor):
 
     Parameters
     ----------
-    rank : int or "auto", default="auto"
+    rank : int, "auto", "evidence" or "threshold", default="auto"
         k, as in SharedSpanRegressor.
     penalty, penalty_two : float, default=1.0
         C1 and C2, in units of the noise standard deviation sigma, which is estimated.

@@ -9,21 +9,23 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.data.tasks import Tasks
-from sharedspan.estimators.base import at_least, one_of
-from sharedspan.estimators.span import SpanRegressor
-from sharedspan.inference import shrunken_noise
+from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
+from sharedspan.estimators.span import Problem, SpanRegressor
+from sharedspan.inference import residual_degrees, shrink_noise
 from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers import SOLVERS, needs_rows
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
+from sharedspan.uncertainty import SpanUncertainty, span_uncertainty
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 LOOP_OPTIONS = ("callback", "tail_average")  # entries of solver_options that the loop takes
 SOLVER_ARGUMENTS = ("objective", "k", "rng", "max_iter", "tol")  # what every solver is given
 
 
-class SharedSpanRegressor(SpanRegressor):
+class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
     """Linear regressions of many tasks whose coefficient vectors lie in one k-dimensional span.
 
     y_t = intercept_t + X_t v_t + noise,  v_t = B w_t, with B (d x k) shared by all tasks. B and
@@ -32,9 +34,11 @@ class SharedSpanRegressor(SpanRegressor):
 
     Parameters
     ----------
-    rank : int or "auto", default="auto"
-        k. "auto" takes the smallest rank whose cross-validated loss is within one (paired)
-        standard error of the best.
+    rank : int, "auto", "evidence" or "threshold", default="auto"
+        k. "auto" cross-validates within tasks; among ranks that this cannot tell apart, by one
+        paired standard error, the evidence decides. "evidence" goes by marginal likelihood alone,
+        several times faster. "threshold" counts singular values of separate fits above the noise,
+        for tasks with at least three rows per feature.
     solver : str, default="tpgd"
         A name of ``sharedspan.SOLVERS``. All have the same minimiser; "tpgd" is the paper's, "als"
         the exact reference, "scaled_gd" the fastest. "nsgd" is random and never converges in the
@@ -87,6 +91,15 @@ class SharedSpanRegressor(SpanRegressor):
     rank_path_ : RankPath
         Losses along the ranks, with ``rank="auto"``; None where there was nothing to choose.
     noise_variance_ : ndarray of shape (T,)
+    coef_std_ : ndarray of shape (T, d)
+        Standard errors of ``coef_``, the uncertainty of the span included. They take the fit to
+        be the least squares of its rank, and the rank to be right. Where rows do not determine a
+        coefficient they are very large. Computed when first asked for.
+    representation_covariance_ : ndarray of shape (k * d, k * d) or None
+        Covariance of the entries of ``representation_``, its columns one after the other; None
+        with more than 2,000 entries, where ``coef_std_`` takes it as a Kronecker product.
+    degrees_of_freedom_ : int
+        Free numbers of the fit: k (d + T - k), and the intercepts.
     n_iter_ : int
     converged_ : bool
     message_ : str
@@ -112,6 +125,8 @@ class SharedSpanRegressor(SpanRegressor):
     >>> model.coef_.shape
     (40, 20)
     """
+
+    _uncertainty_: SpanUncertainty
 
     def __init__(
         self,
@@ -157,12 +172,13 @@ class SharedSpanRegressor(SpanRegressor):
             k = min(rank, problem.largest_rank)
             objective = build_objective(problem.statistics, noise, self.dtype)
             result = self._solve(objective, k, problem.rng)
-            variance = self._noise_variance(objective, result, k)
+            variance, degrees = self._noise_variance(objective, result, k)
             if result.ending == CALLED_OFF or not variance.all():
                 break
             if self.noise == "per_task":
                 noise = variance
         self._store_span(problem, objective.response, result.B, result.W, rank)
+        self._store_uncertainty(problem, objective.response, result, variance, degrees)
         self._store_run(result, variance, problem.canonical.units.y_scale**2)
 
     def _solve(self, objective: Objective, k: int, rng: np.random.Generator) -> SolverResult:
@@ -172,12 +188,40 @@ class SharedSpanRegressor(SpanRegressor):
         solver = SOLVERS[self.solver](objective, k, rng, **budget, **options)
         return run(solver, objective, **budget, **loop_options, verbose=self.verbose)  # type: ignore[arg-type]
 
-    def _noise_variance(self, objective: Objective, result: SolverResult, k: int) -> np.ndarray:
-        """Noise variance of each task (T,) in the units of the statistics."""
+    def _noise_variance(
+        self, objective: Objective, result: SolverResult, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Noise variance of each task (T,) in the units of the statistics, and its degrees."""
         if self.noise == "shared":
-            return self._shared_noise(objective, result.B, result.W, k)
+            left = residual_degrees(objective.n, objective.n_features, k, self.fit_intercept)
+            variance = self._shared_noise(objective, result.B, result.W, k)
+            return variance, np.full(len(variance), left)
         degrees = np.maximum(objective.n - k - self.fit_intercept, 0.0)
-        return shrunken_noise(objective.squares(result.B, result.W), degrees)
+        return shrink_noise(objective.squares(result.B, result.W), degrees)
+
+    def _store_uncertainty(
+        self,
+        problem: Problem,
+        response: np.ndarray,
+        result: SolverResult,
+        variance: np.ndarray,
+        degrees: np.ndarray,
+    ) -> None:
+        # The pass over the Grams is made here, at the price of a few iterations, so that a fitted
+        # model need not hold them. All that is cubic in k d waits until it is asked for.
+        (d, k), T = result.B.shape, len(variance)
+        self._uncertainty_ = span_uncertainty(
+            problem.statistics, problem.canonical, result.B, result.W / response, variance, degrees
+        )
+        self.degrees_of_freedom_ = k * (d + T - k) + T * int(self.fit_intercept)
+
+    def _uncertainty(self) -> SpanUncertainty:
+        return self._uncertainty_
+
+    @property
+    def representation_covariance_(self) -> np.ndarray | None:
+        check_is_fitted(self)
+        return self._uncertainty_.representation_covariance(self.representation_)
 
     def _store_run(self, result: SolverResult, variance: np.ndarray, unit: float) -> None:
         """How the solver ended; ``unit`` is a squared response of one."""

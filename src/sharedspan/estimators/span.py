@@ -12,10 +12,18 @@ from sharedspan.data.canonical import Canonical, common_scaling, whitening
 from sharedspan.data.statistics import Statistics, Watch, collect
 from sharedspan.data.tasks import Tasks
 from sharedspan.data.units import Units
-from sharedspan.estimators.base import TaskRegressor, as_generator, number_or_auto, one_of
+from sharedspan.estimators.base import TaskRegressor, as_generator, at_least, one_of
 from sharedspan.inference import residual_degrees
-from sharedspan.objective import Objective
-from sharedspan.selection import RankPath, choose_rank
+from sharedspan.objective import Objective, build_objective
+from sharedspan.selection import (
+    RANK_METHODS,
+    RankPath,
+    choose_rank,
+    evidence_path,
+    noise_deviation,
+    threshold_path,
+)
+from sharedspan.solvers.init import separate_fits
 from sharedspan.subspace import ordered_factors
 
 
@@ -58,20 +66,29 @@ class SpanRegressor(TaskRegressor):
     def _find_rank(
         self, problem: Problem, noise: np.ndarray | None = None
     ) -> tuple[int, RankPath | None]:
-        """The rank asked for, or the cross-validated one with its path."""
-        if self.rank != "auto":
+        """The rank asked for, or the one found, with its path."""
+        if not isinstance(self.rank, str):
             return int(self.rank), None
         if problem.largest_rank == 1:
             return 1, None
-        path = choose_rank(
-            problem.tasks,
-            problem.statistics,
-            problem.canonical,
-            noise,
-            problem.rng,
-            problem.largest_rank,
-            verbose=getattr(self, "verbose", 0),
-        )
+        statistics, canonical = problem.statistics, problem.canonical
+        if self.rank == "threshold":
+            objective = build_objective(statistics)
+            separate, ranks = separate_fits(objective)
+            deviation = noise_deviation(objective, separate, ranks, self.fit_intercept)
+            path = threshold_path(separate / objective.response, objective, deviation)
+        elif self.rank == "evidence":
+            path = evidence_path(statistics, canonical, noise, problem.largest_rank)
+        else:
+            path = choose_rank(
+                problem.tasks,
+                statistics,
+                canonical,
+                noise,
+                problem.rng,
+                problem.largest_rank,
+                verbose=getattr(self, "verbose", 0),
+            )
         return path.rank, path
 
     def _shared_noise(
@@ -130,7 +147,15 @@ class SpanRegressor(TaskRegressor):
         self._validate_rank()
 
     def _validate_rank(self) -> None:
-        number_or_auto("rank", self.rank, 1, numbers.Integral)
+        methods = "'auto', 'evidence' or 'threshold'"
+        if isinstance(self.rank, str):
+            if self.rank not in RANK_METHODS:
+                raise ValueError(f"rank={self.rank!r} is unknown: use an integer, {methods}.")
+            return
+        try:
+            at_least("rank", self.rank, 1, numbers.Integral)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{error} Or use rank={methods}.") from None
 
     def _validate_tasks(self, tasks: Tasks) -> None:
         largest = min(tasks.n_features, tasks.n_tasks)

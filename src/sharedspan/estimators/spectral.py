@@ -10,7 +10,6 @@ so that a task that does not share the span is not made worse by it.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import at_least, one_of
 from sharedspan.estimators.span import SpanRegressor
 from sharedspan.objective import RANK_TOLERANCE, Objective, build_objective
+from sharedspan.selection import noise_deviation, threshold_path
 from sharedspan.solvers.init import separate_fits
 
 BISECTIONS = 200
@@ -29,10 +29,10 @@ class SpectralRegressor(SpanRegressor):
 
     Parameters
     ----------
-    rank : int, "auto" or "threshold", default="auto"
+    rank : int, "auto", "evidence" or "threshold", default="auto"
         "threshold" is the method's own rule: singular values of the separate estimates over
-        sqrt(T) that exceed a noise level. It needs tasks with many more rows than features; "auto"
-        (cross-validation) does not.
+        sqrt(T) that exceed a noise level, after winsorising. It needs three rows per feature in
+        every task; "auto" (cross-validation) and "evidence" do not.
     outliers : float, default=0.0
         Assumed share of outlier tasks: norms of the separate estimates above the (1 - outliers)
         quantile are brought down to it.
@@ -87,10 +87,8 @@ class SpectralRegressor(SpanRegressor):
         # Norms are those of the estimates themselves; in the SVD a task counts by its size.
         clipped = winsorised(separate / objective.response, self.outliers, self.winsorise)
         if self.rank == "threshold":
-            rank, self.rank_path_ = (
-                threshold_rank(clipped, objective, deviation, self.outliers),
-                None,
-            )
+            self.rank_path_ = threshold_path(clipped, objective, deviation, self.outliers)
+            rank = self.rank_path_.rank
         else:
             rank, self.rank_path_ = self._find_rank(problem)
         k = min(rank, problem.largest_rank)
@@ -117,24 +115,6 @@ class SpectralRegressor(SpanRegressor):
         one_of("step_two", self.step_two, (True, False))
         at_least("penalty", self.penalty, 0.0)
 
-    def _validate_rank(self) -> None:
-        if self.rank != "threshold":
-            super()._validate_rank()
-
-
-def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, centred: bool) -> float:
-    """The noise deviation from what separate fits V (d', T) leave.
-
-    The median over tasks with rows to spare; without such tasks, what remains in all together.
-    """
-    # Losses are mean squares over two, of responses times r_t.
-    rss = 2 * objective.residuals(V.copy())[1] * objective.n / objective.response**2
-    spare = objective.n - ranks - centred
-    usable = spare >= 1
-    if not usable.any():
-        return float(np.sqrt(rss.sum() / max(objective.n.sum(), 1.0)))
-    return float(np.sqrt(np.median(rss[usable] / spare[usable])))
-
 
 def winsorised(V: np.ndarray, share: float, mode: str) -> np.ndarray:
     """Columns of V (d, T) with norms brought down (or all brought) to the (1 - share) quantile."""
@@ -144,28 +124,6 @@ def winsorised(V: np.ndarray, share: float, mode: str) -> np.ndarray:
     level = np.quantile(norms, 1 - share)
     factor = level / np.where(norms > 0, norms, 1.0)
     return V * (factor if mode == "normalise" else np.minimum(factor, 1.0))
-
-
-def threshold_rank(
-    clipped: np.ndarray, objective: Objective, deviation: float, share: float
-) -> int:
-    """How many singular values of V / sqrt(T), V the clipped estimates, exceed the threshold.
-
-    sigma / 2 sqrt((d + log T) / max n) + level / 4 sqrt(share), with the level of the clipping.
-    """
-    d, T = clipped.shape
-    values = np.linalg.svd(clipped / np.sqrt(T), compute_uv=False)
-    level = np.quantile(np.linalg.norm(clipped, axis=0), 1 - share)
-    noise = 0.5 * deviation * np.sqrt((d + np.log(T)) / objective.n.max())
-    rank = int(np.sum(values > noise + 0.25 * level * np.sqrt(share)))
-    if rank == 0:
-        warnings.warn(
-            "No singular value exceeds the threshold: the tasks show no common span. Rank 1 is "
-            "used.",
-            UserWarning,
-            stacklevel=5,
-        )
-    return max(rank, 1)
 
 
 def second_step(objective: Objective, centre: np.ndarray, lam: np.ndarray) -> np.ndarray:

@@ -13,13 +13,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sharedspan.data.labels import canonical_order, label_array
 from sharedspan.data.tasks import Tasks, is_task_list, open_tasks
 from sharedspan.engine.local import one_blas_thread
-from sharedspan.estimators.base import TaskRegressor, at_least, one_of
+from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
 from sharedspan.estimators.stream import Plan, Stream, orthonormal_coordinates
+from sharedspan.uncertainty import CrossSums, SpanError, WeightsUncertainty, weights_covariance
 
 METHODS = ("prior", "least_squares", "sgd")
 
 
-class NewTaskRegressor(TaskRegressor):
+class NewTaskRegressor(IntervalRegressor):
     """New tasks y_t = intercept_t + X_t B w_t + noise in a known span: only w_t is learned.
 
     ``NewTaskRegressor.from_model(model)`` takes B and the prior from a fitted model.
@@ -38,7 +39,8 @@ class NewTaskRegressor(TaskRegressor):
         tasks, rank and intercepts paid for; where no rows are to spare, from what the responses
         vary beyond the prior.
     representation_covariance : array-like of shape (k * d, k * d), optional
-        Covariance of the entries of B. Checked and kept for intervals; unused so far.
+        Covariance of the entries of B, its columns one after the other, which standard errors
+        then count. None takes B as exact.
     method : {"prior", "least_squares", "sgd"}, default="prior"
         "prior" minimises |y - intercept - XBw|^2 / sigma^2 + (w - m)' Sigma^-1 (w - m): best
         where rows are few. "least_squares" is least squares in the span, with the shortest v = Bw
@@ -65,6 +67,9 @@ class NewTaskRegressor(TaskRegressor):
         k.
     noise_variance_ : ndarray of shape (T,)
         All equal; NaN where no task has a row to tell it from.
+    coef_std_ : ndarray of shape (T, d)
+        Standard errors of ``coef_``, computed when first asked for; with a prior the standard
+        deviations of its posterior. "sgd" has none.
 
     References
     ----------
@@ -79,6 +84,9 @@ class NewTaskRegressor(TaskRegressor):
     noise_variance_: np.ndarray
     _plan_: Plan
     _streams_: dict[Any, Stream]
+    _span_covariance_: np.ndarray | None
+    _sums_: dict[Any, CrossSums]
+    _uncertainty_: WeightsUncertainty | None
 
     def __init__(
         self,
@@ -112,12 +120,15 @@ class NewTaskRegressor(TaskRegressor):
         widened by trace(C) / T in every direction: T tasks do not tell it better, and it stays
         positive definite. The estimation noise of the weights is not taken off, since models keep
         no statistics of their rows, so the prior is a little wide. ``fit_intercept`` and
-        ``task_column`` are the model's.
+        ``task_column`` are the model's, and so is the covariance of the entries of B where the
+        model has it. A model that knows how slopes vary between tasks (AdaptiveSpanRegressor) gives
+        that as the prior, on all d slopes.
 
         Parameters
         ----------
         model : estimator
-            With ``representation_`` and ``task_weights_``.
+            With ``representation_`` and ``task_weights_``, or with ``mean_coef_`` and
+            ``coef_covariance_``.
         method : {"prior", "least_squares", "sgd"}, default="prior"
         """
         check_is_fitted(model)
@@ -126,20 +137,31 @@ class NewTaskRegressor(TaskRegressor):
                 f"The model is a {type(model).__name__}, which has no representation_ and "
                 "task_weights_: give a model with a span, or pass representation= yourself."
             )
+        noise = float(np.mean(getattr(model, "noise_variance_", math.nan)))
+        common: dict[str, Any] = {
+            "noise_variance": noise if math.isfinite(noise) else None,
+            "method": method,
+            "fit_intercept": getattr(model, "fit_intercept", True),
+            "task_column": getattr(model, "task_column", None),
+        }
+        if hasattr(model, "coef_covariance_"):
+            return cls(
+                representation=np.eye(len(model.mean_coef_)),
+                prior_mean=np.array(model.mean_coef_),
+                prior_covariance=np.array(model.coef_covariance_),
+                **common,
+            )
         W = np.asarray(model.task_weights_, dtype=float)
         k, T = W.shape
         mean = W.mean(axis=1)
         spread = W - mean[:, None] if T > 1 else W  # a single task: about zero
         C = spread @ spread.T / max(T - 1, 1)
-        noise = float(np.mean(getattr(model, "noise_variance_", math.nan)))
         return cls(
             representation=np.array(model.representation_, dtype=float),
             prior_mean=mean,
             prior_covariance=C + np.trace(C) / T * np.eye(k) if C.any() else None,
-            noise_variance=noise if math.isfinite(noise) else None,
-            method=method,
-            fit_intercept=getattr(model, "fit_intercept", True),
-            task_column=getattr(model, "task_column", None),
+            representation_covariance=getattr(model, "representation_covariance_", None),
+            **common,
         )
 
     def partial_fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
@@ -164,7 +186,7 @@ class NewTaskRegressor(TaskRegressor):
                 self.n_features_in_ = tasks.n_features
             self._validate_tasks(tasks)
             if first:
-                self._plan_, self._streams_ = self._make_plan(tasks.n_features), {}
+                self._begin(tasks.n_features)
             self._add(tasks, np.full(tasks.n_tasks, self.horizon or 0))
         except BaseException:
             if first:
@@ -174,8 +196,16 @@ class NewTaskRegressor(TaskRegressor):
         self.coef_names_ = np.array(tasks.names, dtype=object)
         return self
 
+    def _begin(self, d: int) -> None:
+        """The parameters as arrays, and no rows yet."""
+        self._plan_, self._streams_, self._sums_ = self._make_plan(d), {}, {}
+        self._span_covariance_ = None
+        if self.representation_covariance is not None:
+            covariance = self._checked_covariance(self._plan_.B.size)
+            self._span_covariance_ = covariance if self.method != "sgd" else None
+
     def _fit_tasks(self, tasks: Tasks) -> None:
-        self._plan_, self._streams_ = self._make_plan(tasks.n_features), {}
+        self._begin(tasks.n_features)
         self._add(tasks, np.diff(tasks.starts))
 
     def _add(self, tasks: Tasks, horizons: np.ndarray) -> None:
@@ -189,6 +219,10 @@ class NewTaskRegressor(TaskRegressor):
                     label = tasks.labels[t]
                     if label not in streams:
                         streams[label] = Stream(plan, X[0], float(y[0]), int(horizons[t]))
+                    if self._span_covariance_ is not None:
+                        self._sums_.setdefault(label, CrossSums(plan.B))
+                        x0, y0 = streams[label].x0, streams[label].y0
+                        self._sums_[label].add(X - x0, y - y0, weight, plan.B)
                     late[label] = late.get(label, 0) + streams[label].add(plan, X, y, weight)
             self._solve([streams[label] for label in canonical_order(list(streams))])
         if any(late.values()):
@@ -203,6 +237,7 @@ class NewTaskRegressor(TaskRegressor):
 
     def _solve(self, streams: list[Stream]) -> None:
         """Set the fitted attributes."""
+        self._uncertainty_ = None
         plan = self._plan_
         R, one = np.stack([stream.R for stream in streams]), int(plan.intercept)
         weights, noise = plan.solve(R[:, one:, one:], np.array([s.n for s in streams]))
@@ -233,12 +268,55 @@ class NewTaskRegressor(TaskRegressor):
         root = None
         if self.prior_covariance is not None:
             root = covariance_root(as_array("prior_covariance", self.prior_covariance, (k, k)))
-        if self.representation_covariance is not None:
-            shape = (k * d, k * d)
-            as_array("representation_covariance", self.representation_covariance, shape)
         noise = None if self.noise_variance is None else float(self.noise_variance)
         unit = orthonormal_coordinates(B)
         return Plan(self.method, bool(self.fit_intercept), B, unit, mean, root, noise)
+
+    def _checked_covariance(self, size: int) -> np.ndarray:
+        name = "representation_covariance"
+        C = as_array(name, self.representation_covariance, (size, size))
+        largest = np.abs(C).max()
+        if np.abs(C - C.T).max() > 1e-8 * largest or np.diag(C).min() < -1e-8 * largest:
+            raise ValueError(
+                f"{name} is no covariance: it must be symmetric without negative variances. Give "
+                "such a matrix, or None to take the representation as exact."
+            )
+        return C
+
+    def _uncertainty(self) -> WeightsUncertainty:
+        if self._plan_.method == "sgd":
+            raise AttributeError(
+                "method='sgd' has no standard errors: use method='prior' or 'least_squares'."
+            )
+        if self._uncertainty_ is None:
+            self._uncertainty_ = self._find_uncertainty()
+        return self._uncertainty_
+
+    def _find_uncertainty(self) -> WeightsUncertainty:
+        plan, labels = self._plan_, canonical_order(list(self._streams_))
+        B, one = plan.B, int(plan.intercept)
+        streams = [self._streams_[label] for label in labels]
+        R, W = np.stack([stream.R for stream in streams]), self.task_weights_.T
+        n, noise = np.array([stream.n for stream in streams]), self.noise_variance_
+        root = plan.root if plan.method == "prior" else None
+        covariance, inverse = weights_covariance(
+            R[:, one:, one:-1], float(noise[0]), root, plan.unit
+        )
+        spare = np.maximum(n - one - plan.unit.shape[1], 0.0).sum()
+        degrees = np.full(len(n), max(spare, 1.0) if plan.noise is None else np.inf)
+        error = None
+        if self._span_covariance_ is not None:
+            moments = [
+                self._sums_[label].moments(B, w, plan.intercept)
+                for label, w in zip(labels, W, strict=True)
+            ]
+            parts = (np.stack(part) for part in zip(*moments, strict=True))
+            error = SpanError(self._span_covariance_, *parts)
+        origin = np.stack([stream.x0 for stream in streams])
+        centre = R[:, 0, 1:-1] / R[:, 0, :1] if one else None
+        return WeightsUncertainty(
+            B, W, noise, degrees, n, origin, centre, covariance, inverse, root is not None, error
+        )
 
     def _representation(self) -> np.ndarray:
         B = as_array("representation", self.representation, None)

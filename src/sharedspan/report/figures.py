@@ -67,6 +67,45 @@ def plot_spectrum(panel: Any, spectra: dict[str, np.ndarray], shown: int = 12) -
     panel.legend(frameon=False, fontsize=9)
 
 
+def plot_rank_path(path: Any, ax: Any = None) -> Any:
+    """The loss along the ranks, with error bars where there are any, and the rank chosen.
+
+    Parameters
+    ----------
+    path : RankPath or fitted estimator
+        An estimator gives its ``rank_path_``.
+    ax : matplotlib axes, optional
+        Where to draw; by default on a new figure, off-screen: ``ax.figure.savefig(...)``.
+
+    Returns
+    -------
+    matplotlib axes
+    """
+    path = getattr(path, "rank_path_", path)
+    if path is None:
+        raise ValueError(
+            "There is no path of ranks: the rank was given, or there was nothing to choose. Fit "
+            "with rank='auto', 'evidence' or 'threshold'."
+        )
+    panel = new_figure(1)[1][0] if ax is None else ax
+    bars = path.standard_error if path.standard_error.any() else None
+    panel.errorbar(
+        path.ranks, path.loss, yerr=bars, color=BLUE, marker="o", ms=5, lw=1.5, capsize=3,
+        label=path.columns[0] if bars is None else f"{path.columns[0]}, error of excess over best",
+    )  # fmt: skip
+    chosen = path.loss[path.ranks == path.rank]
+    panel.plot([path.rank], chosen, marker="o", ms=12, mew=2, mfc="none", ls="none", color=ORANGE,
+               zorder=4, label=f"chosen: rank {path.rank}")  # fmt: skip
+    panel.axvline(path.rank, color=ORANGE, lw=1, ls=":", zorder=1)
+    if path.method == "threshold":
+        panel.axhline(path.loss[0] - path.difference[0], color=GREY, lw=1, ls="--",
+                      label="threshold")  # fmt: skip
+    panel.set(xlabel="rank", ylabel=path.columns[0], title="Choice of the rank")
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.legend(frameon=False, fontsize=9)
+    return panel
+
+
 def save(figure: Any, path: Path) -> None:
     """Write the figure; the ending of the path decides the format."""
     figure.savefig(path)

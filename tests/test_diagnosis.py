@@ -1,0 +1,298 @@
+"""Diagnoses of fitted models: known answers, and advice only where there is a cause."""
+
+import datetime
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+import sharedspan as ss
+
+COMMON = {"n_tasks": 60, "n_features": 12, "rank": 2, "n_samples": 50, "noise": 0.3}
+
+
+def span(sim, rank=2, **options):
+    model = ss.SharedSpanRegressor(rank=rank, random_state=0, **options)
+    return model.fit(sim.X, sim.y, task=sim.task)
+
+
+def said(diagnosis, words):
+    return any(words in sentence for sentence in diagnosis.advice)
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return ss.simulate(**COMMON, condition_number=3, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def spoiled():
+    return ss.simulate(**COMMON, condition_number=1.5, outliers=0.1, random_state=1)
+
+
+@pytest.fixture(scope="module")
+def adaptive(clean):
+    return ss.AdaptiveSpanRegressor().fit(clean.X, clean.y, task=clean.task)
+
+
+@pytest.fixture(scope="module")
+def robust(spoiled):
+    return ss.AdaptiveSpanRegressor().fit(spoiled.X, spoiled.y, task=spoiled.task)
+
+
+def test_sizes_noise_and_condition_number_are_those_of_the_simulation(clean, adaptive):
+    spread = clean.coef - clean.coef.mean(axis=0)
+    s = np.linalg.svd(spread, compute_uv=False)
+    for model, kappa in ((span(clean), 3.0), (adaptive, s[0] / s[1])):
+        for rows in ((), (clean.X, clean.y, clean.task)):
+            found = ss.diagnose(model, *rows)
+            assert (found.n_tasks, found.n_features, found.rank) == (60, 12, 2)
+            assert_allclose(found.condition_number, kappa, rtol=0.1)
+            assert_allclose(found.noise, 0.3, rtol=0.05)
+            assert_allclose(found.span_share, 1.0, atol=0.01)
+            assert found.outliers == []
+            assert found.advice == []
+            assert "Advice" not in str(found)
+
+
+def test_rows_give_signal_sizes_and_fit(clean):
+    found = ss.diagnose(span(clean), clean.X, clean.y, clean.task)
+    signal = np.mean(np.sum(clean.coef**2, axis=1))
+    assert_allclose(found.signal_to_noise, signal / 0.3**2, rtol=0.15)
+    assert set(found.rows_per_task.values()) == {50}
+    rows = clean.task == 7
+    fit = span(clean).predict(clean.X[rows], task=clean.task[rows])
+    y = clean.y[rows]
+    expected = 1 - np.sum((y - fit) ** 2) / np.sum((y - y.mean()) ** 2)
+    assert_allclose(found.task_r2[7], expected, rtol=1e-8)
+    assert found.span_share_by == "rows"
+    assert ss.diagnose(span(clean)).span_share_by == "construction"
+
+
+def test_features_alone_do_without_responses(clean):
+    found = ss.diagnose(span(clean), clean.X, task=clean.task)
+    assert found.task_r2 == {}
+    assert found.isometry > 0
+    assert found.signal_to_noise > 0
+    with pytest.raises(ValueError, match="without X"):
+        ss.diagnose(span(clean), y=clean.y)
+
+
+def test_isometry_names_the_task_whose_features_are_stretched(clean):
+    X = clean.X.copy()
+    X[clean.task == 11] *= 3.0
+    y = np.einsum("ij,ij->i", X, clean.coef[clean.task])
+    y += 0.3 * np.random.default_rng(0).standard_normal(len(y))
+    model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=clean.task)
+    found = ss.diagnose(model, X, y, clean.task)
+    assert found.isometry_task == 11
+    assert 5 < found.isometry < 14  # 9 - 1, and chance
+    plain = ss.diagnose(span(clean), clean.X, clean.y, clean.task)
+    assert plain.isometry < 2 * plain.isometry_by_chance
+
+
+def test_isometry_is_zero_for_equal_designs():
+    rng = np.random.default_rng(0)
+    X = np.tile(rng.standard_normal((20, 5)), (10, 1))
+    task = np.repeat(np.arange(10), 20)
+    coef = rng.standard_normal((10, 2)) @ rng.standard_normal((2, 5))
+    y = np.einsum("ij,ij->i", X, coef[task]) + 0.1 * rng.standard_normal(200)
+    model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=task)
+    assert_allclose(ss.diagnose(model, X, y, task).isometry, 0, atol=1e-8)
+
+
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_outliers_are_named_exactly(spoiled, robust, with_rows):
+    rows = (spoiled.X, spoiled.y, spoiled.task) if with_rows else ()
+    found = ss.diagnose(robust, *rows)
+    assert sorted(found.outliers) == np.flatnonzero(spoiled.is_outlier).tolist()
+    assert {misfit.task for misfit in found.misfits} == set(found.outliers)
+    assert said(found, "not fit")
+    assert str(found.outliers[0]) in found.advice[0]
+    size = [misfit.surprise for misfit in found.misfits]
+    assert with_rows or size == sorted(size, reverse=True)
+    assert "Tasks that do not fit (6 of 60)" in str(found)
+
+
+def test_outliers_show_in_the_residuals_of_a_plain_span(spoiled):
+    model = span(spoiled)
+    assert ss.diagnose(model).outliers == []  # such a model knows nothing of them
+    found = ss.diagnose(model, spoiled.X, spoiled.y, spoiled.task)
+    # An outlier may have drawn the span to itself, so not all need show.
+    assert len(found.outliers) >= 4
+    assert spoiled.is_outlier[found.outliers].all()
+
+
+def test_a_noisy_task_is_named_for_its_noise():
+    noise = np.full(60, 0.3)
+    noise[17] = 3.0
+    sim = ss.simulate(**(COMMON | {"noise": noise}), random_state=0)
+    by_rows = ss.diagnose(span(sim), sim.X, sim.y, sim.task)
+    by_fit = ss.diagnose(span(sim, noise="per_task"))
+    for found in (by_rows, by_fit):
+        assert found.outliers == [17]
+        assert found.misfits[0].what == "noise"
+        assert_allclose(found.misfits[0].value, 3.0, rtol=0.3)
+
+
+@pytest.mark.parametrize("name", ["text", "tuple", "date", "mixed"])
+def test_labels_may_be_of_any_kind(spoiled, robust, name):
+    day = datetime.date(2020, 1, 1)
+    rename = {
+        "text": lambda t: f"school {t:02d}",
+        "tuple": lambda t: ("a", t),
+        "date": lambda t: day + datetime.timedelta(days=t),
+        "mixed": lambda t: t if t % 2 else f"t{t}",
+    }[name]
+    labels = np.empty(len(spoiled.task), dtype=object)
+    labels[:] = [rename(int(t)) for t in spoiled.task]
+    model = ss.AdaptiveSpanRegressor().fit(spoiled.X, spoiled.y, task=labels)
+    found = ss.diagnose(model, spoiled.X, spoiled.y, labels)
+    assert set(found.outliers) == {rename(int(t)) for t in np.flatnonzero(spoiled.is_outlier)}
+    assert str(found.outliers[0]) in str(found)
+
+
+def test_frames_and_lists_say_the_same_as_arrays(clean):
+    pd = pytest.importorskip("pandas")
+    expected = ss.diagnose(span(clean), clean.X, clean.y, clean.task)
+    frame = pd.DataFrame(clean.X, columns=[f"f{j}" for j in range(12)]).assign(unit=clean.task)
+    model = ss.SharedSpanRegressor(rank=2, random_state=0, task_column="unit").fit(frame, clean.y)
+    order = np.random.default_rng(0).permutation(len(clean.y))
+    shuffled = ss.diagnose(model, frame.iloc[order], clean.y[order])
+    blocks = (
+        [clean.X[clean.task == t] for t in range(60)],
+        [clean.y[clean.task == t] for t in range(60)],
+    )
+    listed = ss.diagnose(ss.SharedSpanRegressor(rank=2, random_state=0).fit(*blocks), *blocks)
+    for found in (shuffled, listed):
+        for name in ("condition_number", "span_share", "noise", "signal_to_noise", "isometry"):
+            assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6)
+    assert_allclose(list(shuffled.task_r2.values()), list(expected.task_r2.values()), rtol=1e-6)
+
+
+def test_units_of_features_do_not_matter(clean, adaptive):
+    scale = np.geomspace(1e-4, 1e4, 12)
+    other = ss.AdaptiveSpanRegressor().fit(clean.X * scale, clean.y, task=clean.task)
+    a, b = ss.diagnose(adaptive), ss.diagnose(other)
+    assert_allclose(b.condition_number, a.condition_number, rtol=0.02)
+    plain = ss.SharedSpanRegressor(rank=2, random_state=0)
+    plain.fit(clean.X * scale, clean.y, task=clean.task)
+    assert_allclose(
+        ss.diagnose(plain).condition_number, ss.diagnose(span(clean)).condition_number, rtol=1e-3
+    )
+
+
+def test_a_weak_direction_is_pointed_out(clean):
+    sim = ss.simulate(**(COMMON | {"noise": 0.05}), condition_number=20, random_state=0)
+    assert said(ss.diagnose(span(sim)), "times weaker")
+    assert not said(ss.diagnose(span(clean)), "times weaker")
+
+
+def test_variation_off_the_span_is_measured_and_pointed_out():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(40), 60)
+    X = rng.standard_normal((len(task), 10))
+    coef = rng.standard_normal((40, 10))  # nothing in common
+    y = np.einsum("ij,ij->i", X, coef[task]) + 0.3 * rng.standard_normal(len(task))
+    model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=task)
+    found = ss.diagnose(model, X, y, task)
+    s = np.linalg.svd(coef - coef.mean(axis=0), compute_uv=False)
+    assert_allclose(found.span_share, np.sum(s[:2] ** 2) / np.sum(s**2), atol=0.05)
+    assert said(found, "use AdaptiveSpanRegressor")
+    assert found.outliers == []
+    everything = ss.SharedSpanRegressor(random_state=0).fit(X, y, task=task)
+    assert everything.rank_ == 10
+    assert said(ss.diagnose(everything), "largest that was looked at")
+
+
+def test_equal_tasks_are_sent_to_pooled_regression(clean, adaptive):
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(40), 30)
+    X = rng.standard_normal((len(task), 8))
+    y = X @ np.ones(8) + rng.standard_normal(40)[task] + 0.5 * rng.standard_normal(len(task))
+    for model in (
+        ss.AdaptiveSpanRegressor(),
+        ss.SharedSpanRegressor(rank=1, random_state=0),
+    ):
+        assert said(ss.diagnose(model.fit(X, y, task=task)), "PooledRegressor")
+    pooled = ss.PooledRegressor().fit(X, y, task=task)
+    found = ss.diagnose(pooled, X, y, task)
+    assert found.advice == []
+    assert found.rank is None
+    assert_allclose(found.noise, 0.5, rtol=0.05)
+    assert not said(ss.diagnose(adaptive), "PooledRegressor")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_too_few_rows_are_pointed_out(clean):
+    sizes = np.full(60, 50)
+    sizes[:2] = 2
+    sim = ss.simulate(**(COMMON | {"n_samples": sizes}), random_state=0)
+    found = ss.diagnose(span(sim), sim.X, sim.y, sim.task)
+    assert said(found, "2 of 60 tasks have fewer than the 4 rows")
+    thin = ss.simulate(**(COMMON | {"n_samples": 5}), random_state=0)
+    assert said(ss.diagnose(span(thin), thin.X, thin.y, thin.task), "rows for each of the")
+
+
+def test_features_that_do_not_vary_in_a_task_are_pointed_out(clean):
+    X = clean.X.copy()
+    rows = clean.task == 5
+    X[rows] = X[rows].mean(axis=0) + 0.01 * X[rows]
+    model = ss.AdaptiveSpanRegressor().fit(X, clean.y, task=clean.task)
+    assert said(ss.diagnose(model, X, clean.y, clean.task), "task 5 hardly vary")
+
+
+def test_unequal_noise_is_pointed_out_unless_it_was_modelled():
+    noise = np.geomspace(0.1, 2.0, 60)
+    sim = ss.simulate(**(COMMON | {"noise": noise}), random_state=0)
+    rows = (sim.X, sim.y, sim.task)
+    assert said(ss.diagnose(span(sim), *rows), "per_task")
+    assert not said(ss.diagnose(span(sim, noise="per_task"), *rows), "per_task")
+
+
+def test_a_fit_that_did_not_converge_is_pointed_out(clean):
+    with pytest.warns(ConvergenceWarning):
+        model = span(clean, max_iter=3)
+    assert said(ss.diagnose(model), "did not converge")
+
+
+def test_every_estimator_can_be_diagnosed(clean):
+    few = clean.task < 12
+    X, y, task = clean.X[few], clean.y[few], clean.task[few]
+    for name in (
+        "PooledRegressor",
+        "PerTaskRegressor",
+        "MomentRegressor",
+        "SpectralRegressor",
+        "ARMULRegressor",
+        "PenalizedERMRegressor",
+        "CurriculumRegressor",
+    ):
+        model = getattr(ss, name)().fit(X, y, task=task)
+        assert str(ss.diagnose(model)).startswith(name)
+        assert "R^2 within tasks" in str(ss.diagnose(model, X, y, task))
+    new = ss.NewTaskRegressor.from_model(span(clean)).fit(X, y, task=task)
+    assert ss.diagnose(new, X, y, task).rank == 2
+
+
+def test_rows_of_other_tasks_are_passed_over(clean):
+    model = ss.AdaptiveSpanRegressor(unseen="mean").fit(clean.X, clean.y, task=clean.task)
+    labels = clean.task.copy()
+    labels[labels == 3] = 99
+    found = ss.diagnose(model, clean.X, clean.y, labels)
+    assert 3 not in found.rows_per_task
+    assert 99 not in found.rows_per_task
+    with pytest.raises(ValueError, match="No row"):
+        ss.diagnose(model, clean.X[:5], clean.y[:5], [99] * 5)
+
+
+def test_a_model_must_be_fitted_and_of_this_package(clean):
+    from sklearn.linear_model import LinearRegression
+
+    with pytest.raises(NotFittedError):
+        ss.diagnose(ss.SharedSpanRegressor())
+    with pytest.raises(TypeError, match="LinearRegression"):
+        ss.diagnose(LinearRegression().fit(clean.X, clean.y))
+    with pytest.raises(ValueError, match="task"):
+        ss.diagnose(span(clean), clean.X, clean.y)
