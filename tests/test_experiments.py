@@ -24,6 +24,7 @@ from sharedspan.experiments.methods import likelihood_methods
 from sharedspan.experiments.page import results_page
 from sharedspan.experiments.problem import Cell, Tail, counted_decompositions, geometric
 from sharedspan.experiments.problem import iterations_to_floor as to_floor
+from sharedspan.experiments.run_all import reproduce_all
 from sharedspan.experiments.runner import TIMES, Store, experiment, run_cell
 from sharedspan.experiments.table import Table, TableError, blank
 
@@ -208,7 +209,12 @@ def test_claims_without_a_table_are_left_out(committed):
     [
         ("a", "table1", lambda r: r["k"] if r["method"] == "TPGD" else 1.0, claims.CONDITIONAL),
         ("a", "table1", lambda r: (r["k"] * r["d"] / r["T"] / r["N"]) ** 0.5, claims.NOT),
+        ("d", "figure2", lambda r: 0.5 if r["method"] == "TPGD" else 1.0, claims.HOLDS),
         ("d", "figure2", lambda r: 1.2 if r["method"] == "TPGD" else 1.0, claims.NOT),
+        ("f", "ablation", lambda r: 2.0 if r["method"] == "Phase II only" else 1.0, claims.HOLDS),
+        ("i", "transfer", lambda r: r["k"] ** 1.17, claims.CONDITIONAL),
+        ("i", "transfer", lambda r: r["d"] * r["k"] ** 9 * r["T"] ** 2 * r["N"] ** 2 * r["M"] ** 2,
+         claims.NOT),
         ("g", "table2", lambda r: 99.0 if r["method"] == "TPGD" else 1.0, claims.NOT),
         ("h", "theory", lambda r: r["N"] ** 0.5 * r["k"] ** 0.5, claims.NOT),
         ("j", "transfer", lambda r: r["M"] if r["method"] == "Algorithm 2" else 1.0, claims.NOT),
@@ -218,6 +224,23 @@ def test_claims_without_a_table_are_left_out(committed):
 )  # fmt: skip
 def test_verdicts_follow_the_table_and_not_the_paper(letter, name, spoil, expected, committed):
     assert outcome(letter, scaled(committed[name], spoil)).outcome == expected
+
+
+def test_speed_is_counted_in_iterations(committed):
+    def tpgd_needs(factor):
+        return Table(
+            row | ({"iteration": int(row["iteration"] * factor)} if row["method"] == "TPGD" else {})
+            for row in committed["table1"].rows
+        )
+
+    assert outcome("c", tpgd_needs(0.5)).outcome == claims.HOLDS
+    assert outcome("c", tpgd_needs(50.0)).outcome == claims.NOT
+    late = scaled(
+        committed["ablation"],
+        lambda r: 9.0 if r["method"] == "Phase I only" and r["iteration"] < 900 else 1.0,
+    )
+    assert outcome("e", late).outcome != claims.NOT
+    assert outcome("e", committed["ablation"]).outcome == claims.NOT
 
 
 def test_iterations_that_grow_or_never_end_are_no_flat_count(committed):
@@ -256,8 +279,8 @@ def test_the_committed_page_is_made_of_the_committed_tables(committed):
 def test_the_committed_run_is_complete_and_small(committed):
     for name, table in committed.items():
         assert (COMMITTED / f"{name}.png").stat().st_size > 20_000
-        keys = {tuple(row[n] for n in ("part", "d", "T", "k", "N", "noise", "kappa", "seed"))
-                for row in table.rows}  # fmt: skip
+        names = ("part", "d", "T", "k", "N", "noise", "kappa", "seed", "budget")
+        keys = {tuple(row[n] for n in names) for row in table.rows}
         assert keys == {cell.key[1:] for cell in experiment(name).cells(True, 0)}
     assert sum(p.stat().st_size for p in COMMITTED.iterdir()) < 10e6
 
@@ -354,6 +377,8 @@ def test_tables_of_other_runs_are_refused_with_what_to_do(tmp_path):
     result = invoke("curriculum", "-o", tmp_path)
     assert result.exit_code == 2
     assert "not a table" in result.output
+    path.write_bytes(b"\xff\xfe\x00 not text")
+    assert "cannot be read" in invoke("curriculum", "-o", tmp_path).output
     lines = (COMMITTED / "curriculum.csv").read_text(encoding="utf-8").splitlines()[:2]
     path.write_text(
         "\n".join([lines[0], lines[1].replace("50", "fifty", 1)]) + "\n", encoding="utf-8"
@@ -373,6 +398,21 @@ def test_a_store_goes_on_with_what_is_there(tmp_path):
     assert len(again.table("curriculum")) == 1
     with pytest.raises(TableError, match="another command"):
         Store(tmp_path, {"curriculum": cells[1:]})
+
+
+def test_a_quick_table_is_not_gone_on_with_in_full(tmp_path):
+    quick, full = (experiment("figure1").cells(whole, 0) for whole in (False, True))
+    tables.write(tmp_path / "figure1.csv", [quick[0].row(method="TPGD", error=1.0)])
+    with pytest.raises(TableError, match="another command"):
+        Store(tmp_path, {"figure1": full})
+
+
+def test_the_page_keeps_what_earlier_commands_completed(tmp_path):
+    for name in ("curriculum", "transfer"):
+        (tmp_path / f"{name}.csv").write_bytes((COMMITTED / f"{name}.csv").read_bytes())
+    found = reproduce_all(["transfer"], full=True, seed=0, folder=tmp_path, command="again")
+    assert [verdict.claim.letter for verdict in found] == ["i", "j", "k"]
+    assert "## curriculum" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
 def test_what_the_clock_said_stays_out_of_the_table(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -130,11 +130,27 @@ def reproduce(names: tuple[str, ...], quick: bool, out: Path | None, seed: int) 
         ["sharedspan reproduce", *names, "--quick" if quick else "--full"]
         + ([f"--seed {seed}"] if seed else [])
     )
-    from sharedspan.experiments.run_all import InterruptedRunError, reproduce_all
-    from sharedspan.experiments.table import TableError
-
+    try:
+        from sharedspan.experiments.run_all import InterruptedRunError, reproduce_all
+        from sharedspan.experiments.runner import LostWorkerError
+        from sharedspan.experiments.table import TableError
+    except KeyboardInterrupt:
+        _stopped(f"Stopped before any run. Give the same command again to start in {folder}.")
     try:
         found = reproduce_all(chosen, full=not quick, seed=seed, folder=folder, command=command)
+    except KeyboardInterrupt:
+        _stopped(f"Stopped. Give the same command again to go on in {folder}.")
+    except InterruptedRunError as stopped:
+        _stopped(
+            f"Stopped. {stopped.done} of {stopped.planned} runs are kept in {folder}; give the "
+            "same command again to go on from there."
+        )
+    except LostWorkerError:
+        raise click.ClickException(
+            f"A worker process died, most likely for want of memory. What was done is kept in "
+            f"{folder}: give the same command again to go on, with NUMBA_NUM_THREADS=1 set for one "
+            "worker only."
+        ) from None
     except TableError as error:
         raise click.UsageError(f"{error}.") from error
     except OSError as error:
@@ -142,14 +158,16 @@ def reproduce(names: tuple[str, ...], quick: bool, out: Path | None, seed: int) 
             f"The results could not be written to {folder}: {error.strerror or error}. Give "
             "another folder with -o."
         ) from error
-    except InterruptedRunError as stopped:
-        click.echo(
-            f"\nStopped. {stopped.done} of {stopped.planned} runs are kept in {folder}; give the "
-            "same command again to go on from there.",
-            err=True,
-        )
-        sys.exit(130)
     _print_verdicts(found, folder)
+
+
+def _stopped(message: str) -> NoReturn:
+    """Say how to go on after Ctrl-C; another one changes nothing any more."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    click.echo(f"\n{message}", err=True)
+    sys.exit(130)
 
 
 def _print_verdicts(found: list[Verdict], folder: Path) -> None:

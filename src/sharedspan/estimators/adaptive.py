@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.data.canonical import Canonical, common_scaling, whitening
@@ -142,6 +144,14 @@ class AdaptiveSpanRegressor(IntervalRegressor):
             searched, fit, outliers = self._search(statistics, scaling)
             posterior = posterior_of(statistics, canonical, searched, fit, outliers)
         self._store(canonical, scaling, fit, posterior)
+        if not fit.converged:
+            warnings.warn(
+                f"The search for variances and directions was stopped after {fit.n_iter} steps: "
+                "the fit is close to the best, but may not be it. Features that say nearly the "
+                "same make it slow: leave some out, or give rank=0.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         shift = math.log(canonical.units.y_scale / scaling.y_scale)
         self.log_likelihood_ = fit.evidence.value + float(searched.n.sum()) * shift
 

@@ -73,12 +73,14 @@ class Verdict:
 
 def verdicts(tables: dict[str, Table]) -> list[Verdict]:
     """The verdicts that these tables allow."""
-    found = []
+    found: list[Verdict] = []
     for claim in CLAIMS:
         table = tables.get(claim.experiment)
         if table is None or not len(table):
             continue
         checks = list(claim.check(table))
+        if not checks:
+            continue
         reason = ""
         if claim.reason is not None and not all(check.passed for check in checks):
             reason = claim.reason(table)
@@ -157,19 +159,38 @@ def _same_iterates(table: Table) -> str:
 # (d) --------------------------------------------------------------------------------------------
 
 
+def _ratios(table: Table, setting: str, rivals: tuple[str, ...]) -> Iterator[tuple[int, float]]:
+    """Budgets, with the largest ratio over N of TPGD's median error to the best of the rivals."""
+    for budget in sorted(table.values("iteration")):
+        worst = 0.0
+        for _, here in table.where(iteration=budget).groups("N"):
+            errors = {}
+            for method in (TPGD, *rivals):
+                rows, measure = figure1.shown(here, method, setting)
+                errors[method] = median_over_seeds(rows, measure)
+            worst = max(worst, errors[TPGD] / min(errors[rival] for rival in rivals))
+        yield budget, worst
+
+
 def _lowest(table: Table) -> Iterator[Check]:
     for setting in (PAPER, WELL_SET):
-        for budget in sorted(table.values("iteration")):
-            worst = 0.0
-            for _, here in table.where(iteration=budget).groups("N"):
-                errors = {}
-                for method in here.values("method"):
-                    rows, measure = figure1.shown(here, method, setting)
-                    errors[method] = median_over_seeds(rows, measure)
-                rival = min(e for m, e in errors.items() if m != TPGD)
-                worst = max(worst, errors[TPGD] / rival)
-            yield Check(setting, worst <= 1.02, f"at worst {worst:.2f} of the best rival over N",
+        for budget, worst in _ratios(table, setting, (LOSS_1, LOSS_2, NSGD)):
+            yield Check(setting, worst < 0.98, f"at worst {worst:.2f} of the best rival over N",
                         f"{budget} iterations")  # fmt: skip
+
+
+def _level(table: Table) -> str:
+    all_rivals = [
+        r for s in (PAPER, WELL_SET) for _, r in _ratios(table, s, (LOSS_1, LOSS_2, NSGD))
+    ]
+    others = dict(_ratios(table, WELL_SET, (LOSS_2, NSGD)))
+    first = min(others)
+    return (
+        f"Nobody is lower by more than rounding and chance (at worst {max(all_rivals):.2f} of the "
+        "best rival), but GD + Loss 1, which takes the same steps, is level, and so is every "
+        f"method once it has converged. Against the other two TPGD has {others[first]:.2f} of the "
+        f"error after {first} iterations, well set."
+    )
 
 
 # (e), (f) ---------------------------------------------------------------------------------------
@@ -181,13 +202,11 @@ def _ablation_cells(table: Table) -> Iterator[tuple[str, str, Table]]:
             yield part, setting, table.where(part=part, setting=setting)
 
 
-def _time_to_settle(table: Table, level: float) -> float:
-    """The first checkpoint from which on the median error stays within 5 percent of a level."""
+def _time_to_reach(table: Table, level: float) -> float:
+    """The first checkpoint where the median error is within 5 percent of a level."""
     x, error = table.median("error", "iteration")
-    above = np.flatnonzero(error > 1.05 * level)
-    if not len(above):
-        return float(x[0])
-    return float(x[above[-1] + 1]) if above[-1] + 1 < len(x) else np.inf
+    reached = np.flatnonzero(error <= 1.05 * level)
+    return float(x[reached[0]]) if len(reached) else np.inf
 
 
 def _phase_one_slower(table: Table) -> Iterator[Check]:
@@ -195,25 +214,24 @@ def _phase_one_slower(table: Table) -> Iterator[Check]:
         ratios = []
         for _, rows in here.groups("N"):
             both, alone = rows.where(method=TPGD), rows.where(method="Phase I only")
-            level = both.median("error", "iteration")[1][-1]
-            ratios.append(_time_to_settle(alone, level) / _time_to_settle(both, level))
+            level = both.median("error", "iteration")[1].min()
+            ratios.append(_time_to_reach(alone, level) / _time_to_reach(both, level))
         text = f"{min(ratios):.2f} to {max(ratios):.2f} of TPGD's iterations"
         if not np.isfinite(max(ratios)):
-            text = "does not settle there"
+            text = "does not get there"
         yield Check(part, min(ratios) > 1.05, text, setting)
 
 
 def _phase_two_worse(table: Table) -> Iterator[Check]:
     last = max(table.values("iteration"))
     for part, setting, here in _ablation_cells(table):
-        for at in (_nearest(table, last / 8), last):
-            ratios = [
-                median_over_seeds(rows.where(method="Phase II only"), "error")
-                / median_over_seeds(rows.where(method=TPGD), "error")
-                for _, rows in here.where(iteration=at).groups("N")
-            ]
-            text = f"{min(ratios):.2f} to {max(ratios):.2f} of TPGD's error"
-            yield Check(part, min(ratios) > 1.05, text, f"{setting} at {at} iterations")
+        ratios = [
+            median_over_seeds(rows.where(method="Phase II only"), "error")
+            / median_over_seeds(rows.where(method=TPGD), "error")
+            for _, rows in here.where(iteration=last).groups("N")
+        ]
+        text = f"{min(ratios):.2f} to {max(ratios):.2f} of TPGD's error"
+        yield Check(part, min(ratios) > 1.05, text, setting)
 
 
 def _nearest(table: Table, wanted: float) -> int:
@@ -269,8 +287,10 @@ def _well_set_rivals(table: Table) -> str:
               for m in (TPGD, table2.ALTMIN, table2.SVP)}  # fmt: skip
     text = ", ".join(f"{method} {count:.0f}" for method, count in counts.items())
     return (
-        f"With well-set steps all three end at the same loss, after {text} iterations; the paper's "
-        "rival rows look like steps some 100 times too small."
+        f"With well-set steps all three end at the same loss, after {text} iterations. The paper's "
+        "rival rows look like steps far too small: for AltMinGD "
+        f"{0.5 / table2.ALTMIN_STEP:.0f} times smaller, for GD + SVD {1 / table2.SVP_STEP:.0f} "
+        "times, we get counts and losses of their size."
     )
 
 
@@ -309,16 +329,23 @@ def _beyond_span(table: Table) -> Table:
 
 
 def _span_terms(table: Table) -> Iterator[Check]:
-    for size, low, high in (("d", 0.8, 1.2), ("k", 0.8, 2.0), ("T", -1.2, -0.8), ("N", -1.2, -0.8)):
+    for size, target in (("d", 1.0), ("k", 2.0), ("T", -1.0), ("N", -1.0)):
         slope = exponent(table.where(part=f"{transfer.SPAN} {size}"), size)
-        yield Check(f"span's term in {size}", low <= slope.value <= high,
-                    f"{slope} for {low:g} to {high:g}")  # fmt: skip
+        yield Check(f"span's term in {size}", slope.near(target, 0.3), f"{slope} for {target:+.0f}")
     beyond = _beyond_span(table)
     for method in (transfer.SGD, transfer.LEAST_SQUARES):
         slope = exponent(beyond.where(part="Gaussian", method=method), "M")
         yield Check(f"M-term of {method}", slope.near(-1.0, 0.3), f"{slope} for -1")
         rank = exponent(beyond.where(part="rank", method=method), "k")
         yield Check(f"M-term of {method} in k", rank.value <= 1.3, f"{rank} for +1 at most")
+
+
+def _unit_tasks(table: Table) -> str:
+    slope = exponent(table.where(part=f"{transfer.SPAN} k"), "k")
+    return (
+        "As a bound it holds. For new tasks of unit length the span's error grows like "
+        f"k^{slope.value:.2f}, as the paper's remark on E|w|² of order 1/k has it, not like k²."
+    )
 
 
 def _any_features(table: Table) -> Iterator[Check]:
@@ -337,7 +364,7 @@ def _any_features(table: Table) -> Iterator[Check]:
 
 
 def _beats_pooling(table: Table) -> Iterator[Check]:
-    for name in curriculum.MODES:
+    for name in curriculum.ALGORITHM_3:
         for part in table.values("part"):
             here = table.where(part=part)
             pooled = median_over_seeds(here.where(method=curriculum.POOLED), "error")
@@ -354,9 +381,9 @@ def _curriculum_reason(table: Table) -> str:
     )
     return (
         "Algorithm 3 refits the span on noisier rows, and on fewer of them, which loses what the "
-        f"easy tasks taught. Keeping the span of level 1 has {kept:.2f} of the error with B known, "
-        f"a pooled fit weighted by the noise {weighted:.2f}, plain pooling {pooled:.2f} (noise "
-        f"{part})."
+        "easy tasks taught. The idea can be saved: keeping the span of level 1, which the paper "
+        f"does not propose, has {kept:.2f} of the error with B known, plain pooling {pooled:.2f}; "
+        f"but so has a pooled fit weighted by the noise, {weighted:.2f} (noise {part})."
     )
 
 
@@ -447,12 +474,12 @@ CLAIMS = (
           table1.NAME, "It needs at most 0.95 of the iterations of every rival to 1.05 of the "
           "floor (median).", _fastest, _same_iterates),
     Claim("d", "TPGD has the lowest error at a fixed number of iterations.", "figure2",
-          "Its median error is at most 1.02 of the best rival's at every N.", _lowest),
+          "Its median error is under 0.98 of the best rival's at every N.", _lowest, _level),
     Claim("e", "Phase I alone is slower.", ablation.NAME,
-          "It needs over 1.05 of TPGD's iterations to settle within 5 percent of TPGD's last "
+          "It needs over 1.05 of TPGD's iterations to come within 5 percent of TPGD's least "
           "error, at every N.", _phase_one_slower, _phase_one_is_the_same),
     Claim("f", "Phase II alone ends worse.", ablation.NAME,
-          "Its median error is over 1.05 of TPGD's, at every N.", _phase_two_worse,
+          "Its median error at the end is over 1.05 of TPGD's, at every N.", _phase_two_worse,
           _phase_two_takes_longer),
     Claim("g", "TPGD stabilises in fewer iterations and at a lower loss than AltMinGD and GD + "
           "SVD.", table2.NAME, "Fewer iterations and under 0.99 of the loss, at every T (median).",
@@ -461,9 +488,9 @@ CLAIMS = (
           "The fitted powers of k and N are within 0.15 of 1 and -1, and the error at the largest "
           "T is at most 1.3 σ²k/N.", _many_tasks),
     Claim("i", "A new task's excess risk is of the order dk²/(NT) + k/M.", transfer.NAME,
-          "The span's term grows with a power of d of 0.8 to 1.2, of k of 0.8 to 2 (the bound has "
-          "2), of T and N of -1.2 to -0.8; the rest, for M >= 20k, has a power of M within 0.3 "
-          "of -1 and of k of at most 1.3.", _span_terms),
+          "The fitted powers of the span's term are within 0.3 of 1 in d, 2 in k, -1 in T and N; "
+          "the rest, for M >= 20k, has a power of M within 0.3 of -1 and of k of at most 1.3.",
+          _span_terms, _unit_tasks),
     Claim("j", "Transfer needs only bounded kurtosis of the features.", transfer.NAME,
           "For M >= 20k the power of M is within 0.4 of -1, and the M-term at the largest M at "
           "most 3 σ²k/(2M).", _any_features),

@@ -24,6 +24,7 @@ LEVELS = {  # noise of the three levels
     "0.5, 0.5, 0.5": (0.5, 0.5, 0.5),
 }
 POOLED, WEIGHTED = "pooled", "pooled, weighted"
+ALGORITHM_3 = ("Algorithm 3 (B_j w)", "Algorithm 3 (B_1 w)")  # its two readings
 MODES = {
     "Algorithm 3 (B_j w)": "pair",
     "Algorithm 3 (B_1 w)": "literal",

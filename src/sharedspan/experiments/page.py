@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sharedspan.experiments import EXPERIMENTS, table1, table2
+from sharedspan.experiments import EXPERIMENTS, drawing, table1, table2
 from sharedspan.experiments.claims import (
     CONDITIONAL,
     HOLDS,
@@ -32,17 +32,19 @@ def results_page(tables: dict[str, Table], times: Table, command: str) -> str:
         "",
         'Ding, Du and Fang (2026), "Near-optimal and efficient first-order algorithm for '
         'multi-task learning with shared linear representation". Every number, figure and verdict '
-        "here is computed from the tables beside this page; nothing is typed in but the paper's "
-        "own numbers.",
+        "here is computed from the tables beside this page.",
         "",
         f"Made by `{command}` with sharedspan {rows[0]['version']} on {rows[0]['machine']}. The "
         "same command gives the same tables; `seconds.csv`, what the clock said, is kept apart.",
         "",
         "The paper leaves out d, k, T, the noise and the step sizes of its rivals in most places. "
         "Where nothing else is said: σ = 0.4, singular values of V* falling geometrically with "
-        'κ = 1.5, rows standard Gaussian, |v_t| about 1. "Paper\'s steps" are what it states, and '
-        'need the true singular values; "well set" steps are what the package uses on its own. '
-        "The floor is σ²k(d+T-k)/(NT), what the best fit of rank k can reach.",
+        'κ = 1.5, rows standard Gaussian, |v_t| about 1. "Paper\'s steps" are 1.1/(κ⁵σ₁) (at most '
+        "0.5/σ₁) for Phase I and GD + Loss 1, 0.1/σ₁ for Phase II, as it states them, and 0.1/σ₁ "
+        "for GD + Loss 2 and NSGD, for which it states none; they need the true singular values. "
+        '"Well set" steps are 0.5/σ₁ for TPGD and GD + Loss 1, 0.2/σ₁ for GD + Loss 2 and NSGD '
+        "(without injected noise), with σ₁ from the data. The floor is σ²k(d+T-k)/(NT), what the "
+        "best fit of rank k can reach.",
         "",
         "## Verdicts",
         "",
@@ -74,8 +76,10 @@ def _section(name: str, table: Table, times: Table, found: list[Verdict]) -> Lin
     lines = ["", f"## {name}: {experiment(name).TITLE}", "", f"![{name}]({name}.png)", ""]
     n_seeds = len(table.values("seed"))
     seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
-    lines += [f"{experiment(name).__doc__ or ''} {seeds}; table: [{name}.csv]({name}.csv).",
-              ""]  # fmt: skip
+    sizes = ", ".join(f"{n} = {_range(table.column(n))}" for n in ("d", "T", "k", "N"))
+    note = getattr(experiment(name), "NOTE", "")
+    about = f"{experiment(name).__doc__ or ''} {sizes}; {seeds}; table: [{name}.csv]({name}.csv)."
+    lines += [f"{about} {note}".rstrip(), ""]
     if name == table1.NAME:
         lines += [*_exponents(table), "", *_costs(table, times), ""]
     if name == table2.NAME:
@@ -84,6 +88,11 @@ def _section(name: str, table: Table, times: Table, found: list[Verdict]) -> Lin
         if verdict.claim.experiment == name:
             lines += _claim(verdict)
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = values.min(), values.max()
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _claim(verdict: Verdict) -> Lines:
@@ -111,12 +120,20 @@ def _exponents(table: Table) -> Lines:
         ratio = float(np.median(base.column("error") / base.column("erm")))
         bound = table1.RATES.get(method, "")
         lines.append(f"| {method} | {bound} | {' | '.join(slopes)} | {ratio:.2f} |")
+    floors = ", ".join(f"{_floor_slope(table, size):+.2f} in {size}" for size in table1.SWEEPS)
     return [
-        "Fitted powers of the error, mean over seeds with a 95 percent interval. The floor itself "
-        "has -0.90 in T and +0.93 in d over these ranges, since it grows with d + T - k.",
+        "Fitted powers of the error, mean over seeds with a 95 percent interval. The floor itself, "
+        f"which grows with d + T - k, has {floors} over these ranges.",
         "",
         *lines,
     ]
+
+
+def _floor_slope(table: Table, size: str) -> float:
+    """The power of a size in the floor, over the range of its sweep."""
+    here = table.where(part=size, method="TPGD", seed=table.rows[0]["seed"])
+    floors = [drawing.theory(Table([row])) for row in here.rows]
+    return float(np.polyfit(np.log(here.column(size).astype(float)), np.log(floors), 1)[0])
 
 
 def _costs(table: Table, times: Table) -> Lines:
@@ -136,6 +153,9 @@ def _costs(table: Table, times: Table) -> Lines:
         ic, ac = table1.PAPER_COST.get(method, ("", ""))
         clock = "" if math.isnan(ratio) or ratio == 0 else f"{ratio:.1f}"
         lines.append(f"| {method} | {setting} | {ic} | {count} | {ac} | {per:.0f} | {clock} |")
+    for method, (ic, ac) in table1.PAPER_COST.items():
+        if method not in cost.values("method"):
+            lines.append(f"| {method} | | {ic} | | {ac} | | |")
     row = cost.rows[0]
     return [
         f"Cost of an iteration at d = {row['d']}, T = {row['T']}, k = {row['k']}, N = {row['N']} "

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sharedspan.experiments import EXPERIMENTS
 from sharedspan.experiments.claims import Verdict, verdicts
 from sharedspan.experiments.page import results_page
 from sharedspan.experiments.runner import TIMES, Store, Tick, complete, experiment, plan
-from sharedspan.experiments.table import read
+from sharedspan.experiments.table import Table, TableError, read
 
 
 class InterruptedRunError(Exception):
@@ -49,11 +50,27 @@ def reproduce_all(
         tables = {name: store.table(name) for name in names}
         for name, table in tables.items():
             experiment(name).draw(table, folder / f"{name}.png")
+        tables |= _others(names, full, seed, folder)
+        page = results_page(tables, read(folder / TIMES), command)
+        (folder / "results.md").write_text(page, encoding="utf-8")
+        return verdicts(tables)
     except KeyboardInterrupt:
         raise InterruptedRunError(planned - len(store.missing()), planned) from None
-    page = results_page(tables, read(folder / TIMES), command)
-    (folder / "results.md").write_text(page, encoding="utf-8")
-    return verdicts(tables)
+
+
+def _others(names: Sequence[str], full: bool, seed: int, folder: Path) -> dict[str, Table]:
+    """Tables of this folder that earlier commands completed: the page shows them too."""
+    found = {}
+    for name in EXPERIMENTS:
+        if name in names or not (folder / f"{name}.csv").exists():
+            continue
+        try:
+            store = Store(folder, plan([name], full, seed))
+        except TableError:
+            continue
+        if not store.missing():
+            found[name] = store.table(name)
+    return found
 
 
 @contextmanager

@@ -6,8 +6,10 @@ import math
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
@@ -35,6 +37,10 @@ def experiment(name: str) -> Any:
 def run_cell(cell: Cell) -> list[Row]:
     """The rows of one cell, as a table will give them back."""
     return [tables.rounded(row) for row in experiment(cell.experiment).run(cell)]
+
+
+class LostWorkerError(RuntimeError):
+    """A worker process died; most often for want of memory."""
 
 
 class Store:
@@ -85,7 +91,7 @@ class Store:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    names = ("experiment", "part", "d", "T", "k", "N", "noise", "kappa", "seed")
+    names = ("experiment", "part", "d", "T", "k", "N", "noise", "kappa", "seed", "budget")
     return tuple(row[name] for name in names)
 
 
@@ -102,9 +108,10 @@ def complete(store: Store, tick: Tick, run: Callable[[Cell], list[Row]] = run_ce
     workers = min(n_threads(), len(todo))
     if not workers:
         return
+    tick(todo[0].experiment, done, total)
     with _one_thread_each():
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(workers, context, initializer=_leave_interrupts_to_parent)
+        pool = ProcessPoolExecutor(workers, context, initializer=_follow_parent)
         waiting: dict[Future[list[Row]], Cell] = {}
         cells = iter(todo)
         try:
@@ -116,7 +123,11 @@ def complete(store: Store, tick: Tick, run: Callable[[Cell], list[Row]] = run_ce
                     return
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     cell = waiting.pop(future)
-                    store.add(cell, future.result())
+                    try:
+                        rows = future.result()
+                    except BrokenProcessPool as error:
+                        raise LostWorkerError from error
+                    store.add(cell, rows)
                     done += cell.cost
                     tick(cell.experiment, done, total)
         finally:
@@ -125,8 +136,17 @@ def complete(store: Store, tick: Tick, run: Callable[[Cell], list[Row]] = run_ce
                 process.terminate()
 
 
-def _leave_interrupts_to_parent() -> None:
+def _follow_parent() -> None:
+    """Interrupts are the parent's to handle, and without it there is nothing to do."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

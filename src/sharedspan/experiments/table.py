@@ -21,7 +21,7 @@ import numpy as np
 from sharedspan import __version__
 
 TEXT = ("experiment", "part", "method", "setting", "version", "machine")
-SIZES = ("d", "T", "k", "N", "M", "seed", "iteration")
+SIZES = ("d", "T", "k", "N", "M", "seed", "budget", "iteration")
 NUMBERS = (
     "noise",
     "kappa",
@@ -37,7 +37,7 @@ NUMBERS = (
 )
 COLUMNS = (
     "experiment", "part", "method", "setting", "d", "T", "k", "N", "M", "noise", "kappa", "seed",
-    "iteration", "error", "tail", "erm", "loss", "validation", "distance", "rate",
+    "budget", "iteration", "error", "tail", "erm", "loss", "validation", "distance", "rate",
     "decompositions", "seconds", "version", "machine",
 )  # fmt: skip
 
@@ -110,12 +110,14 @@ def read(path: Path) -> Table:
     if not path.exists():
         return Table([])
     with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise TableError(f"{path} is not a table of sharedspan {__version__}")
         try:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise TableError(f"{path} is not a table of sharedspan {__version__}")
             return Table(_parsed(row) for row in reader)
-        except (TypeError, ValueError) as error:
+        except TableError:
+            raise
+        except (TypeError, ValueError, csv.Error) as error:
             raise TableError(f"{path} cannot be read: {error}") from error
 
 
