@@ -182,8 +182,8 @@ class MixedTasks:
         spread = b[proper] ** 2 / noise
         if integrated:
             value -= 0.5 * (np.linalg.slogdet(P)[1] - np.log(precision[proper]).sum())
-            KP = np.tensordot(w, (K @ inverse) @ K, 1)
-            gradient += KP
+            KP = (w[:, None, None] * K) @ inverse
+            gradient += np.tensordot(KP, K, axes=([0, 2], [0, 1]))
             spread = spread + np.diag(inverse)[proper]
         shrunk = inverse[np.ix_(proper, proper)] * precision[proper]
         return Evidence(

@@ -281,7 +281,7 @@ class _Place:
                 member[i, group] = 1.0
             H = member @ M @ member.T
             # The noise variance follows: what it explains is no information on theta.
-            common = 0.5 * member @ (np.diag(np.tensordot(w, e.information, 1)) * self.D)
+            common = 0.5 * member @ (np.einsum("t,tii->i", w, e.information) * self.D)
             H -= 2 * np.outer(common, common) / float(w @ self.search.tasks.n)
         deviations = self._deviations()
         if len(deviations):
@@ -420,10 +420,15 @@ def adapt(
         Told every fit that was looked at.
     """
     fits: list[Fit] = []
-    for kind in kinds:
+    for kind in kinds if len(kinds) == 1 else kinds[1:]:
         fits.append(search.variances(kind, start=fits[-1] if fits else None, tol=ROUGH))
         note(fits[-1])
     chosen = max(fits, key=lambda fit: fit.score)
+    # Perhaps tasks do not even differ in level. Where slopes gain much, that need not be asked.
+    if len(kinds) > 1 and chosen.score < fits[0].score + math.log(max(search.tasks.n_tasks, 2)) + 5:
+        fits.append(search.variances("zero", tol=ROUGH))
+        note(fits[-1])
+        chosen = max(fits, key=lambda fit: fit.score)
     chosen = search.variances(chosen.kind, start=chosen)
     off = None
     if outliers:
