@@ -23,6 +23,7 @@ from sharedspan.engine.local import over_tasks
 from sharedspan.kernels.factor import factor_grams, solve_factors
 
 PIVOT_TOLERANCE = 1e-11  # of the largest variance of a task: smaller pivots are rounding
+LEAST_NOISE = 1e-18  # in standard units: what is left of an exact fit is rounding
 BUCKET = 1.3  # tasks whose compressed rows differ by less than this factor are padded to one size
 
 
@@ -47,7 +48,8 @@ class Scaling:
         _, q = response_sums(statistics)
         y_centre = float(share @ statistics.y_mean)
         spread = q.sum() / statistics.n.sum() + share @ (statistics.y_mean - y_centre) ** 2
-        y_scale = math.sqrt(spread) if spread > 0 else 1.0
+        level = float(np.abs(statistics.y_mean).max())
+        y_scale = math.sqrt(spread) if spread > (1e-13 * level) ** 2 else 1.0
         if not intercept:
             return cls(np.zeros_like(centre), scale, 0.0, y_scale)
         return cls(centre, scale, y_centre, y_scale)
@@ -170,12 +172,13 @@ class MixedTasks:
         w = np.ones(self.n_tasks) if weight is None else weight
         total = np.tensordot(w, K, 1)
         P = total + np.diag(precision)
-        inverse = np.linalg.inv(P)
+        # Features that say the same twice have no inverse without a prior.
+        inverse = np.linalg.inv(P) if integrated else np.linalg.pinv(P, hermitian=True)
         b = inverse @ (w @ g)
         scores = g - K @ b
         squares = self.squares_about(b, K, g, squares)
         N = float(w @ self.n)
-        noise = max((w @ squares + b @ (precision * b)) / N, np.finfo(float).tiny)
+        noise = max((w @ squares + b @ (precision * b)) / N, LEAST_NOISE)
         value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ log_det)
         gradient = (scores.T * w) @ scores / noise - total
         proper = precision > 0

@@ -169,6 +169,8 @@ class AdaptiveSpanRegressor(IntervalRegressor):
         tasks = MixedTasks(statistics, scaling)
         self.candidates_: list[dict[str, Any]] = []
         kinds = KINDS if self.slopes == "auto" else (self.slopes,)
+        if self.slopes == "auto" and not (tasks.n > 1).any():
+            kinds = ("zero",)  # a row per task does not tell its level from noise
         ranks = (self.rank, self.rank)
         if isinstance(self.rank, str):
             ranks = (0, min(p, max(tasks.n_tasks - 1, 0), LARGEST_RANK))
@@ -235,6 +237,14 @@ class AdaptiveSpanRegressor(IntervalRegressor):
     def _mean_task(self) -> tuple[np.ndarray, float]:
         """A new task is predicted by the mean of all that there might be."""
         return self.mean_coef_, self.mean_intercept_
+
+    def _validate_tasks(self, tasks: Tasks) -> None:
+        largest = tasks.n_features + self.fit_intercept
+        if not isinstance(self.rank, str) and self.rank > largest:
+            raise ValueError(
+                f"rank={self.rank} is larger than the {largest} coefficients of a task: give a "
+                f"rank from 0 to {largest}, or 'auto'."
+            )
 
     def _validate_parameters(self) -> None:
         super()._validate_parameters()

@@ -369,7 +369,8 @@ def find_outliers(search: Search, fit: Fit) -> tuple[Outliers | None, Fit]:
         share = float(np.clip(probability.mean(), 0.5 / T, LARGEST_SHARE))
         size = variance**2 * np.sum(scores**2, axis=1) / e.noise
         size += variance * search.p - variance**2 * np.einsum("tii->t", K)
-        variance = max(float(probability @ size / (search.p * probability.sum())), 1e-6)
+        variance = float(probability @ size / (search.p * probability.sum()))
+        variance = min(max(variance, 1e-6), math.exp(HIGHEST))
         if round_ == 2 and best.gain < 0.5 * price(best):
             return None, plain
         if round_ >= 2:
@@ -430,46 +431,68 @@ def adapt(
         note(fits[-1])
         chosen = max(fits, key=lambda fit: fit.score)
     chosen = search.variances(chosen.kind, start=chosen)
-    off = None
-    if outliers:
-        off, chosen = find_outliers(search, chosen)
-    weighted = search if off is None else search.without(off)
-    chosen = add_directions(weighted, chosen, kinds, ranks, note)
-    if chosen.loadings.shape[1]:
-        if outliers:
-            off, chosen = find_outliers(search, chosen)
-        weighted = search if off is None else search.without(off)
-        chosen = weighted.span(chosen, chosen.loadings.shape[1], steps=POLISH_STEPS)
-    return chosen, off
-
-
-def add_directions(
-    search: Search,
-    chosen: Fit,
-    kinds: Sequence[str],
-    ranks: tuple[int, int],
-    note: Callable[[Fit], None],
-) -> Fit:
-    """Directions of L one by one, while each pays for its numbers."""
-    smallest, largest = ranks
-    if smallest:
-        chosen = search.span(chosen, smallest)
-        note(chosen)
-    price = 0.5 * math.log(max(search.tasks.n_tasks, 2)) * search.p
-    for k in range(smallest + 1, largest + 1):
-        if search.promise(chosen) < price:
-            break
-        richer = search.span(chosen, k, steps=FIRST_STEPS)
-        if richer.value - chosen.value > price / 2:
-            richer = search.span(richer, k)
-        note(richer)
-        if search.gain(richer, chosen) <= SIGNIFICANT:
-            break
-        chosen = richer
-    k, rich = chosen.loadings.shape[1], chosen
+    found = Directions(search, outliers, note)
+    found.look_for_outliers(chosen)
+    chosen = found.grow(*ranks)
+    k = chosen.loadings.shape[1]
     for kind in kinds if k else ():
-        if kind != rich.kind:
-            other = search.span(replace(rich, kind=kind), k)
-            note(other)
-            chosen = max(chosen, other, key=lambda fit: fit.score)
-    return chosen
+        if kind != chosen.kind:
+            found.consider(kind, k)
+    if k and found.off is not None:
+        found.look_for_outliers(found.fit)
+    if k:
+        found.fit = found.search.span(found.fit, k, steps=POLISH_STEPS)
+    return found.fit, found.off
+
+
+class Directions:
+    """The search for L, and for outliers on the way: each direction shows more of them."""
+
+    def __init__(self, search: Search, outliers: bool, note: Callable[[Fit], None]) -> None:
+        self.whole = self.search = search
+        self.outliers, self.note = outliers, note
+        self.off: Outliers | None = None
+        self.fit: Fit
+
+    def look_for_outliers(self, fit: Fit) -> None:
+        """Set them apart, if there are any, before they become directions."""
+        self.fit = fit
+        if self.outliers:
+            off, self.fit = find_outliers(self.whole, fit)
+            self.off = off or self.off
+            self.search = self.whole if self.off is None else self.whole.without(self.off)
+
+    def grow(self, smallest: int, largest: int) -> Fit:
+        """Directions one by one while the score rises; all of them together must be significant.
+
+        The first of several equal directions gains little over a D that holds them all, so that a
+        test of each would stop too early.
+        """
+        if smallest:
+            self.look_for_outliers(self.search.span(self.fit, smallest))
+            self.note(self.fit)
+        price = 0.5 * math.log(max(self.whole.tasks.n_tasks, 2)) * self.whole.p
+        for k in range(smallest + 1, largest + 1):
+            if self.search.promise(self.fit) < price:
+                break
+            richer = self.search.span(self.fit, k, steps=FIRST_STEPS)
+            if richer.value - self.fit.value > price / 2:
+                richer = self.search.span(richer, k)
+            self.note(richer)
+            if richer.score <= self.fit.score:
+                break
+            if self.off is None:
+                self.look_for_outliers(richer)
+            else:
+                self.fit = richer
+        if not smallest and self.fit.loadings.shape[1]:
+            plain = self.search.variances(self.fit.kind, tol=ROUGH)
+            if self.search.gain(self.fit, plain) <= SIGNIFICANT:
+                self.fit = self.search.variances(plain.kind, start=plain)
+        return self.fit
+
+    def consider(self, kind: str, k: int) -> None:
+        """The same directions with another kind of D: they may say it all."""
+        other = self.search.span(replace(self.fit, kind=kind), k)
+        self.note(other)
+        self.fit = max(self.fit, other, key=lambda fit: fit.score)

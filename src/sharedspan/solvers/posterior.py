@@ -122,7 +122,8 @@ def posterior_of(
         total = total + np.tensordot(1 - off[ids], K, 1)
         right = right + (1 - off[ids]) @ g
         pieces.append((K, g, squares) if keep else None)
-    inverse = np.linalg.inv(total + np.diag(precision))
+    invert = np.linalg.inv if np.isfinite(fit.tau) else lambda P: np.linalg.pinv(P, hermitian=True)
+    inverse = invert(total + np.diag(precision))
     flat = np.linalg.pinv(total, hermitian=True)
     inner = fit.loadings.T @ total @ fit.loadings / float((1 - off).sum())
     b = inverse @ right
