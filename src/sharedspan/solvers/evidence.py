@@ -130,12 +130,14 @@ class Search:
         self,
         kind: str,
         start: Fit | None = None,
-        tol: float = 1e-7,
+        tol: float | None = None,
     ) -> Fit:
         """The best D of a kind without L, by Fisher scoring with damped steps.
 
-        It ends when a step gains less than ``tol`` in the log likelihood, or a billionth of it.
+        It ends when a step gains less than ``tol`` in the log likelihood; by default what no
+        posterior notices, or, for maximum likelihood, what nobody else would find.
         """
+        tol = (1e-8 if self.flat else 1e-4) if tol is None else tol
         structure = structure_of(kind, self.p, bool(self.intercept), self.spread)
         L = np.zeros((self.p, 0))
         theta = self._start(structure, kind, start)
@@ -158,7 +160,7 @@ class Search:
             gain = new.value - at.value
             if gain >= 0:
                 at, damping = new, max(damping / 10, 1e-9)
-                converged = gain <= max(tol, 1e-9 * abs(at.value))
+                converged = gain <= max(tol, 1e-12 * abs(at.value))
             else:
                 damping = max(damping, 1e-4) * 10
                 converged = damping > 1e9  # no step, however small, gains anything
