@@ -350,7 +350,6 @@ def test_a_wrong_name_is_told_the_right_ones():
     assert invoke("--seed", "-1").exit_code == 2
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs /proc or a file in the way")
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
     (tmp_path / "file").write_text("in the way")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):

@@ -290,7 +290,7 @@ def _well_set_rivals(table: Table) -> str:
         f"With well-set steps all three end at the same loss, after {text} iterations. The paper's "
         "rival rows look like steps far too small: for AltMinGD "
         f"{0.5 / table2.ALTMIN_STEP:.0f} times smaller, for GD + SVD {1 / table2.SVP_STEP:.0f} "
-        "times, we get counts and losses of their size."
+        "times, we get counts and losses of their order."
     )
 
 

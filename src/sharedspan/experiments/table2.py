@@ -15,8 +15,8 @@ from sharedspan.experiments.table import Row, Table
 NAME = "table2"
 TITLE = "iterations and loss at stabilisation"
 NOTE = (
-    "Small steps were chosen so that the rivals' losses at the paper's counts are of the size that "
-    "it prints; TPGD's is one absolute step for all T."
+    "Small steps were chosen so that the rivals' losses at the paper's counts are of the order "
+    "that it prints; TPGD's is one absolute step for all T."
 )
 D, N, K = 100, 1000, 5
 TASKS = (100, 200, 300, 400, 500)
@@ -30,7 +30,7 @@ PAPER_NUMBERS = {  # (iterations, loss) as printed
     SVP: ((476, 0.69), (456, 0.96), (455, 1.66), (407, 2.25), (444, 2.07)),
     TPGD: ((365, 0.14), (226, 0.24), (276, 0.32), (163, 0.39), (176, 0.47)),
 }
-# Chosen so that the rivals' losses at the paper's counts are of the size that it prints.
+# Chosen so that the rivals' losses at the paper's counts are of the order that it prints.
 ALTMIN_STEP, SVP_STEP = 0.003, 0.0055
 METHODS = (
     Method(TPGD, "tpgd", SMALL, oracle=True),

@@ -103,43 +103,21 @@ def posterior_of(
     outliers : Outliers, optional
     """
     C, T, p = fit.covariance, statistics.n_tasks, searched.p
-    wide = None if outliers is None else outliers.covariance(C)
-    precision = np.zeros(p)
-    if np.isfinite(fit.tau):
-        precision[searched.intercept :] = 1 / fit.tau
-    keep = T * p**2 <= KEPT_ENTRIES
-    off = np.zeros(T)
-    total, right = np.zeros((p, p)), np.zeros(p)
-    pieces = []
-    for ids, tasks in _blocks(statistics, searched):
-        K, g, squares = _three(tasks, C)
-        if outliers is not None and wide is not None:
-            e = fit.evidence
-            own, _, _ = tasks.at_mean(C, e.mean, e.noise)
-            other, _, _ = tasks.at_mean(wide, e.mean, e.noise)
-            odds = np.log(outliers.share) - np.log1p(-outliers.share) + other - own
-            off[ids] = 1 / (1 + np.exp(-np.clip(odds, -700, 700)))
-        total = total + np.tensordot(1 - off[ids], K, 1)
-        right = right + (1 - off[ids]) @ g
-        pieces.append((K, g, squares) if keep else None)
-    invert = np.linalg.inv if np.isfinite(fit.tau) else lambda P: np.linalg.pinv(P, hermitian=True)
-    inverse = invert(total + np.diag(precision))
-    flat = np.linalg.pinv(total, hermitian=True)
-    inner = fit.loadings.T @ total @ fit.loadings / float((1 - off).sum())
-    b = inverse @ right
-    left = float(b @ (precision * b))
+    common = _common(statistics, searched, fit, outliers)
+    b, off, k = common.b, common.off, fit.loadings.shape[1]
     mean, variance = np.empty((T, p)), np.empty((T, p))
-    covariance = np.empty((T, p, p)) if keep else None
-    used = 0.0
-    for (ids, tasks), kept in zip(_blocks(statistics, searched), pieces, strict=True):
-        K, g, squares = kept if kept is not None else _three(tasks, C)
+    covariance = np.empty((T, p, p)) if T * p**2 <= KEPT_ENTRIES else None
+    left, used = common.prior_squares, 0.0
+    for ids, tasks in _blocks(statistics, searched):
+        K, g, _, squares = tasks.pieces(C)
         left += float((1 - off[ids]) @ tasks.squares_about(b, K, g, squares))
-        mean[ids], spread, df = task_posteriors(C, K, g, b, inverse)
-        if fit.loadings.size:
-            spread += span_covariances(fit, C, K, g - K @ b, flat, inner)
-        if wide is not None:
-            Ko, go, _ = _three(tasks, wide)
-            away, outer, df_off = task_posteriors(wide, Ko, go, b, inverse)
+        mean[ids], spread, df = task_posteriors(C, K, g, b, common.inverse)
+        if k:
+            spread += span_covariances(fit, C, K, g - K @ b, common.flat, common.inner)
+        if outliers is not None:
+            wide = outliers.covariance(C)
+            K, g, _, _ = tasks.pieces(wide)
+            away, outer, df_off = task_posteriors(wide, K, g, b, common.inverse)
             q, gap = off[ids], away - mean[ids]
             mean[ids] += q[:, None] * gap
             df = (1 - q) * df + q * df_off
@@ -151,9 +129,7 @@ def posterior_of(
         variance[ids] = np.einsum("tii->ti", spread)
         if covariance is not None:
             covariance[ids] = spread
-    rows = float(statistics.n.sum())
     # The numbers of L were fitted, not integrated out, and take degrees of freedom with them.
-    k = fit.loadings.shape[1]
     counted = float((1 - off) @ statistics.n)
     spent = min(k * p - k * (k - 1) / 2, counted / 2)
     noise = max(left / (counted - spent), float(np.finfo(float).tiny))
@@ -164,19 +140,54 @@ def posterior_of(
         covariance=covariance,
         variance=np.maximum(variance, 0.0) * noise,
         b=b,
-        new=(C + inverse + fit.loadings.shape[1] * flat) * noise,
+        new=(C + common.inverse + k * common.flat) * noise,
         noise=noise,
         off=off,
         degrees_of_freedom=used + spent,
-        rows=rows,
+        rows=float(statistics.n.sum()),
         canonical=canonical,
         scaling=searched.scaling,
     )
 
 
-def _three(tasks: MixedTasks, C: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    K, g, _, squares = tasks.pieces(C)
-    return K, g, squares
+@dataclass(frozen=True)
+class _Common:
+    """What all tasks together say, before each is looked at."""
+
+    b: np.ndarray  # (p,)
+    inverse: np.ndarray  # (p, p) covariance of b, over the noise
+    flat: np.ndarray  # (p, p) the same without a prior
+    inner: np.ndarray  # (k, k) mean of all L'K L
+    off: np.ndarray  # (T,) probability of an outlier
+    prior_squares: float  # b' precision b
+
+
+def _common(
+    statistics: Statistics, searched: MixedTasks, fit: Fit, outliers: Outliers | None
+) -> _Common:
+    C, p = fit.covariance, searched.p
+    precision = np.zeros(p)
+    proper = bool(np.isfinite(fit.tau))
+    if proper:
+        precision[searched.intercept :] = 1 / fit.tau
+    off, total, right = np.zeros(statistics.n_tasks), np.zeros((p, p)), np.zeros(p)
+    for ids, tasks in _blocks(statistics, searched):
+        K, g, _, _ = tasks.pieces(C)
+        if outliers is not None:
+            e = fit.evidence
+            own, _, _ = tasks.at_mean(C, e.mean, e.noise)
+            other, _, _ = tasks.at_mean(outliers.covariance(C), e.mean, e.noise)
+            odds = np.log(outliers.share) - np.log1p(-outliers.share) + other - own
+            off[ids] = 1 / (1 + np.exp(-np.clip(odds, -700, 700)))
+        total += np.tensordot(1 - off[ids], K, 1)
+        right += (1 - off[ids]) @ g
+    P = total + np.diag(precision)
+    # Features that say the same twice have no inverse without a prior.
+    inverse = np.linalg.inv(P) if proper else np.linalg.pinv(P, hermitian=True)
+    b = inverse @ right
+    inner = fit.loadings.T @ total @ fit.loadings / float((1 - off).sum())
+    flat = np.linalg.pinv(total, hermitian=True)
+    return _Common(b, inverse, flat, inner, off, float(b @ (precision * b)))
 
 
 def task_posteriors(
