@@ -36,24 +36,38 @@ class Point:
     objective: Objective
 
     @cached_property
-    def _evaluated(self) -> tuple[np.ndarray, float]:
-        R, losses = self.objective.residuals((self.W.T @ self.B.T).T)
-        return R, float(losses.sum())
-
-    @property
-    def R(self) -> np.ndarray:
-        """Residual matrix at V = BW, (d, T)."""
-        return self._evaluated[0]
+    def _gradients(self) -> tuple[float, np.ndarray, np.ndarray]:
+        return self.objective.gradients(self.B, self.W)
 
     @property
     def loss(self) -> float:
         """loss(BW)."""
-        return self._evaluated[1]
+        return self._gradients[0]
+
+    @property
+    def grad_B(self) -> np.ndarray:
+        """R W', (d, k)."""
+        return self._gradients[1]
+
+    @property
+    def grad_W(self) -> np.ndarray:
+        """B'R, (k, T)."""
+        return self._gradients[2]
 
     @cached_property
+    def R(self) -> np.ndarray:
+        """Residual matrix at V = BW, (d, T): a pass of its own, for solvers that step in V."""
+        return self.objective.residuals((self.W.T @ self.B.T).T)[0]
+
+    @cached_property
+    def WWt(self) -> np.ndarray:
+        """WW', (k, k)."""
+        return self.W @ self.W.T
+
+    @property
     def imbalance(self) -> np.ndarray:
         """B'B - WW', (k, k)."""
-        return self.B.T @ self.B - self.W @ self.W.T
+        return self.B.T @ self.B - self.WWt
 
     def value(self, balance: float) -> float:
         """Loss + balance |B'B - WW'|_F^2."""
@@ -63,18 +77,26 @@ class Point:
 
     def norm(self) -> float:
         """|BW|_F without forming BW."""
-        return float(np.sqrt(max(np.sum((self.B.T @ self.B) * (self.W @ self.W.T)), 0.0)))
+        return float(np.sqrt(max(np.sum((self.B.T @ self.B) * self.WWt), 0.0)))
 
     def tangent_gradient(self) -> float:
         """|P_T(R)|_F, the part of R that a rank-k change of V can follow.
 
-        |Q_B'R|^2 + |R Q_W|^2 - |Q_B'R Q_W|^2 with Q_B, Q_W bases of the columns of B and of W'.
+        |Q_B'R|^2 + |R Q_W|^2 - |Q_B'R Q_W|^2 with Q_B = B M and Q_W = W'N bases of the columns of
+        B and of W', so that sums of size d x k and k x k are all it takes.
         """
-        Q_B, _ = np.linalg.qr(self.B)
-        Q_W, _ = np.linalg.qr(self.W.T)
-        left = Q_B.T @ self.R
-        total = np.sum(left**2) + np.sum((self.R @ Q_W) ** 2) - np.sum((left @ Q_W) ** 2)
-        return float(np.sqrt(max(total, 0.0)))
+        M, N = inverse_root(self.B.T @ self.B), inverse_root(self.WWt)
+        left = np.trace(M.T @ (self.grad_W @ self.grad_W.T) @ M)
+        right = np.sum((self.grad_B @ N) ** 2)
+        both = np.sum((M.T @ (self.B.T @ self.grad_B) @ N) ** 2)
+        return float(np.sqrt(max(left + right - both, 0.0)))
+
+
+def inverse_root(A: np.ndarray) -> np.ndarray:
+    """M (k, r) with M'AM = I for a Gram matrix A (k, k) of rank r; null directions are left out."""
+    eigenvalues, U = np.linalg.eigh(A)
+    kept = eigenvalues > RANK_TOLERANCE * max(eigenvalues[-1], np.finfo(float).tiny)
+    return U[:, kept] / np.sqrt(eigenvalues[kept])
 
 
 class Objective(ABC):
@@ -99,6 +121,25 @@ class Objective(ABC):
     @abstractmethod
     def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """R(V) (d, T), written over V where its memory allows, and each task's loss (T,)."""
+
+    def gradients(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """loss(BW), R W' (d, k) and B'R (k, T)."""
+        R, losses = self.residuals((W.T @ B.T).T)
+        return float(losses.sum()), R @ W.T, B.T @ R
+
+    def profile(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """The least loss(BW) over W for this B, its gradient R W' (d, k), and that W (k, T).
+
+        W is where to start from, as in ``solve_W``.
+        """
+        W = self.solve_W(B, W)
+        loss, grad_B, _ = self.gradients(B, W)
+        return loss, grad_B, W
+
+    def moments(self) -> np.ndarray:
+        """CC' (d, d), C = [weight_t r_t X_t'y_t]: in a canonical problem C is V* plus noise."""
+        C, _ = self.residuals(np.zeros((self.n_features, self.n_tasks)))
+        return C @ C.T
 
     @abstractmethod
     def normal_matrices(self, B: np.ndarray) -> np.ndarray:
@@ -129,7 +170,7 @@ class Objective(ABC):
         """
         if W is None:
             W = np.zeros((B.shape[1], self.n_tasks))
-        gradient = B.T @ self.evaluate(B, W).R
+        gradient = self.evaluate(B, W).grad_W
         eigenvalues, U = np.linalg.eigh(self.normal_matrices(B))
         kept = eigenvalues > RANK_TOLERANCE * eigenvalues[:, -1:].clip(min=0.0)
         inverse = np.divide(1.0, eigenvalues, out=np.zeros_like(eigenvalues), where=kept)

@@ -128,8 +128,9 @@ def altmin_gd(
     while step.iteration < length:
         batch = batches[step.iteration % len(batches)]
         B, W = step.point.B, step.point.W[:, batch]
-        R = for_B.evaluate(B, step.point.W).R[:, batch]
+        seen = for_B.evaluate(B, step.point.W)
+        RWt = seen.grad_B if split != "theory" else seen.R[:, batch] @ W.T
         eta = step_size * step.damping / max(np.linalg.norm(W, 2) ** 2, np.finfo(float).tiny)
-        B = orthonormal_basis(B - eta * R @ W.T)
+        B = orthonormal_basis(B - eta * RWt)
         W = (objective if step.iteration + 1 == length else for_W).solve_W(B)
         step = yield Iterate(B, W, monotone=split == "none")

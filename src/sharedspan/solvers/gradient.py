@@ -28,12 +28,12 @@ def descend(
     B <- B - eta [R W' + 4 balance B (B'B - WW')],  W <- W - eta [B'R - 4 balance (B'B - WW') W].
     """
     while step.iteration < until:
-        B, W, R = step.point.B, step.point.W, step.point.R
+        B, W, RWt, BtR = step.point.B, step.point.W, step.point.grad_B, step.point.grad_W
         D = 4 * balance * step.point.imbalance if balance else np.zeros((B.shape[1], B.shape[1]))
         moved = eta * step.damping
         step = yield Iterate(
-            B - moved * (R @ W.T + B @ D),
-            W - moved * (B.T @ R - D @ W),
+            B - moved * (RWt + B @ D),
+            W - moved * (BtR - D @ W),
             balance,
             phase,
             may_stop,

@@ -78,8 +78,8 @@ def singular_values(
 ) -> np.ndarray:
     """s_1 >= ... >= s_k of V*, (k,): as given, or estimated from the data without an SVD.
 
-    Power iterations on C = [X_t'y_t / n_t], whose expectation is V* in a canonical problem. Noise
-    makes them a little too large, which for step sizes is the safe side.
+    Power iterations on CC', C = [X_t'y_t / n_t], whose expectation is V* in a canonical problem.
+    Noise makes them a little too large, which for step sizes is the safe side.
     """
     if given is not None:
         s = np.asarray(given)
@@ -88,8 +88,8 @@ def singular_values(
                 f"singular_values={given!r} must hold {k} positive numbers, one per rank."
             )
         return np.sort(s.astype(float))[::-1]
-    C, _ = objective.residuals(np.zeros((objective.n_features, objective.n_tasks)))
+    CCt = objective.moments()
     Q = rng.standard_normal((objective.n_features, k))
     for _ in range(POWER_ITERATIONS):
-        Q, _ = np.linalg.qr(C @ (C.T @ Q))
-    return np.linalg.norm(C.T @ Q, axis=0)
+        Q, _ = np.linalg.qr(CCt @ Q)
+    return np.sqrt(np.maximum(np.einsum("ij,ij->j", Q, CCt @ Q), 0.0))

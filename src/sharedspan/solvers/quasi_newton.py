@@ -56,7 +56,7 @@ def lf_fo(
         B, W = step.point.B, step.point.W
         if step.iteration > accepted:  # a new place, not a shorter step from the old one
             D = T / 2 * step.point.imbalance
-            new = _flat(step.point.R @ W.T + B @ D, B.T @ step.point.R - D @ W)
+            new = _flat(step.point.grad_B + B @ D, step.point.grad_W - D @ W)
             if accepted >= 0:
                 search.remember(_flat(B, W) - place, new - gradient)
             place, gradient, accepted = _flat(B, W), new, step.iteration

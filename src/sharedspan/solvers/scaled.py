@@ -32,11 +32,11 @@ def scaled_gd(
     """
     step = yield Iterate(*(grown_start(objective, k) if start is None else start))
     while True:
-        B, W, R = step.point.B, step.point.W, step.point.R
+        B, W, RWt, BtR = step.point.B, step.point.W, step.point.grad_B, step.point.grad_W
         eta = STEP * step.damping
         step = yield Iterate(
-            B - eta * np.linalg.solve(_ridged(W @ W.T), W @ R.T).T,
-            W - eta * np.linalg.solve(_ridged(B.T @ B), B.T @ R),
+            B - eta * np.linalg.solve(_ridged(step.point.WWt), RWt.T).T,
+            W - eta * (np.linalg.inv(_ridged(B.T @ B)) @ BtR),
         )
 
 
