@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -5,7 +7,7 @@ from numpy.testing import assert_allclose
 from conftest import statistics_of
 from oracles import per_task_sums
 from sharedspan.data.canonical import whitening
-from sharedspan.kernels import cpu
+from sharedspan.kernels import cpu, grams
 from sharedspan.objective import GramObjective, RowObjective, build_objective
 
 
@@ -122,6 +124,75 @@ def test_collinear_features_fall_out_of_the_whitened_span(small, kind):
     assert not P[9].any()
 
 
+@pytest.mark.parametrize("d", [1, 2, 7, 8, 10, 15, 16, 17, 30, 33, 64, 101])
+@pytest.mark.parametrize("T", [1, 3, 40])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_pass_equals_dense_products(T, d, dtype, rng):
+    tall = rng.standard_normal((T, d + 3, d))
+    G = np.einsum("tni,tnj->tij", tall, tall)
+    i, j = np.triu_indices(d)
+    packed = np.ascontiguousarray(G[:, i, j], dtype=dtype)
+    G[:, i, j] = G[:, j, i] = packed
+    a, g, V = rng.standard_normal((3, T, d))
+    q, r, w = 100.0 * d + rng.random(T), rng.random(T), rng.random(T)
+    u = V - r[:, None] * a
+    Gu = np.einsum("tij,tj->ti", G, u)
+    expected = w[:, None] * (Gu - r[:, None] * g)
+    squares = r**2 * q + np.einsum("td,td->t", u, Gu - 2 * r[:, None] * g)
+    R, loss = np.full((T + 2, d), np.nan), np.full(T, np.nan)
+    for first, last in pairwise([0, T // 3, T]):
+        grams.gram_residuals(packed, a, g, q, r, w, V, R[1:-1], loss, first, last)
+    assert_allclose(R[1:-1], expected, rtol=1e-11, atol=1e-11 * np.abs(expected).max())
+    assert_allclose(loss, w / 2 * np.maximum(squares, 0), rtol=1e-10, atol=1e-12 * d)
+    assert np.isnan(R[[0, -1]]).all()  # nothing is written outside
+
+    k = min(d, 3)
+    B, W = rng.standard_normal((d, k)), rng.standard_normal((k, T))
+    normal = np.empty((T, k, k))
+    grams.gram_normal_matrices(packed, w, np.ascontiguousarray(B.T), normal, 0, T)
+    assert_allclose(normal, w[:, None, None] * (B.T @ G @ B), rtol=1e-10, atol=1e-12)
+    grams.gram_residuals(
+        packed, a, g, q, r, w, np.ascontiguousarray((B @ W).T), R[1:-1], loss, 0, T
+    )
+    out_W, sums, losses = np.empty((k, T)), np.empty((2, k, d)), np.empty(2)
+    bounds = np.array([0, T // 2, T])
+    args = packed, a, g, q, r, w, np.ascontiguousarray(B.T), W
+    grams.gram_gradients(*args, False, out_W, sums, losses, bounds, 0, 2)
+    assert_allclose(out_W, B.T @ R[1:-1].T, rtol=1e-9, atol=1e-9)
+    assert_allclose(sums.sum(axis=0), W @ R[1:-1], rtol=1e-9, atol=1e-9)
+    assert_allclose(losses.sum(), loss.sum(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("n", [2, 40])  # fewer rows than directions, and more
+@pytest.mark.parametrize("kind", ["gram", "rows"])
+def test_profiling_a_span_is_least_squares_in_it(kind, n, rng):
+    T, d, k = 30, 9, 3
+    X, y = rng.standard_normal((n * T, d)), rng.standard_normal(n * T)
+    objective = build_objective(statistics_of(X, y, np.repeat(np.arange(T), n), kind=kind))
+    B, W = rng.standard_normal((d, k)), rng.standard_normal((k, T))
+    loss, grad_B, best = objective.profile(B, W)
+    point = objective.evaluate(B, best)
+    assert_allclose(point.grad_W, 0.0, atol=1e-12)
+    assert_allclose(grad_B, point.grad_B, rtol=1e-7, atol=1e-12)
+    assert_allclose(loss, point.loss, rtol=1e-9, atol=1e-12)
+    assert_allclose(best, objective.solve_W(B, W), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("d", [10, 40])
+def test_sums_do_not_depend_on_the_number_of_threads(d, rng, monkeypatch):
+    T, n, k = 500, 60, 3
+    X, y = rng.standard_normal((n * T, d)), rng.standard_normal(n * T)
+    objective = build_objective(statistics_of(X, y, np.repeat(np.arange(T), n)))
+    B, W = rng.standard_normal((d, k)), rng.standard_normal((k, T))
+    seen = set()
+    for threads in ("1", "2", "3", "7"):
+        monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
+        for call in (objective.gradients, objective.profile):
+            loss, grad_B, other = call(B, W)
+            seen.add((call.__name__, loss, grad_B.tobytes(), other.tobytes()))
+    assert len(seen) == 2
+
+
 @pytest.mark.parametrize("d", [3, 8, 17, 33])
 def test_the_pass_does_not_depend_on_where_its_arrays_lie(d, rng):
     T = 2
@@ -139,9 +210,10 @@ def test_the_pass_does_not_depend_on_where_its_arrays_lie(d, rng):
             placed[name] = memory[start : start + value.size].reshape(value.shape)
             placed[name][:] = value
             start += value.size + gap
-        loss = np.empty(T)
-        cpu.gram_residuals(
-            placed["packed"], placed["anchor"], placed["g"], one, one, one, placed["V"], loss, 0, T
-        )
-        results.add((placed["V"].tobytes(), loss.tobytes()))
+        loss, R = np.empty(T), np.empty((T, d))
+        grams.gram_residuals(
+            placed["packed"], placed["anchor"], placed["g"], one, one, one, placed["V"],
+            R, loss, 0, T,
+        )  # fmt: skip
+        results.add((R.tobytes(), loss.tobytes()))
     assert len(results) == 1

@@ -21,10 +21,10 @@ import numpy as np
 from sharedspan.data.canonical import task_scale
 from sharedspan.data.statistics import GramStatistics, RowStatistics, Statistics
 from sharedspan.engine.local import over_tasks
-from sharedspan.kernels import cpu
+from sharedspan.kernels import cpu, grams
+from sharedspan.kernels.grams import RANK_TOLERANCE
 
-# Eigenvalues of a task's k x k normal matrix below this share of its largest count as zero.
-RANK_TOLERANCE = 1e-12
+BLOCKS = 64  # of tasks, in sums over them: the same blocks on any number of threads
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Objective(ABC):
 
     @abstractmethod
     def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """R(V) (d, T), written over V where its memory allows, and each task's loss (T,)."""
+        """R(V) (d, T) and each task's loss (T,)."""
 
     def gradients(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """loss(BW), R W' (d, k) and B'R (k, T)."""
@@ -180,7 +180,7 @@ class Objective(ABC):
         return np.divide(1.0, self.n, out=np.zeros(len(self.n)), where=self.n > 0)
 
     def _columns(self, V: np.ndarray) -> np.ndarray:
-        """V as contiguous rows per task, (T, d), ready to be overwritten."""
+        """V as contiguous rows per task, (T, d)."""
         return np.ascontiguousarray(V.T, dtype=np.float64)
 
 
@@ -199,23 +199,52 @@ class GramObjective(Objective):
     def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See Objective."""
         rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self._weights()
-        s = self.statistics
+        s, R = self.statistics, np.empty(rows.shape)
 
         def work(first: int, last: int) -> None:
-            cpu.gram_residuals(
-                self.packed, s.anchor, s.g, s.q, self.response, weights, rows, loss, first, last
+            grams.gram_residuals(
+                self.packed, s.anchor, s.g, s.q, self.response, weights, rows, R, loss, first, last
             )
 
         over_tasks(work, self.n_tasks, 2.0 * self.packed.size)
-        return rows.T, loss
+        return R.T, loss
+
+    def gradients(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """See Objective."""
+        return self._fused(B, W, solve=False)
+
+    def profile(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """See Objective."""
+        return self._fused(B, W, solve=True)
+
+    def _fused(
+        self, B: np.ndarray, W: np.ndarray, solve: bool
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """The loss, R W' and either B'R or the W of least squares, in one pass."""
+        (d, k), T = B.shape, self.n_tasks
+        blocks = min(BLOCKS, T)
+        bounds = T * np.arange(blocks + 1) // blocks
+        B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
+        out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
+        s, weights = self.statistics, self._weights()
+
+        def work(first: int, last: int) -> None:
+            grams.gram_gradients(
+                self.packed, s.anchor, s.g, s.q, self.response, weights, B, W, solve,
+                out_W, grad_B, loss, bounds, first, last,
+            )  # fmt: skip
+
+        over_tasks(work, blocks, 2.0 * self.packed.size * (k + 1 if solve else 1))
+        return float(loss.sum()), grad_B.sum(axis=0).T, out_W
 
     def normal_matrices(self, B: np.ndarray) -> np.ndarray:
         """See Objective."""
         k = B.shape[1]
-        out, B, weights = np.empty((self.n_tasks, k, k)), np.ascontiguousarray(B), self._weights()
+        out, weights = np.empty((self.n_tasks, k, k)), self._weights()
+        B = np.ascontiguousarray(B.T)
 
         def work(first: int, last: int) -> None:
-            cpu.gram_normal_matrices(self.packed, weights, B, out, first, last)
+            grams.gram_normal_matrices(self.packed, weights, B, out, first, last)
 
         over_tasks(work, self.n_tasks, 2.0 * self.packed.size * k)
         return out
@@ -252,16 +281,16 @@ class RowObjective(Objective):
     def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See Objective."""
         rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self._weights()
-        s = self.statistics
+        s, R = self.statistics, np.empty(rows.shape)
 
         def work(first: int, last: int) -> None:
             cpu.row_residuals(
                 self.X, s.y, self.weight, s.starts, s.centred, self.response, weights,
-                rows, loss, first, last,
+                rows, R, loss, first, last,
             )  # fmt: skip
 
         over_tasks(work, self.n_tasks, 4.0 * self.X.size)
-        return rows.T, loss
+        return R.T, loss
 
     def batch_residuals(
         self, B: np.ndarray, W: np.ndarray, size: int, rng: np.random.Generator

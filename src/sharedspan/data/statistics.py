@@ -20,7 +20,7 @@ import numpy as np
 from sharedspan.data.tasks import Block, Tasks
 from sharedspan.data.units import Units
 from sharedspan.engine.local import one_blas_thread, over_tasks
-from sharedspan.kernels import cpu, sums
+from sharedspan.kernels import cpu, grams, sums
 
 Watch = Callable[[Block], None]
 
@@ -140,11 +140,12 @@ class GramStatistics(TaskMeans):
 
     def at_anchor(self, anchor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(g, q) after moving to another anchor (T, d): g is minus the residual there."""
-        R, half_q, one = np.array(anchor), np.empty(self.n_tasks), np.ones(self.n_tasks)
+        anchor = np.ascontiguousarray(anchor)
+        R, half_q, one = np.empty(anchor.shape), np.empty(self.n_tasks), np.ones(self.n_tasks)
 
         def work(first: int, last: int) -> None:
-            cpu.gram_residuals(
-                self.packed, self.anchor, self.g, self.q, one, one, R, half_q, first, last
+            grams.gram_residuals(
+                self.packed, self.anchor, self.g, self.q, one, one, anchor, R, half_q, first, last
             )
 
         over_tasks(work, self.n_tasks, 2.0 * self.packed.size)

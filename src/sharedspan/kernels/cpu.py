@@ -3,12 +3,8 @@
 A symmetric d x d Gram is stored *packed*: the rows of its upper triangle one after the other,
 d (d + 1) / 2 numbers. Each is read once and used twice, so the pass moves half the bytes.
 
-Every kernel handles the tasks ``first <= t < last`` and releases the interpreter lock.
-
-Results must not depend on where arrays lie. A loop that both stores and sums is compiled twice,
-vectorised and not, and the choice is made at run time: arrays that lie too close together take the
-slow one, which sums in another order. So loops either store or sum; the one that must do both, in
-the pass, works on scratch rows kept ``APART``.
+Every kernel releases the interpreter lock and handles the tasks ``first <= t < last``, or blocks
+of tasks. The pass itself is in ``grams.py``.
 """
 
 from __future__ import annotations
@@ -24,16 +20,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Sums may be reordered (so that they vectorise), but NaN and infinity keep their meaning.
 _REORDER = {"reassoc", "contract", "nsz"}
 
-APART = 64  # numbers between scratch rows, more than a vectorised step touches
 
-
-def kernel(function: F) -> F:
+def kernel(function: F, **more: Any) -> F:
     """Compile without the interpreter lock; keep the machine code on disk where that is allowed."""
-    options: dict[str, Any] = {"nogil": True, "fastmath": _REORDER, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "fastmath": _REORDER, "error_model": "numpy"} | more
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no writable place for the cache
         return numba.njit(**options)(function)
+
+
+def part(function: F) -> F:
+    """Compile as part of the kernels that call it: a call costs as much as a small task."""
+    return kernel(function, forceinline=True)
 
 
 def packed_size(d: int) -> int:
@@ -88,43 +87,8 @@ def times_transposed(A, x):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def gram_residuals(packed, anchor, g, q, response, weight, V, loss, first, last):  # type: ignore[no-untyped-def]
-    """R_t = weight_t [G_t (v_t - r_t a_t) - r_t g_t], written over v_t; r is ``response``.
-
-    The loss of task t is weight_t / 2 [r^2 q - 2 u'(r g) + u'G u] with u = v_t - r_t a_t.
-    """
-    d = V.shape[1]
-    scratch = np.empty((3, d + APART))
-    u, Gu = scratch[1, :d], scratch[2, :d]
-    for t in range(first, last):
-        r = response[t]
-        for i in range(d):
-            u[i] = V[t, i] - r * anchor[t, i]
-            Gu[i] = 0.0
-        start = 0
-        for i in range(d):
-            # Slices that start at zero: with offsets in the index this loop does not vectorise.
-            row, u_right, Gu_right = packed[t, start + 1 : start + d - i], u[i + 1 :], Gu[i + 1 :]
-            u_i = u[i]
-            total = packed[t, start] * u_i
-            for j in range(d - i - 1):
-                total += row[j] * u_right[j]
-                Gu_right[j] += row[j] * u_i
-            Gu[i] += total
-            start += d - i
-        quadratic = r * r * q[t]
-        for i in range(d):
-            quadratic += u[i] * (Gu[i] - 2.0 * r * g[t, i])
-        for i in range(d):
-            V[t, i] = weight[t] * (Gu[i] - r * g[t, i])
-        if quadratic < 0.0:  # rounding, where the fit is exact; NaN stays NaN
-            quadratic = 0.0
-        loss[t] = 0.5 * weight[t] * quadratic
-
-
-@kernel
-def row_residuals(X, y, w, starts, centred, response, weight, V, loss, first, last):  # type: ignore[no-untyped-def]
-    """R_t = weight_t X_t' diag(w) (X_t v_t - r_t y_t - their mean if centred), written over v_t."""
+def row_residuals(X, y, w, starts, centred, response, weight, V, out, loss, first, last):  # type: ignore[no-untyped-def]
+    """R_t = weight_t X_t' diag(w) (X_t v_t - r_t y_t - their mean if centred), (T, d)."""
     d = V.shape[1]
     R = np.empty(d)
     for t in range(first, last):
@@ -152,18 +116,8 @@ def row_residuals(X, y, w, starts, centred, response, weight, V, loss, first, la
             for j in range(d):
                 R[j] += weighted * x[j]
         for j in range(d):
-            V[t, j] = weight[t] * R[j]
+            out[t, j] = weight[t] * R[j]
         loss[t] = 0.5 * weight[t] * squares
-
-
-@kernel
-def gram_normal_matrices(packed, weight, B, out, first, last):  # type: ignore[no-untyped-def]
-    """out_t = weight_t B'G_t B, (k, k) for each task."""
-    d = B.shape[0]
-    G = np.empty((d, d))
-    for t in range(first, last):
-        unpack(packed[t], G)
-        out[t] = weight[t] * np.dot(B.T, np.dot(G, B))
 
 
 @kernel

@@ -1,0 +1,160 @@
+"""Eight numbers at once, for compiled kernels.
+
+The compiler turns a plain loop into vector instructions only if it can prove, or check each time,
+that its arrays do not overlap, and then leaves the last few rounds to scalar code: on rows of ten
+to thirty numbers that is most of the work. Kernels that are all about speed say instead what
+they want. The compiler maps eight lanes to what the processor has (one register with AVX-512, two
+with AVX2, four with NEON), and the order of a sum never depends on where arrays lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic, models, register_model
+
+LANES = 8
+
+_DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
+_INTEGERS = ir.VectorType(ir.IntType(64), LANES)
+_ZERO = ir.Constant(_DOUBLES, [0.0] * LANES)
+_POSITIONS = ir.Constant(_INTEGERS, list(range(LANES)))
+
+
+class _Lanes(types.Type):
+    """Eight float64 in a vector register; lives inside kernels only."""
+
+    def __init__(self) -> None:
+        super().__init__(name="lanes")
+
+
+lanes = _Lanes()
+
+
+@register_model(_Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _DOUBLES)
+
+
+def _address(context: Any, builder: Any, array: Any, value: Any, index: Any) -> tuple[Any, Any]:
+    """Pointer to the lanes that begin at ``array[index]``, and the type of one number there."""
+    number = context.get_value_type(array.dtype)
+    place = builder.gep(context.make_array(array)(context, builder, value).data, [index])
+    return builder.bitcast(place, ir.VectorType(number, LANES).as_pointer()), number
+
+
+@intrinsic
+def load(typing: Any, array: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
+    """``array[index : index + 8]`` of a contiguous array in one dimension, unchecked."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place, number = _address(context, builder, signature.args[0], *args)
+        double = number == ir.DoubleType()
+        read = builder.load(place, align=8 if double else 4)
+        return read if double else builder.fpext(read, _DOUBLES)
+
+    return lanes(array, types.intp), codegen
+
+
+@intrinsic
+def store(typing: Any, array: Any, index: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
+    """``array[index : index + 8] = x`` for a contiguous float64 array, unchecked."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place, _ = _address(context, builder, signature.args[0], *args[:2])
+        builder.store(args[2], place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), codegen
+
+
+@intrinsic
+def store_from(
+    typing: Any, array: Any, index: Any, x: Any, first: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """``array[index + first : index + 8] = x[first:]``; nothing before that is touched."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place, _ = _address(context, builder, signature.args[0], *args[:2])
+        kept, align = _from(builder, args[3]), ir.IntType(32)(8)
+        kind = ir.FunctionType(ir.VoidType(), [_DOUBLES, place.type, align.type, kept.type])
+        name = f"llvm.masked.store.v{LANES}f64.p0"
+        write = cgutils.get_or_insert_function(builder.module, kind, name)
+        builder.call(write, [args[2], place, align, kept])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes, types.intp), codegen
+
+
+@intrinsic
+def spread(typing: Any, number: Any) -> tuple[Any, Callable[..., Any]]:
+    """One number in every lane."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _spread(builder, args[0], _DOUBLES)
+
+    return lanes(types.float64), codegen
+
+
+def _spread(builder: Any, number: Any, kind: Any) -> Any:
+    undefined = ir.Constant(kind, ir.Undefined)
+    first = builder.insert_element(undefined, number, ir.IntType(32)(0))
+    pattern = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(first, undefined, pattern)
+
+
+def _from(builder: Any, first: Any) -> Any:
+    """The mask of the lanes from ``first`` on."""
+    return builder.icmp_signed(">=", _POSITIONS, _spread(builder, first, _INTEGERS))
+
+
+@intrinsic
+def add_product(typing: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[..., Any]]:
+    """A b + c, rounded once."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_DOUBLES, [_DOUBLES] * 3)
+        fused = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f64")
+        return builder.call(fused, args)
+
+    return lanes(lanes, lanes, lanes), codegen
+
+
+@intrinsic
+def from_lane(typing: Any, x: Any, first: Any) -> tuple[Any, Callable[..., Any]]:
+    """X with zero in the lanes before ``first``, whatever was there."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(_from(builder, args[1]), args[0], _ZERO)
+
+    return lanes(lanes, types.intp), codegen
+
+
+@intrinsic
+def add_to_lane(typing: Any, x: Any, number: Any, lane: Any) -> tuple[Any, Callable[..., Any]]:
+    """X with ``number`` added in one lane."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        here = builder.icmp_signed("==", _POSITIONS, _spread(builder, args[2], _INTEGERS))
+        one = builder.select(here, _spread(builder, args[1], _DOUBLES), _ZERO)
+        return builder.fadd(args[0], one)
+
+    return lanes(lanes, types.float64, types.intp), codegen
+
+
+@intrinsic
+def total(typing: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
+    """The sum over lanes."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), _DOUBLES])
+        name = f"llvm.vector.reduce.fadd.v{LANES}f64"
+        reduce = cgutils.get_or_insert_function(builder.module, kind, name)
+        nothing = ir.Constant(ir.DoubleType(), -0.0)
+        return builder.call(reduce, [nothing, args[0]], fastmath=("reassoc",))
+
+    return types.float64(lanes), codegen
