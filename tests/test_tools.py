@@ -163,6 +163,7 @@ LAYERS = (
     ("engine", "kernels"),
     ("data",),
     ("objective", "subspace", "inference", "planning", "uncertainty", "mixed"),
+    ("backends",),
     ("solvers",),
     ("selection",),
     ("estimators",),
@@ -199,3 +200,6 @@ def test_imports_go_one_way(path):
             assert _layer(imported) <= layer, f"{module} imports {imported}"
         if imported.split(".")[0] == "sklearn":
             assert module.startswith("sharedspan.estimators"), f"{module} imports scikit-learn"
+        if imported.split(".")[0] in ("torch", "triton"):
+            homes = ("kernels.gpu", "kernels.triton_pass", "backends")
+            assert module.removeprefix("sharedspan.") in homes, f"{module} imports {imported}"

@@ -24,6 +24,7 @@ _HOMES = {
     "SOLVERS": "sharedspan.solvers",
     "SharedSpanRegressor": "sharedspan.estimators.shared_span",
     "SpectralRegressor": "sharedspan.estimators.spectral",
+    "TorchBackend": "sharedspan.backends",
     "compare": "sharedspan.comparison",
     "diagnose": "sharedspan.report.diagnosis",
     "error_floor": "sharedspan.inference",
@@ -40,6 +41,7 @@ _HOMES = {
 __all__ = ["__version__", "datasets", *_HOMES]
 
 if TYPE_CHECKING:
+    from sharedspan.backends import TorchBackend
     from sharedspan.comparison import compare
     from sharedspan.data import datasets
     from sharedspan.data.synthetic import simulate

@@ -24,7 +24,9 @@ from sharedspan.engine.local import over_tasks
 from sharedspan.kernels import cpu, grams
 from sharedspan.kernels.grams import RANK_TOLERANCE
 
-BLOCKS = 64  # of tasks, in sums over them: the same blocks on any number of threads
+# Sums over tasks are sums over blocks of tasks, the same blocks on any number of threads.
+BLOCKS = 64
+TASKS_PER_BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ class GramObjective(Objective):
     ) -> tuple[float, np.ndarray, np.ndarray]:
         """The loss, R W' and either B'R or the W of least squares, in one pass."""
         (d, k), T = B.shape, self.n_tasks
-        blocks = min(BLOCKS, T)
+        blocks = min(BLOCKS, -(-T // TASKS_PER_BLOCK))
         bounds = T * np.arange(blocks + 1) // blocks
         B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
         out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)

@@ -11,12 +11,14 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from sharedspan.backends import TorchBackend, choose_backend, objective_on, require_torch
+from sharedspan.data.statistics import GramStatistics
 from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
 from sharedspan.estimators.span import Problem, SpanRegressor
 from sharedspan.inference import residual_degrees, shrink_noise
-from sharedspan.objective import Objective, build_objective
-from sharedspan.solvers import SOLVERS, needs_rows
+from sharedspan.objective import Objective
+from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
 from sharedspan.uncertainty import SpanUncertainty, span_uncertainty
 
@@ -41,8 +43,10 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
         for tasks with at least three rows per feature.
     solver : str, default="tpgd"
         A name of ``sharedspan.SOLVERS``. All have the same minimiser; "tpgd" is the paper's, "als"
-        the exact reference, "scaled_gd" the fastest. "nsgd" is random and never converges in the
-        sense of ``tol``: give it ``max_iter`` (3,000 is plenty) and ``tail_average``.
+        the exact reference. "auto" is the fastest: it picks "variable_projection" (the fewest
+        passes over the data) or "scaled_gd_anderson" (cheaper passes) by size and shape, and tries
+        several starts where one is not enough. "nsgd" is random and never converges in the sense
+        of ``tol``: give it ``max_iter`` (3,000 is plenty) and ``tail_average``.
     solver_options : dict, optional
         Options of the solver (for TPGD: ``steps``, ``singular_values``, ``init_scale``), and two
         for all: ``callback``, called after each iteration with a dict (a true return value ends
@@ -69,7 +73,10 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
         makes exactly ``max_iter`` iterations.
     random_state : int, Generator, RandomState or None
         For the random start and the folds.
-    backend : {"auto", "numpy"}, default="auto"
+    backend : {"auto", "numpy", "torch"} or TorchBackend, default="auto"
+        Where the passes over the tasks run: "numpy" on the CPU, "torch" on a GPU with PyTorch
+        (without a GPU on the CPU, slowly), for the solvers that work with sums over tasks. "auto"
+        uses a GPU where there is one and the statistics are large enough to gain, 256 MB.
     dtype : {"float64", "float32"}, default="float64"
         How the statistics are read during the iterations; they are built, and sums are taken, in
         double precision. float32 halves the bytes of a pass and needs a second, smaller copy.
@@ -163,14 +170,14 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
         self.verbose = verbose
 
     def _fit_tasks(self, tasks: Tasks) -> None:
-        rows = needs_rows(self.solver, self.solver_options or {})
-        problem = self._read(tasks, "rows" if rows else "auto")
+        problem = self._read(tasks, self._statistics_kind())
+        backend = self._chosen_backend(problem)
         noise = None
         for round_ in range(1 + NOISE_ROUNDS * (self.noise == "per_task")):
             if round_ < 2:  # weights change what the folds say: choose again once they are known
                 rank, self.rank_path_ = self._find_rank(problem, noise)
             k = min(rank, problem.largest_rank)
-            objective = build_objective(problem.statistics, noise, self.dtype)
+            objective = objective_on(backend, problem.statistics, noise, self.dtype)
             result = self._solve(objective, k, problem.rng)
             variance, degrees = self._noise_variance(objective, result, k)
             if result.ending == CALLED_OFF or not variance.all():
@@ -180,6 +187,17 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
         self._store_span(problem, objective.response, result.B, result.W, rank)
         self._store_uncertainty(problem, objective.response, result, variance, degrees)
         self._store_run(result, variance, problem.canonical.units.y_scale**2)
+
+    def _statistics_kind(self) -> str:
+        if needs_rows(self.solver, self.solver_options or {}):
+            return "rows"
+        return "auto" if self.backend in ("auto", "numpy") else "gram"
+
+    def _chosen_backend(self, problem: Problem) -> TorchBackend | None:
+        statistics = problem.statistics
+        if self.solver not in SUM_SOLVERS or not isinstance(statistics, GramStatistics):
+            return None
+        return choose_backend(self.backend, statistics.packed.nbytes)
 
     def _solve(self, objective: Objective, k: int, rng: np.random.Generator) -> SolverResult:
         options = dict(self.solver_options or {})
@@ -246,13 +264,25 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
         one_of("solver", self.solver, tuple(SOLVERS))
         self._validate_solver_options()
         one_of("noise", self.noise, ("shared", "per_task"))
-        one_of("backend", self.backend, ("auto", "numpy"))
+        self._validate_backend()
         one_of("dtype", self.dtype, ("float64", "float32"))
         one_of("engine", self.engine, ("local",))
         at_least("max_iter", self.max_iter, 1, numbers.Integral)
         if not isinstance(self.verbose, numbers.Integral):
             raise TypeError(f"verbose={self.verbose!r} must be an integer or a bool.")
         at_least("tol", self.tol, 0.0)
+
+    def _validate_backend(self) -> None:
+        if not isinstance(self.backend, TorchBackend):
+            one_of("backend", self.backend, ("auto", "numpy", "torch"))
+            if self.backend != "torch":
+                return
+        if self.solver not in SUM_SOLVERS:
+            raise ValueError(
+                f"solver={self.solver!r} does not run on backend={self.backend!r}: use one of "
+                f"{', '.join(map(repr, SUM_SOLVERS))}, or backend='numpy'."
+            )
+        require_torch()
 
     def _validate_solver_options(self) -> None:
         options = self.solver_options

@@ -229,7 +229,7 @@ def gradients_between(  # type: ignore[no-untyped-def]
     size = padded_size(d)
     pad = size - d
     u, y, inner, Z = scratch(1, size), scratch(1, size), scratch(1, size), scratch(k, size)
-    w, A, c = np.empty(k), np.empty((k, k)), np.empty(k)
+    w, c, A, F = np.empty(k), np.empty(k), np.empty((k, k)), np.empty((k, k))
     zero = spread(0.0)
     losses = 0.0
     for t in range(first, last):
@@ -258,7 +258,7 @@ def gradients_between(  # type: ignore[no-untyped-def]
                 c[j] = product(rows, j * size, y, 0, size)
                 for i in range(j + 1):
                     A[j, i] = A[i, j] = product(rows, i * size, Z, j * size, size)
-            solve_in_place(A, c)
+            solve_in_place(A, F, c)
             for j in range(k):
                 w[j] -= c[j]
                 add_multiple(-c[j], rows, j * size, u, 0, size)
@@ -299,13 +299,12 @@ def add_multiple(factor, x, from_x, y, from_y, size):  # type: ignore[no-untyped
 
 
 @kernel
-def solve_in_place(A, c):  # type: ignore[no-untyped-def]
+def solve_in_place(A, F, c):  # type: ignore[no-untyped-def]
     """C <- the shortest solution of A x = c, for a symmetric A (k, k) without negative curvature.
 
-    By Cholesky; A is overwritten.
+    By Cholesky, A = F F'.
     """
     k = len(c)
-    whole = A.copy()
     largest = 0.0
     for i in range(k):
         largest = max(largest, A[i, i])
@@ -313,22 +312,22 @@ def solve_in_place(A, c):  # type: ignore[no-untyped-def]
         for j in range(i + 1):
             value = A[i, j]
             for m in range(j):
-                value -= A[i, m] * A[j, m]
+                value -= F[i, m] * F[j, m]
             if i > j:
-                A[i, j] = value / A[j, j]
+                F[i, j] = value / F[j, j]
             elif value > k * RANK_TOLERANCE * largest:
-                A[i, i] = np.sqrt(value)
+                F[i, i] = np.sqrt(value)
             else:  # singular, or nearly
-                solve_singular(whole, c)
+                solve_singular(A, c)
                 return
     for i in range(k):
         for m in range(i):
-            c[i] -= A[i, m] * c[m]
-        c[i] /= A[i, i]
+            c[i] -= F[i, m] * c[m]
+        c[i] /= F[i, i]
     for i in range(k - 1, -1, -1):
         for m in range(i + 1, k):
-            c[i] -= A[m, i] * c[m]
-        c[i] /= A[i, i]
+            c[i] -= F[m, i] * c[m]
+        c[i] /= F[i, i]
 
 
 @kernel

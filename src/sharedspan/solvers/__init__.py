@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sharedspan.solvers.accelerated import scaled_gd_anderson
 from sharedspan.solvers.alternating import als, altmin_gd
+from sharedspan.solvers.auto import auto
 from sharedspan.solvers.gradient import gd, gd_balanced
 from sharedspan.solvers.loop import Solver
 from sharedspan.solvers.projection import svp
@@ -17,6 +19,7 @@ from sharedspan.solvers.quasi_newton import lf_fo
 from sharedspan.solvers.scaled import scaled_gd
 from sharedspan.solvers.stochastic import nsgd
 from sharedspan.solvers.tpgd import phase_one, phase_two, tpgd
+from sharedspan.solvers.variable_projection import variable_projection
 
 SOLVERS: dict[str, Callable[..., Solver]] = {
     "tpgd": tpgd,
@@ -30,7 +33,23 @@ SOLVERS: dict[str, Callable[..., Solver]] = {
     "svp": svp,
     "als": als,
     "scaled_gd": scaled_gd,
+    "scaled_gd_anderson": scaled_gd_anderson,
+    "variable_projection": variable_projection,
+    "auto": auto,
 }
+
+# Those that touch W only through sums over tasks, so that it may live on a GPU.
+SUM_SOLVERS = (
+    "tpgd",
+    "phase_one",
+    "phase_two",
+    "gd",
+    "gd_balanced",
+    "scaled_gd",
+    "scaled_gd_anderson",
+    "variable_projection",
+    "auto",
+)
 
 
 def needs_rows(solver: str, options: dict[str, Any]) -> bool:

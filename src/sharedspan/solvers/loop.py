@@ -24,7 +24,7 @@ from sharedspan.engine.local import one_blas_thread
 from sharedspan.objective import Objective, Point
 from sharedspan.subspace import balanced_factors
 
-CHECK_EVERY = 10  # iterations between two looks at the tangent gradient, which needs a QR
+CHECK_EVERY = 10  # iterations between two looks at the tangent gradient, for most solvers
 SMALLEST_DAMPING = 2.0**-40
 
 # Why a run ended. A solver that ends as planned has a plan that knows no convergence.
@@ -47,6 +47,10 @@ class Iterate:
     A solver that is still in an early phase sets ``may_stop`` to False. One that searches along a
     line sets ``full_step``: after each success its damping is one again. One whose steps are random
     or see only part of the data is not ``monotone``: its proposals need only be finite.
+
+    A proposal that is ``profiled`` is a B with a guess of W: it becomes the point of that B and of
+    the W of least loss, which one pass finds together with the gradient. One that is ``watched``
+    comes from a solver of few steps: the loop looks after each whether it may stop.
     """
 
     B: np.ndarray  # (d, k)
@@ -56,6 +60,19 @@ class Iterate:
     may_stop: bool = True
     full_step: bool = False
     monotone: bool = True
+    profiled: bool = False
+    watched: bool = False
+
+
+@dataclass(frozen=True)
+class ProfiledPoint(Point):
+    """A point whose W has the least loss for its B: one pass gave both, and B'R is zero."""
+
+    profile: tuple[float, np.ndarray]  # the loss, and R W' (d, k)
+
+    @property
+    def _gradients(self) -> tuple[float, np.ndarray, np.ndarray]:
+        return (*self.profile, 0.0 * self.W)
 
 
 @dataclass(frozen=True)
@@ -145,7 +162,7 @@ def _drive(
     tick: Callable[[int, int], None],
 ) -> SolverResult:
     first = next(solver)
-    step = Step(objective.evaluate(first.B, first.W), 0, 1.0)
+    step = Step(_point(objective, first), 0, 1.0)
     slack = ROUNDING_OF_START * abs(step.point.loss)
     trace = _Trace()
     n_halved, converged, ending = 0, False, OUT_OF_ITERATIONS
@@ -156,8 +173,11 @@ def _drive(
         except StopIteration:
             ending = PLANNED
             break
-        point = objective.evaluate(proposal.B, proposal.W)
+        point = _point(objective, proposal)
         if not _acceptable(point, step.point, proposal, slack):
+            if proposal.watched and stop is not None and stop(step.point):
+                converged, ending = True, CONVERGED  # already there, but for rounding
+                break
             n_halved += not proposal.full_step
             step = Step(step.point, step.iteration, step.damping / 2)
             if step.damping < SMALLEST_DAMPING:
@@ -168,7 +188,7 @@ def _drive(
         tail.add(step)
         if step.iteration == max_iter and not proposal.monotone:
             ending = PLANNED
-        look = step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
+        look = proposal.watched or step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
         gradient = math.nan
         if look and stop is not None:
             gradient = _relative_gradient(point)
@@ -186,7 +206,7 @@ def _drive(
     result = tail.mean(step.point)
     return SolverResult(
         B=result.B,
-        W=result.W,
+        W=np.asarray(result.W),
         loss=result.loss,
         n_iter=step.iteration,
         converged=converged,
@@ -195,6 +215,14 @@ def _drive(
         n_halved=n_halved,
         trace=trace.arrays(),
     )
+
+
+def _point(objective: Objective, proposal: Iterate) -> Point:
+    B, W = proposal.B, proposal.W
+    if not proposal.profiled or not np.isfinite(B).all():
+        return objective.evaluate(B, W)
+    loss, grad_B, W = objective.profile(B, W)
+    return ProfiledPoint(B, W, objective, (loss, grad_B))
 
 
 def _acceptable(point: Point, last: Point, proposal: Iterate, slack: float) -> bool:

@@ -1,4 +1,4 @@
-"""Quasi-Newton solvers."""
+"""Quasi-Newton directions, and L-BFGS on both factors."""
 
 from __future__ import annotations
 
@@ -13,28 +13,36 @@ MEMORY = 10
 
 
 class LBFGS:
-    """Limited-memory BFGS directions for a vector (Nocedal and Wright 2006, Algorithm 7.4)."""
+    """Limited-memory BFGS directions (Nocedal and Wright 2006, Algorithm 7.4).
+
+    For vectors, or for matrices with the product tr(X'Y).
+    """
 
     def __init__(self) -> None:
         self.pairs: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=MEMORY)
 
     def remember(self, moved: np.ndarray, changed: np.ndarray) -> None:
         """Keep a move and the change of the gradient it made, where curvature is positive."""
-        if moved @ changed > 1e-12 * np.linalg.norm(moved) * np.linalg.norm(changed):
+        if np.vdot(moved, changed) > 1e-12 * np.linalg.norm(moved) * np.linalg.norm(changed):
             self.pairs.append((moved, changed))
+
+    def change_frame(self, A: np.ndarray) -> None:
+        """Moves of Z (d, k) in the coordinates ZA; a gradient goes with A^-T, so s'y stays."""
+        inverse = np.linalg.inv(A).T
+        self.pairs = deque(((s @ A, y @ inverse) for s, y in self.pairs), maxlen=MEMORY)
 
     def direction(self, gradient: np.ndarray) -> np.ndarray:
         """Minus the inverse Hessian times the gradient, as far as it is known."""
         q, shares = -gradient, []
         for s, y in reversed(self.pairs):
-            share = (s @ q) / (s @ y)
+            share = np.vdot(s, q) / np.vdot(s, y)
             shares.append(share)
             q = q - share * y
         if self.pairs:
             s, y = self.pairs[-1]
-            q = q * (s @ y) / (y @ y)
+            q = q * np.vdot(s, y) / np.vdot(y, y)
         for (s, y), share in zip(self.pairs, reversed(shares), strict=True):
-            q = q + (share - (y @ q) / (s @ y)) * s
+            q = q + (share - np.vdot(y, q) / np.vdot(s, y)) * s
         return q
 
 

@@ -35,8 +35,8 @@ def scaled_gd(
         B, W, RWt, BtR = step.point.B, step.point.W, step.point.grad_B, step.point.grad_W
         eta = STEP * step.damping
         step = yield Iterate(
-            B - eta * np.linalg.solve(_ridged(step.point.WWt), RWt.T).T,
-            W - eta * (np.linalg.inv(_ridged(B.T @ B)) @ BtR),
+            B - eta * np.linalg.solve(ridged(step.point.WWt), RWt.T).T,
+            W - eta * (np.linalg.inv(ridged(B.T @ B)) @ BtR),
         )
 
 
@@ -61,5 +61,6 @@ def grow(objective: Objective, B: np.ndarray, W: np.ndarray) -> tuple[np.ndarray
     return np.column_stack([B, root * u]), np.vstack([W, -right / root])
 
 
-def _ridged(A: np.ndarray) -> np.ndarray:
+def ridged(A: np.ndarray) -> np.ndarray:
+    """A Gram matrix (k, k) that can be inverted."""
     return A + (RIDGE * np.trace(A) + np.finfo(float).tiny) * np.eye(len(A))

@@ -1,0 +1,156 @@
+"""Where the pass over tasks runs: on the CPU, or with PyTorch on a GPU."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sharedspan.data.statistics import GramStatistics, Statistics
+from sharedspan.objective import GramObjective, Objective, Point, build_objective
+
+# "auto" takes a GPU from this many bytes of packed Grams on: importing PyTorch and starting CUDA
+# takes seconds, in which the CPU makes hundreds of passes over less.
+WORTHWHILE = 2**28
+
+
+@dataclass(frozen=True)
+class TorchBackend:
+    """PyTorch, and how it is used: a value of ``backend``.
+
+    Parameters
+    ----------
+    device : str, optional
+        "cuda", "cuda:1", "cpu", ...; by default a GPU where there is one.
+    block_size : int, optional
+        How many tasks to hold on the device at once. Blocks beyond that wait in the host's memory
+        and are copied in each pass while the one before is computed. By default all tasks, or as
+        many as fit.
+
+    Examples
+    --------
+    >>> import sharedspan as ss
+    >>> ss.TorchBackend(device="cuda", block_size=100_000)
+    TorchBackend(device='cuda', block_size=100000)
+    """
+
+    device: str | None = None
+    block_size: int | None = None
+
+    def __post_init__(self) -> None:
+        size = self.block_size
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(f"block_size={size!r} must be an integer of at least 1, or None.")
+
+
+class TorchObjective(GramObjective):
+    """The objective with its passes on a device.
+
+    W and what has its shape stay there (``kernels.gpu.DeviceMatrix``), B and small sums are NumPy
+    arrays. What a solver asks for once, or not at all, is answered from the host's statistics.
+    """
+
+    def __init__(
+        self,
+        statistics: GramStatistics,
+        noise: np.ndarray | None,
+        dtype: str,
+        backend: TorchBackend,
+    ) -> None:
+        super().__init__(statistics, noise)
+        from sharedspan.kernels.gpu import DeviceGrams
+
+        s = statistics
+        self.grams = DeviceGrams(
+            s.packed, s.anchor, s.g, s.q, self.response, self._weights(),
+            device=backend.device, dtype=dtype, block_size=backend.block_size,
+        )  # fmt: skip
+
+    def evaluate(self, B: np.ndarray, W: Any) -> Point:
+        """See Objective."""
+        return DevicePoint(B, self.grams.lift(W), self)  # type: ignore[arg-type]
+
+    def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
+        """See Objective."""
+        return self.grams.gradients(B, W)[:3]
+
+    def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
+        """See Objective."""
+        return self.grams.profile(B, W)
+
+    def moments(self) -> np.ndarray:
+        """See Objective."""
+        return self.grams.moments()
+
+
+@dataclass(frozen=True)
+class DevicePoint(Point):
+    """A point whose loss, R W' and WW' come from the device in one copy."""
+
+    objective: TorchObjective = field(repr=False)
+
+    @cached_property
+    def _sums(self) -> tuple[float, np.ndarray, Any, np.ndarray]:
+        return self.objective.grams.gradients(self.B, self.W)
+
+    @property
+    def _gradients(self) -> tuple[float, np.ndarray, Any]:
+        return self._sums[:3]
+
+    @property
+    def WWt(self) -> np.ndarray:
+        """WW', (k, k)."""
+        return self._sums[3]
+
+
+def choose_backend(backend: str | TorchBackend, packed_bytes: float) -> TorchBackend | None:
+    """What ``backend`` means for Grams of this size; None for the CPU's own kernels.
+
+    "auto" does not touch PyTorch unless the problem is large enough to gain.
+    """
+    if isinstance(backend, TorchBackend):
+        require_torch()
+        return backend
+    if backend == "torch":
+        require_torch()
+        return TorchBackend()
+    if backend == "auto" and packed_bytes >= WORTHWHILE and _may_have_gpu():
+        import torch
+
+        if torch.cuda.is_available():
+            return TorchBackend("cuda")
+    return None
+
+
+def _may_have_gpu() -> bool:
+    """Whether PyTorch and a driver of NVIDIA's are installed, without the cost of loading them."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    return os.path.exists("/proc/driver/nvidia") or ctypes.util.find_library("nvcuda") is not None
+
+
+def require_torch() -> None:
+    """Say how to install PyTorch where it is missing."""
+    if importlib.util.find_spec("torch") is None:
+        raise ImportError(
+            "backend='torch' needs PyTorch, which is not installed: "
+            "pip install 'sharedspan[gpu]', or use backend='numpy'."
+        )
+
+
+def objective_on(
+    backend: TorchBackend | None,
+    statistics: Statistics,
+    noise: np.ndarray | None = None,
+    dtype: str = "float64",
+) -> Objective:
+    """The objective that goes with these statistics, on a backend."""
+    if backend is None:
+        return build_objective(statistics, noise, dtype)
+    assert isinstance(statistics, GramStatistics)
+    return TorchObjective(statistics, noise, dtype, backend)
