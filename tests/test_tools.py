@@ -201,5 +201,5 @@ def test_imports_go_one_way(path):
         if imported.split(".")[0] == "sklearn":
             assert module.startswith("sharedspan.estimators"), f"{module} imports scikit-learn"
         if imported.split(".")[0] in ("torch", "triton"):
-            homes = ("kernels.gpu", "kernels.triton_pass", "backends")
+            homes = ("kernels.gpu", "kernels.device_matrix", "kernels.triton_pass", "backends")
             assert module.removeprefix("sharedspan.") in homes, f"{module} imports {imported}"

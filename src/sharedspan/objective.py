@@ -121,8 +121,10 @@ class Objective(ABC):
         return len(self.n)
 
     @abstractmethod
-    def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """R(V) (d, T) and each task's loss (T,)."""
+    def residuals(
+        self, V: np.ndarray, out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """R(V) (d, T) and each task's loss (T,); ``out`` (T, d), if given, takes R'."""
 
     def gradients(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """loss(BW), R W' (d, k) and B'R (k, T)."""
@@ -198,10 +200,12 @@ class GramObjective(Objective):
         self.n_features = statistics.n_features
         self.response = task_scale(statistics.n, noise)
 
-    def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def residuals(
+        self, V: np.ndarray, out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """See Objective."""
         rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self._weights()
-        s, R = self.statistics, np.empty(rows.shape)
+        s, R = self.statistics, np.empty(rows.shape) if out is None else out
 
         def work(first: int, last: int) -> None:
             grams.gram_residuals(
@@ -280,10 +284,12 @@ class RowObjective(Objective):
         self.n_features = statistics.n_features
         self.response = task_scale(self.n, noise)
 
-    def residuals(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def residuals(
+        self, V: np.ndarray, out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """See Objective."""
         rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self._weights()
-        s, R = self.statistics, np.empty(rows.shape)
+        s, R = self.statistics, np.empty(rows.shape) if out is None else out
 
         def work(first: int, last: int) -> None:
             cpu.row_residuals(

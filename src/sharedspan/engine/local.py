@@ -17,6 +17,7 @@ from typing import Any
 
 # Below this many floating-point operations a second thread costs more than it saves.
 SERIAL_WORK = 200_000
+PIECES = 4  # per thread, so that one held up by other programs does not hold up all
 
 
 def n_threads() -> int:
@@ -52,11 +53,18 @@ def over_tasks(work: Callable[[int, int], object], n_tasks: int, cost: float) ->
     if workers < 2 or cost < SERIAL_WORK:
         work(0, n_tasks)
         return
-    bounds = [n_tasks * i // workers for i in range(workers + 1)]
+    pieces = min(n_tasks, workers * max(1, min(PIECES, int(cost / max(SERIAL_WORK, 1) / workers))))
+    bounds = [n_tasks * i // pieces for i in range(pieces + 1)]
+    following = iter(range(pieces))  # shared: whoever is free takes the next piece
+
+    def worker() -> None:
+        for i in following:
+            work(bounds[i], bounds[i + 1])
+
     pool = _pool(workers - 1, os.getpid())
-    others = [pool.submit(work, bounds[i], bounds[i + 1]) for i in range(1, workers)]
+    others = [pool.submit(worker) for _ in range(workers - 1)]
     try:
-        work(bounds[0], bounds[1])
+        worker()
     finally:
         for other in others:
             other.result()

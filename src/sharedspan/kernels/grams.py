@@ -17,12 +17,16 @@ from sharedspan.kernels.lanes import (
     add_to_lane,
     from_lane,
     load,
+    number,
+    pointer,
+    put,
     spread,
     store,
     store_from,
     total,
 )
 
+PAIRED = 48  # up to this many features two rows of a Gram are taken at once
 LEAD = 16  # zeros before the copies of the first tasks
 
 # Eigenvalues of a task's k x k normal matrix below this share of its largest count as zero.
@@ -45,42 +49,47 @@ def scratch(rows, size):  # type: ignore[no-untyped-def]
 
 @part
 def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
-    """Y = G u, for the Gram at ``packed[start]`` and scratch rows u[from_u:] and y[from_y:]."""
+    """Y = G u, for the Gram at ``packed[start]`` and scratch rows u[from_u:] and y[from_y:].
+
+    All arrays are pointers.
+    """
     size = padded_size(d)
     zero, one = spread(0.0), spread(1.0)
-    if size == 16:  # both lanes of the result stay in registers
-        u_0, u_1, y_0, y_1 = load(u, from_u), load(u, from_u + 8), zero, zero
+    if size == 16:  # the result stays in registers: row sums apart, so that no chain gets long
+        u_0, u_1 = load(u, from_u), load(u, from_u + 8)
+        y_0, y_1, sums_0, sums_1 = zero, zero, zero, zero
         i = 16 - d
         while i < 8:
-            x_0, x_1, u_i = (
-                load(packed, start - i),
-                load(packed, start - i + 8),
-                spread(u[from_u + i]),
-            )
+            x_0, x_1 = load(packed, start - i), load(packed, start - i + 8)
+            u_i = spread(number(u, from_u + i))
             row = add_product(x_1, u_1, add_product(from_lane(x_0, i), u_0, zero))
             y_0 = add_product(from_lane(x_0, i + 1), u_i, y_0)
             y_1 = add_product(x_1, u_i, y_1)
-            y_0 = add_to_lane(y_0, total(row), i)
+            sums_0 = add_to_lane(sums_0, total(row), i)
             start += 16 - i
             i += 1
         while i < 16:
-            x_1, u_i = load(packed, start - i + 8), spread(u[from_u + i])
+            x_1, u_i = load(packed, start - i + 8), spread(number(u, from_u + i))
             row = add_product(from_lane(x_1, i - 8), u_1, zero)
             y_1 = add_product(from_lane(x_1, i - 7), u_i, y_1)
-            y_1 = add_to_lane(y_1, total(row), i - 8)
+            sums_1 = add_to_lane(sums_1, total(row), i - 8)
             start += 16 - i
             i += 1
-        store(y, from_y, y_0)
-        store(y, from_y + 8, y_1)
+        store(y, from_y, add_product(one, sums_0, y_0))
+        store(y, from_y + 8, add_product(one, sums_1, y_1))
         return
     b = 0
     while b < size:
         store(y, from_y + b, zero)
         b += 8
-    for i in range(size - d, size):
+    # A plain stream is what memory likes best. Short rows go in pairs that begin in the same lanes:
+    # y is moved half as often, and what a row costs besides is shared.
+    i = size - d
+    single = i + (i & 1) if d <= PAIRED else size
+    while i < single:
         lane = i & 7
         b, p = i - lane, start - lane
-        x, u_i = load(packed, p), spread(u[from_u + i])
+        x, u_i = load(packed, p), spread(number(u, from_u + i))
         row = add_product(from_lane(x, lane), load(u, from_u + b), zero)
         store(y, from_y + b, add_product(from_lane(x, lane + 1), u_i, load(y, from_y + b)))
         b, p = b + 8, p + 8
@@ -89,8 +98,30 @@ def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no
             row = add_product(x, load(u, from_u + b), row)
             store(y, from_y + b, add_product(x, u_i, load(y, from_y + b)))
             b, p = b + 8, p + 8
-        sums[i] = total(row)
+        put(sums, i, total(row))
         start += size - i
+        i += 1
+    while i < size:
+        lane = i & 7
+        b, p, p_1 = i - lane, start - lane, start + size - i - lane - 1
+        x, x_1, u_b = load(packed, p), load(packed, p_1), load(u, from_u + b)
+        u_i, u_1 = spread(number(u, from_u + i)), spread(number(u, from_u + i + 1))
+        row = add_product(from_lane(x, lane), u_b, zero)
+        row_1 = add_product(from_lane(x_1, lane + 1), u_b, zero)
+        y_b = add_product(from_lane(x, lane + 1), u_i, load(y, from_y + b))
+        store(y, from_y + b, add_product(from_lane(x_1, lane + 2), u_1, y_b))
+        b, p, p_1 = b + 8, p + 8, p_1 + 8
+        while b < size:
+            x, x_1, u_b = load(packed, p), load(packed, p_1), load(u, from_u + b)
+            row = add_product(x, u_b, row)
+            row_1 = add_product(x_1, u_b, row_1)
+            y_b = add_product(x, u_i, load(y, from_y + b))
+            store(y, from_y + b, add_product(x_1, u_1, y_b))
+            b, p, p_1 = b + 8, p + 8, p_1 + 8
+        put(sums, i, total(row))
+        put(sums, i + 1, total(row_1))
+        start += 2 * (size - i) - 1
+        i += 2
     b = 0
     while b < size:
         store(y, from_y + b, add_product(one, load(sums, b), load(y, from_y + b)))
@@ -120,6 +151,7 @@ def gram_residuals(packed, anchor, g, q, response, weight, V, R, loss, first, la
     d = V.shape[1]
     P, a, b = packed.reshape(-1), anchor.reshape(-1), g.reshape(-1)
     v, out = V.reshape(-1), R.reshape(-1)
+    work = scratch(3, padded_size(d))
     middle = head_of(d, first, last)
     if first < middle:
         m = middle * d
@@ -127,32 +159,35 @@ def gram_residuals(packed, anchor, g, q, response, weight, V, R, loss, first, la
         triangles = with_lead(P, middle * (d * (d + 1) // 2))
         residuals_between(
             triangles, with_lead(a, m), with_lead(b, m), q, response, weight,
-            with_lead(v, m), head, loss, d, LEAD, first, middle,
+            with_lead(v, m), head, loss, work, d, LEAD, first, middle,
         )  # fmt: skip
         out[first * d : m] = head[LEAD + first * d :]
-    residuals_between(P, a, b, q, response, weight, v, out, loss, d, 0, middle, last)
+    residuals_between(P, a, b, q, response, weight, v, out, loss, work, d, 0, middle, last)
 
 
 @kernel
-def residuals_between(packed, anchor, g, q, response, weight, v, out, loss, d, lead, first, last):  # type: ignore[no-untyped-def]
+def residuals_between(  # type: ignore[no-untyped-def]
+    packed, anchor, g, q, response, weight, V, R, loss, work, d, lead, first, last
+):
     """``gram_residuals`` for flat arrays whose tasks begin after ``lead`` numbers."""
     size = padded_size(d)
-    pad = size - d
-    u, y, sums = scratch(1, size), scratch(1, size), scratch(1, size)
+    pad, triangle = size - d, d * (d + 1) // 2
+    P, a, c, v, out = pointer(packed), pointer(anchor), pointer(g), pointer(V), pointer(R)
+    u, y, sums = pointer(work), pointer(work[size:]), pointer(work[2 * size :])
     zero = spread(0.0)
     for t in range(first, last):
         at = lead + t * d - pad
         r, w = spread(-response[t]), spread(weight[t])
         b = 0
         while b < size:
-            u_b = add_product(r, load(anchor, at + b), load(v, at + b))
+            u_b = add_product(r, load(a, at + b), load(v, at + b))
             store(u, b, from_lane(u_b, pad - b) if b < pad else u_b)
             b += 8
-        gram_times(packed, lead + t * (d * (d + 1) // 2), d, u, 0, y, 0, sums)
+        gram_times(P, lead + t * triangle, d, u, 0, y, 0, sums)
         squares = zero
         b = 0
         while b < size:
-            g_b = load(g, at + b)
+            g_b = load(c, at + b)
             if b < pad:
                 g_b = from_lane(g_b, pad - b)
             e = add_product(r, g_b, load(y, b))
@@ -196,7 +231,7 @@ def gram_gradients(  # type: ignore[no-untyped-def]
     k, d = B.shape
     P, a, b = packed.reshape(-1), anchor.reshape(-1), g.reshape(-1)
     size = padded_size(d)
-    rows, sums = scratch(k, size), scratch(k, size)
+    rows, sums, work = scratch(k, size), scratch(k, size), scratch(k + 3, size)
     for c in range(k):
         for i in range(d):
             rows[c * size + size - d + i] = B[c, i]
@@ -210,10 +245,10 @@ def gram_gradients(  # type: ignore[no-untyped-def]
             triangles = with_lead(P, middle * (d * (d + 1) // 2))
             loss[block] = gradients_between(
                 triangles, with_lead(a, m), with_lead(b, m), q, response, weight,
-                rows, W, solve, out_W, sums, d, LEAD, begin, middle,
+                rows, W, solve, out_W, sums, work, d, LEAD, begin, middle,
             )  # fmt: skip
         loss[block] += gradients_between(
-            P, a, b, q, response, weight, rows, W, solve, out_W, sums, d, 0, middle, end
+            P, a, b, q, response, weight, rows, W, solve, out_W, sums, work, d, 0, middle, end
         )
         for c in range(k):
             for i in range(d):
@@ -222,39 +257,65 @@ def gram_gradients(  # type: ignore[no-untyped-def]
 
 @kernel
 def gradients_between(  # type: ignore[no-untyped-def]
-    packed, anchor, g, q, response, weight, rows, W, solve, out_W, sums, d, lead, first, last
+    packed,
+    anchor,
+    g,
+    q,
+    response,
+    weight,
+    factor,
+    W,
+    solve,
+    out_W,
+    sums,
+    work,
+    d,
+    lead,
+    first,
+    last,
 ):
-    """Add R W' to ``sums``, scratch rows like those of B in ``rows``; returns the loss."""
+    """Add R W' to ``sums``, scratch rows like those of B in ``factor``; returns the loss."""
     k = W.shape[0]
     size = padded_size(d)
-    pad = size - d
-    u, y, inner, Z = scratch(1, size), scratch(1, size), scratch(1, size), scratch(k, size)
+    pad, triangle = size - d, d * (d + 1) // 2
+    P, a, e, rows, out = (
+        pointer(packed),
+        pointer(anchor),
+        pointer(g),
+        pointer(factor),
+        pointer(sums),
+    )
+    u, y = pointer(work), pointer(work[size:])
+    inner, Z = pointer(work[2 * size :]), pointer(work[3 * size :])
     w, c, A, F = np.empty(k), np.empty(k), np.empty((k, k)), np.empty((k, k))
     zero = spread(0.0)
     losses = 0.0
     for t in range(first, last):
-        at, start = lead + t * d - pad, lead + t * (d * (d + 1) // 2)
+        at, start = lead + t * d - pad, lead + t * triangle
         r = spread(-response[t])
         for j in range(k):
             w[j] = W[j, t]
         b = 0
         while b < size:  # u = B w - r a
-            a_b = load(anchor, at + b)
+            a_b = load(a, at + b)
             u_b = add_product(r, from_lane(a_b, pad - b) if b < pad else a_b, zero)
             for j in range(k):
                 u_b = add_product(spread(w[j]), load(rows, j * size + b), u_b)
             store(u, b, u_b)
             b += 8
-        gram_times(packed, start, d, u, 0, y, 0, inner)
+        gram_times(P, start, d, u, 0, y, 0, inner)
+        squares = zero
         b = 0
         while b < size:  # e = G u - r g, over y
-            g_b = load(g, at + b)
+            g_b = load(e, at + b)
             g_b = from_lane(g_b, pad - b) if b < pad else g_b
-            store(y, b, add_product(r, g_b, load(y, b)))
+            y_b = add_product(r, g_b, load(y, b))
+            squares = add_product(load(u, b), add_product(r, g_b, y_b), squares)
+            store(y, b, y_b)
             b += 8
         if solve:  # B'GB c = B'e, then w - c, and with it u - B c and e - G B c
             for j in range(k):
-                gram_times(packed, start, d, rows, j * size, Z, j * size, inner)
+                gram_times(P, start, d, rows, j * size, Z, j * size, inner)
                 c[j] = product(rows, j * size, y, 0, size)
                 for i in range(j + 1):
                     A[j, i] = A[i, j] = product(rows, i * size, Z, j * size, size)
@@ -263,16 +324,21 @@ def gradients_between(  # type: ignore[no-untyped-def]
                 w[j] -= c[j]
                 add_multiple(-c[j], rows, j * size, u, 0, size)
                 add_multiple(-c[j], Z, j * size, y, 0, size)
-        squares = zero
-        b = 0
-        while b < size:
-            g_b = load(g, at + b)
-            g_b = from_lane(g_b, pad - b) if b < pad else g_b
-            squares = add_product(load(u, b), add_product(r, g_b, load(y, b)), squares)
-            b += 8
+            squares = zero
+            b = 0
+            while b < size:
+                g_b = load(e, at + b)
+                g_b = from_lane(g_b, pad - b) if b < pad else g_b
+                squares = add_product(load(u, b), add_product(r, g_b, load(y, b)), squares)
+                b += 8
         for j in range(k):
-            add_multiple(weight[t] * w[j], y, 0, sums, j * size, size)
-            out_W[j, t] = w[j] if solve else weight[t] * product(rows, j * size, y, 0, size)
+            factor_j, dot, b = spread(weight[t] * w[j]), zero, 0
+            while b < size:
+                y_b, row = load(y, b), j * size + b
+                store(out, row, add_product(factor_j, y_b, load(out, row)))
+                dot = add_product(y_b, load(rows, row), dot)
+                b += 8
+            out_W[j, t] = w[j] if solve else weight[t] * total(dot)
         losses += half_weighted(weight[t], total(squares) + response[t] ** 2 * q[t])
     return losses
 
@@ -350,18 +416,24 @@ def gram_normal_matrices(packed, weight, B, out, first, last):  # type: ignore[n
     k, d = B.shape
     P = packed.reshape(-1)
     size = padded_size(d)
-    rows, Z, inner = scratch(k, size), scratch(1, size), scratch(1, size)
+    rows, work = scratch(k, size), scratch(2, size)
     for j in range(k):
         for i in range(d):
             rows[j * size + size - d + i] = B[j, i]
     middle = head_of(d, first, last)
-    triangle = d * (d + 1) // 2
-    head = with_lead(P, middle * triangle if first < middle else 0)
+    if first < middle:
+        head = with_lead(P, middle * (d * (d + 1) // 2))
+        normal_between(head, weight, rows, out, work, d, LEAD, first, middle)
+    normal_between(P, weight, rows, out, work, d, 0, middle, last)
+
+
+@kernel
+def normal_between(packed, weight, factor, out, work, d, lead, first, last):  # type: ignore[no-untyped-def]
+    """``gram_normal_matrices`` for flat Grams that begin after ``lead`` numbers."""
+    k, size = out.shape[1], padded_size(d)
+    P, rows, Z, inner = pointer(packed), pointer(factor), pointer(work), pointer(work[size:])
     for t in range(first, last):
         for j in range(k):
-            if t < middle:
-                gram_times(head, LEAD + t * triangle, d, rows, j * size, Z, 0, inner)
-            else:
-                gram_times(P, t * triangle, d, rows, j * size, Z, 0, inner)
+            gram_times(P, lead + t * (d * (d + 1) // 2), d, rows, j * size, Z, 0, inner)
             for i in range(j + 1):
                 out[t, i, j] = out[t, j, i] = weight[t] * product(rows, i * size, Z, 0, size)
