@@ -67,7 +67,7 @@ class TorchObjective(GramObjective):
 
         s = statistics
         self.grams = DeviceGrams(
-            s.packed, s.anchor, s.g, s.q, self.response, self._weights(),
+            s.packed, s.anchor, s.g, s.q, self.response, self.weights,
             device=backend.device, dtype=dtype, block_size=backend.block_size,
         )  # fmt: skip
 

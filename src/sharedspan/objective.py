@@ -180,7 +180,9 @@ class Objective(ABC):
         inverse = np.divide(1.0, eigenvalues, out=np.zeros_like(eigenvalues), where=kept)
         return W - np.einsum("tij,tj,tlj,lt->it", U, inverse, U, gradient, optimize=True)
 
-    def _weights(self) -> np.ndarray:
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """weight_t = 1 / n_t, (T,); zero for a task without rows."""
         return np.divide(1.0, self.n, out=np.zeros(len(self.n)), where=self.n > 0)
 
     def _columns(self, V: np.ndarray) -> np.ndarray:
@@ -204,7 +206,7 @@ class GramObjective(Objective):
         self, V: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """See Objective."""
-        rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self._weights()
+        rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self.weights
         s, R = self.statistics, np.empty(rows.shape) if out is None else out
 
         def work(first: int, last: int) -> None:
@@ -232,7 +234,7 @@ class GramObjective(Objective):
         bounds = T * np.arange(blocks + 1) // blocks
         B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
         out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
-        s, weights = self.statistics, self._weights()
+        s, weights = self.statistics, self.weights
 
         def work(first: int, last: int) -> None:
             grams.gram_gradients(
@@ -246,7 +248,7 @@ class GramObjective(Objective):
     def normal_matrices(self, B: np.ndarray) -> np.ndarray:
         """See Objective."""
         k = B.shape[1]
-        out, weights = np.empty((self.n_tasks, k, k)), self._weights()
+        out, weights = np.empty((self.n_tasks, k, k)), self.weights
         B = np.ascontiguousarray(B.T)
 
         def work(first: int, last: int) -> None:
@@ -257,7 +259,7 @@ class GramObjective(Objective):
 
     def curvature(self, t: int) -> np.ndarray:
         """See Objective."""
-        return self.statistics.gram(t) * self._weights()[t]
+        return self.statistics.gram(t) * self.weights[t]
 
     def intercepts(self, V: np.ndarray) -> np.ndarray:
         """See Objective."""
@@ -288,7 +290,7 @@ class RowObjective(Objective):
         self, V: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """See Objective."""
-        rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self._weights()
+        rows, loss, weights = self._columns(V), np.empty(self.n_tasks), self.weights
         s, R = self.statistics, np.empty(rows.shape) if out is None else out
 
         def work(first: int, last: int) -> None:
@@ -321,6 +323,7 @@ class RowObjective(Objective):
     def reweighted(self, factor: np.ndarray) -> RowObjective:
         """The same tasks with each row's weight times ``factor`` (rows,), and the same r_t."""
         other = copy(self)
+        other.__dict__.pop("weights", None)
         other.weight = self.weight * factor
         other.n = _segment_sums(other.weight, self.statistics.starts)
         return other
@@ -328,7 +331,7 @@ class RowObjective(Objective):
     def normal_matrices(self, B: np.ndarray) -> np.ndarray:
         """See Objective."""
         k = B.shape[1]
-        out, B, weights = np.empty((self.n_tasks, k, k)), np.ascontiguousarray(B), self._weights()
+        out, B, weights = np.empty((self.n_tasks, k, k)), np.ascontiguousarray(B), self.weights
         s = self.statistics
 
         def work(first: int, last: int) -> None:
@@ -343,7 +346,7 @@ class RowObjective(Objective):
         """See Objective."""
         s = self.statistics
         rows = slice(s.starts[t], s.starts[t + 1])
-        X, w, weight = s.X[rows], self.weight[rows], self._weights()[t]
+        X, w, weight = s.X[rows], self.weight[rows], self.weights[t]
         if s.centred:
             X = X - weight * (w @ X)
         return weight * (X.T @ (w[:, None] * X))
@@ -356,7 +359,7 @@ class RowObjective(Objective):
         errors = s.y - np.concatenate(
             [s.X[s.starts[t] : s.starts[t + 1]] @ V[:, t] for t in range(self.n_tasks)]
         )
-        shift = _segment_sums(self.weight * errors, s.starts) * self._weights()
+        shift = _segment_sums(self.weight * errors, s.starts) * self.weights
         return s.intercepts(V) + shift
 
 

@@ -16,8 +16,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 # Below this many floating-point operations a second thread costs more than it saves.
-SERIAL_WORK = 200_000
-PIECES = 4  # per thread, so that one held up by other programs does not hold up all
+SERIAL_WORK = 1_000_000
+PIECE = 20_000_000  # operations; large work is cut up further, so that a thread held up by other
+# programs does not hold up all
 
 
 def n_threads() -> int:
@@ -53,7 +54,7 @@ def over_tasks(work: Callable[[int, int], object], n_tasks: int, cost: float) ->
     if workers < 2 or cost < SERIAL_WORK:
         work(0, n_tasks)
         return
-    pieces = min(n_tasks, workers * max(1, min(PIECES, int(cost / max(SERIAL_WORK, 1) / workers))))
+    pieces = min(n_tasks, max(workers, int(cost / PIECE)))
     bounds = [n_tasks * i // pieces for i in range(pieces + 1)]
     following = iter(range(pieces))  # shared: whoever is free takes the next piece
 

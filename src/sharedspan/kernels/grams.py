@@ -19,6 +19,7 @@ from sharedspan.kernels.lanes import (
     load,
     number,
     pointer,
+    prefetch,
     put,
     spread,
     store,
@@ -27,6 +28,7 @@ from sharedspan.kernels.lanes import (
 )
 
 PAIRED = 48  # up to this many features two rows of a Gram are taken at once
+AHEAD = 1024  # numbers; the processor's own guesses fail where rows are short
 LEAD = 16  # zeros before the copies of the first tasks
 
 # Eigenvalues of a task's k x k normal matrix below this share of its largest count as zero.
@@ -66,6 +68,8 @@ def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no
             y_0 = add_product(from_lane(x_0, i + 1), u_i, y_0)
             y_1 = add_product(x_1, u_i, y_1)
             sums_0 = add_to_lane(sums_0, total(row), i)
+            prefetch(packed, start + AHEAD)
+            prefetch(packed, start + AHEAD + 8)
             start += 16 - i
             i += 1
         while i < 16:
@@ -73,6 +77,7 @@ def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no
             row = add_product(from_lane(x_1, i - 8), u_1, zero)
             y_1 = add_product(from_lane(x_1, i - 7), u_i, y_1)
             sums_1 = add_to_lane(sums_1, total(row), i - 8)
+            prefetch(packed, start + AHEAD)
             start += 16 - i
             i += 1
         store(y, from_y, add_product(one, sums_0, y_0))
@@ -110,6 +115,9 @@ def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no
         row_1 = add_product(from_lane(x_1, lane + 1), u_b, zero)
         y_b = add_product(from_lane(x, lane + 1), u_i, load(y, from_y + b))
         store(y, from_y + b, add_product(from_lane(x_1, lane + 2), u_1, y_b))
+        ahead = start + AHEAD
+        prefetch(packed, ahead)
+        prefetch(packed, ahead + 8)
         b, p, p_1 = b + 8, p + 8, p_1 + 8
         while b < size:
             x, x_1, u_b = load(packed, p), load(packed, p_1), load(u, from_u + b)
@@ -117,6 +125,9 @@ def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no
             row_1 = add_product(x_1, u_b, row_1)
             y_b = add_product(x, u_i, load(y, from_y + b))
             store(y, from_y + b, add_product(x_1, u_1, y_b))
+            ahead += 16
+            prefetch(packed, ahead)
+            prefetch(packed, ahead + 8)
             b, p, p_1 = b + 8, p + 8, p_1 + 8
         put(sums, i, total(row))
         put(sums, i + 1, total(row_1))

@@ -109,6 +109,22 @@ def store(typing: Any, pointer: Any, index: Any, x: Any) -> tuple[Any, Callable[
 
 
 @intrinsic
+def prefetch(typing: Any, pointer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
+    """Ask for the cache line of ``pointer[index]``; a place outside of the array is harmless."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.bitcast(builder.gep(args[0], [args[1]]), ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [place.type, *[ir.IntType(32)] * 3])
+        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(
+            ask, [place, *(ir.IntType(32)(code) for code in (0, 3, 1))]
+        )  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.intp), codegen
+
+
+@intrinsic
 def store_from(
     typing: Any, pointer: Any, index: Any, x: Any, first: Any
 ) -> tuple[Any, Callable[..., Any]]:
