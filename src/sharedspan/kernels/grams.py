@@ -49,8 +49,7 @@ def scratch(rows, size):  # type: ignore[no-untyped-def]
     return buffer[begin : begin + rows * size]
 
 
-@part
-def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
+def gram_times_plain(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
     """Y = G u, for the Gram at ``packed[start]`` and scratch rows u[from_u:] and y[from_y:].
 
     All arrays are pointers.
@@ -139,6 +138,10 @@ def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no
         b += 8
 
 
+gram_times = part(gram_times_plain)
+gram_times_again = kernel(gram_times_plain)  # where a call does not matter: shorter to compile
+
+
 @kernel
 def head_of(d, first, last):  # type: ignore[no-untyped-def]
     """The task up to which there may be fewer numbers before a task than zeros in a row."""
@@ -149,7 +152,8 @@ def head_of(d, first, last):  # type: ignore[no-untyped-def]
 def with_lead(x, count):  # type: ignore[no-untyped-def]
     """The first ``count`` numbers of x, with zeros before them."""
     out = np.zeros(count + LEAD, dtype=x.dtype)
-    out[LEAD:] = x[:count]
+    for i in range(count):
+        out[LEAD + i] = x[i]
     return out
 
 
@@ -172,7 +176,8 @@ def gram_residuals(packed, anchor, g, q, response, weight, V, R, loss, first, la
             triangles, with_lead(a, m), with_lead(b, m), q, response, weight,
             with_lead(v, m), head, loss, work, d, LEAD, first, middle,
         )  # fmt: skip
-        out[first * d : m] = head[LEAD + first * d :]
+        for i in range(first * d, m):
+            out[i] = head[LEAD + i]
     residuals_between(P, a, b, q, response, weight, v, out, loss, work, d, 0, middle, last)
 
 
@@ -249,7 +254,7 @@ def gram_gradients(  # type: ignore[no-untyped-def]
     for block in range(first, last):
         begin, end = bounds[block], bounds[block + 1]
         middle = head_of(d, begin, end)
-        sums[:] = 0.0
+        sums.fill(0.0)
         loss[block] = 0.0
         if begin < middle:
             m = middle * d
@@ -326,7 +331,7 @@ def gradients_between(  # type: ignore[no-untyped-def]
             b += 8
         if solve:  # B'GB c = B'e, then w - c, and with it u - B c and e - G B c
             for j in range(k):
-                gram_times(P, start, d, rows, j * size, Z, j * size, inner)
+                gram_times_again(P, start, d, rows, j * size, Z, j * size, inner)
                 c[j] = product(rows, j * size, y, 0, size)
                 for i in range(j + 1):
                     A[j, i] = A[i, j] = product(rows, i * size, Z, j * size, size)
@@ -410,15 +415,22 @@ def solve_in_place(A, F, c):  # type: ignore[no-untyped-def]
 @kernel
 def solve_singular(A, c):  # type: ignore[no-untyped-def]
     """As ``solve_in_place``, by eigenvalues: small ones count as zero."""
-    if not np.isfinite(A).all():
-        c[:] = np.nan
-        return
+    k = len(c)
+    for i in range(k):
+        for j in range(k):
+            if not np.isfinite(A[i, j]):
+                c.fill(np.nan)
+                return
     eigenvalues, U = np.linalg.eigh(A)
-    solution = np.zeros(len(c))
-    for m in range(len(c)):
-        if eigenvalues[m] > RANK_TOLERANCE * max(eigenvalues[-1], 0.0):
-            solution += U[:, m] * (np.sum(U[:, m] * c) / eigenvalues[m])
-    c[:] = solution
+    right = c.copy()
+    c.fill(0.0)
+    for m in range(k):
+        if eigenvalues[m] > RANK_TOLERANCE * max(eigenvalues[k - 1], 0.0):
+            along = 0.0
+            for i in range(k):
+                along += U[i, m] * right[i]
+            for i in range(k):
+                c[i] += U[i, m] * along / eigenvalues[m]
 
 
 @kernel
@@ -445,6 +457,6 @@ def normal_between(packed, weight, factor, out, work, d, lead, first, last):  # 
     P, rows, Z, inner = pointer(packed), pointer(factor), pointer(work), pointer(work[size:])
     for t in range(first, last):
         for j in range(k):
-            gram_times(P, lead + t * (d * (d + 1) // 2), d, rows, j * size, Z, 0, inner)
+            gram_times_again(P, lead + t * (d * (d + 1) // 2), d, rows, j * size, Z, 0, inner)
             for i in range(j + 1):
                 out[t, i, j] = out[t, j, i] = weight[t] * product(rows, i * size, Z, 0, size)

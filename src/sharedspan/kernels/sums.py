@@ -1,4 +1,7 @@
-"""Compiled sums over rows: building, merging and mapping the statistics of tasks."""
+"""Compiled sums over rows: building, merging and mapping the statistics of tasks.
+
+Loops over numbers rather than array expressions: these take seconds longer to compile.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,15 @@ def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anc
         x_bar, y_bar = centre(rows, target, weights, size, centred)
         G = np.dot(rows.T, rows)
         if n[t] == 0.0 and sign > 0.0 and not anchor[t].any():
-            anchor[t] = near_least_squares(G, times_transposed(rows, target))
-        residual = target - times(rows, anchor[t])
+            start = near_least_squares(G, times_transposed(rows, target))
+            for i in range(len(start)):
+                anchor[t, i] = start[i]
+        residual = times(rows, anchor[t])
+        squares = 0.0
+        for i in range(len(target)):
+            residual[i] = target[i] - residual[i]
+            squares += residual[i] * residual[i]
         gradient = times_transposed(rows, residual)
-        squares = np.sum(residual * residual)
         merge(t, sign, size, x_bar, y_bar, G, gradient, squares,
               n, mean, y_mean, packed, anchor, g, q)  # fmt: skip
 
@@ -69,7 +77,27 @@ def near_least_squares(G, c):  # type: ignore[no-untyped-def]
     ridge = G.copy()
     for j in range(G.shape[0]):
         ridge[j, j] = (1.0 + ANCHOR_RIDGE) * G[j, j] if G[j, j] > 0.0 else 1.0
-    return np.linalg.solve(ridge, c)
+    return solve_definite(ridge, c)
+
+
+@kernel
+def solve_definite(A, c):  # type: ignore[no-untyped-def]
+    """The solution of A x = c for a symmetric, positive definite A (d, d).
+
+    Not np.linalg.solve, which takes seconds to compile.
+    """
+    L = np.linalg.cholesky(A)
+    x = c.copy()
+    for i in range(len(c)):
+        total = 0.0
+        for j in range(i):
+            total += L[i, j] * x[j]
+        x[i] = (x[i] - total) / L[i, i]
+    for i in range(len(c) - 1, -1, -1):
+        x[i] /= L[i, i]
+        for j in range(i):
+            x[j] -= L[i, j] * x[i]
+    return x
 
 
 @kernel
@@ -93,9 +121,11 @@ def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, pa
     dx, dy, dr = np.zeros(d), 0.0, 0.0
     if other > 0.0:
         scale = 1.0 if sign > 0.0 else before / after
-        dx = scale * (x_bar - mean[t])
         dy = scale * (y_bar - y_mean[t])
-        dr = dy - np.sum(dx * anchor[t])
+        dr = dy
+        for i in range(d):
+            dx[i] = scale * (x_bar[i] - mean[t, i])
+            dr -= dx[i] * anchor[t, i]
     position = 0
     for i in range(d):
         for j in range(i, d):
@@ -104,16 +134,18 @@ def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, pa
         g[t, i] += sign * (gradient[i] + factor * dr * dx[i])
     q[t] = max(q[t] + sign * (squares + factor * dr * dr), 0.0)
     if before == 0.0:
-        mean[t] = x_bar
+        for i in range(d):
+            mean[t, i] = x_bar[i]
         y_mean[t] = y_bar
     elif after > 0.0:
         # Adding moves the mean by (size / after) dx, taking away by -(size / before) dx.
         share = size / after if sign > 0.0 else -size / before
-        mean[t] += share * dx
+        for i in range(d):
+            mean[t, i] += share * dx[i]
         y_mean[t] += share * dy
     else:  # nothing is left: no rounding residue either
-        packed[t] = 0.0
-        g[t] = 0.0
+        packed[t].fill(0.0)
+        g[t].fill(0.0)
         q[t] = 0.0
     n[t] = after
 
@@ -134,10 +166,20 @@ def transform(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # ty
         ridge = mapped.copy()
         for j in range(reduced):
             ridge[j, j] += CANONICAL_RIDGE * max(n[t], ANCHOR_RIDGE)
-        solved = np.linalg.solve(ridge, times_transposed(P, times(G, anchor[t]) + g[t]))
-        delta = times(P, solved) - anchor[t]
-        moved = g[t] - times(G, delta)
-        q[t] = max(q[t] - np.sum(delta * (g[t] + moved)), 0.0)
-        new_anchor[t] = solved
-        new_g[t] = times_transposed(P, moved)
+        c = times(G, anchor[t])
+        for i in range(d):
+            c[i] += g[t, i]
+        solved = solve_definite(ridge, times_transposed(P, c))
+        delta = times(P, solved)
+        for i in range(d):
+            delta[i] -= anchor[t, i]
+        moved = times(G, delta)
+        for i in range(d):
+            moved[i] = g[t, i] - moved[i]
+            q[t] -= delta[i] * (g[t, i] + moved[i])
+        q[t] = max(q[t], 0.0)
+        mapped_g = times_transposed(P, moved)
+        for j in range(reduced):
+            new_anchor[t, j] = solved[j]
+            new_g[t, j] = mapped_g[j]
         pack(mapped, packed[t * size : (t + 1) * size])
