@@ -198,8 +198,8 @@ def test_auto_through_the_estimator():
     assert relative(auto.coef_, als.coef_) < 1e-8
 
 
-def test_auto_takes_cheap_passes_where_the_rank_is_large_and_all_else_easy():
-    _, objective = problem(1.5, 120, T=150, d=40, k=10, noise=0.1)
+def test_auto_takes_cheap_passes_where_features_are_many_and_rows_plenty():
+    _, objective = problem(1.5, 130, T=150, d=60, k=10, noise=0.1)
     solved = []
     profile = objective.profile
     objective.profile = lambda *args: solved.append(1) or profile(*args)

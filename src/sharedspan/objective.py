@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from sharedspan.data.canonical import task_scale
 from sharedspan.data.statistics import GramStatistics, RowStatistics, Statistics
 from sharedspan.engine.local import over_tasks
 from sharedspan.kernels import cpu, grams
-from sharedspan.kernels.grams import RANK_TOLERANCE
+from sharedspan.kernels.dense import RANK_TOLERANCE
 
 # Sums over tasks are sums over blocks of tasks, the same blocks on any number of threads.
 BLOCKS = 64
@@ -128,17 +129,50 @@ class Objective(ABC):
 
     def gradients(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """loss(BW), R W' (d, k) and B'R (k, T)."""
-        R, losses = self.residuals((W.T @ B.T).T)
-        return float(losses.sum()), R @ W.T, B.T @ R
+        return self._fused(B, W, solve=False)
 
     def profile(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """The least loss(BW) over W for this B, its gradient R W' (d, k), and that W (k, T).
 
         W is where to start from, as in ``solve_W``.
         """
-        W = self.solve_W(B, W)
-        loss, grad_B, _ = self.gradients(B, W)
-        return loss, grad_B, W
+        return self._fused(B, W, solve=True)
+
+    def _fused(
+        self, B: np.ndarray, W: np.ndarray, solve: bool
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """The loss, R W' and either B'R or the W of least squares, in one pass."""
+        (d, k), T = B.shape, self.n_tasks
+        blocks = min(BLOCKS, -(-T // TASKS_PER_BLOCK))
+        bounds = T * np.arange(blocks + 1) // blocks
+        B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
+        out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
+
+        def work(first: int, last: int) -> None:
+            self._block_gradients(B, W, solve, out_W, grad_B, loss, bounds, first, last)
+
+        over_tasks(work, blocks, self._numbers * (2.0 * k + 2.0 if solve else 2.0))
+        return float(loss.sum()), grad_B.sum(axis=0).T, out_W
+
+    @property
+    @abstractmethod
+    def _numbers(self) -> float:
+        """Numbers that a pass reads."""
+
+    @abstractmethod
+    def _block_gradients(
+        self,
+        B: np.ndarray,
+        W: np.ndarray,
+        solve: bool,
+        out_W: np.ndarray,
+        grad_B: np.ndarray,
+        loss: np.ndarray,
+        bounds: np.ndarray,
+        first: int,
+        last: int,
+    ) -> None:
+        """Blocks first <= i < last of the fused pass; see ``kernels.grams.gram_gradients``."""
 
     def moments(self) -> np.ndarray:
         """CC' (d, d), C = [weight_t r_t X_t'y_t]: in a canonical problem C is V* plus noise."""
@@ -217,33 +251,13 @@ class GramObjective(Objective):
         over_tasks(work, self.n_tasks, 2.0 * self.packed.size)
         return R.T, loss
 
-    def gradients(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """See Objective."""
-        return self._fused(B, W, solve=False)
+    @property
+    def _numbers(self) -> float:
+        return float(self.packed.size)
 
-    def profile(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """See Objective."""
-        return self._fused(B, W, solve=True)
-
-    def _fused(
-        self, B: np.ndarray, W: np.ndarray, solve: bool
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """The loss, R W' and either B'R or the W of least squares, in one pass."""
-        (d, k), T = B.shape, self.n_tasks
-        blocks = min(BLOCKS, -(-T // TASKS_PER_BLOCK))
-        bounds = T * np.arange(blocks + 1) // blocks
-        B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
-        out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
-        s, weights = self.statistics, self.weights
-
-        def work(first: int, last: int) -> None:
-            grams.gram_gradients(
-                self.packed, s.anchor, s.g, s.q, self.response, weights, B, W, solve,
-                out_W, grad_B, loss, bounds, first, last,
-            )  # fmt: skip
-
-        over_tasks(work, blocks, 2.0 * self.packed.size * (k + 1 if solve else 1))
-        return float(loss.sum()), grad_B.sum(axis=0).T, out_W
+    def _block_gradients(self, *blocks: Any) -> None:
+        s = self.statistics
+        grams.gram_gradients(self.packed, s.anchor, s.g, s.q, self.response, self.weights, *blocks)
 
     def normal_matrices(self, B: np.ndarray) -> np.ndarray:
         """See Objective."""
@@ -301,6 +315,16 @@ class RowObjective(Objective):
 
         over_tasks(work, self.n_tasks, 4.0 * self.X.size)
         return R.T, loss
+
+    @property
+    def _numbers(self) -> float:
+        return 2.0 * self.X.size
+
+    def _block_gradients(self, *blocks: Any) -> None:
+        s = self.statistics
+        cpu.row_gradients(
+            self.X, s.y, self.weight, s.starts, s.centred, self.response, self.weights, *blocks
+        )
 
     def batch_residuals(
         self, B: np.ndarray, W: np.ndarray, size: int, rng: np.random.Generator

@@ -4,35 +4,19 @@ A symmetric d x d Gram is stored *packed*: the rows of its upper triangle one af
 d (d + 1) / 2 numbers. Each is read once and used twice, so the pass moves half the bytes.
 
 Every kernel releases the interpreter lock and handles the tasks ``first <= t < last``, or blocks
-of tasks. The pass itself is in ``grams.py``.
+of tasks. The pass over Grams is in ``grams.py``.
+
+Results must not depend on where arrays lie. A loop that both stores and sums is compiled twice,
+vectorised and not, and arrays that lie too close together take the slow one, which sums in another
+order. So loops here either store or sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-import numba
 import numpy as np
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-# Sums may be reordered (so that they vectorise), but NaN and infinity keep their meaning.
-_REORDER = {"reassoc", "contract", "nsz"}
-
-
-def kernel(function: F, **more: Any) -> F:
-    """Compile without the interpreter lock; keep the machine code on disk where that is allowed."""
-    options: dict[str, Any] = {"nogil": True, "fastmath": _REORDER, "error_model": "numpy"} | more
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no writable place for the cache
-        return numba.njit(**options)(function)
-
-
-def part(function: F) -> F:
-    """Compile as part of the kernels that call it: a call costs as much as a small task."""
-    return kernel(function, forceinline=True)
+from sharedspan.kernels.compiling import kernel
+from sharedspan.kernels.dense import solve_in_place
 
 
 def packed_size(d: int) -> int:
@@ -118,6 +102,132 @@ def row_residuals(X, y, w, starts, centred, response, weight, V, out, loss, firs
         for j in range(d):
             out[t, j] = weight[t] * R[j]
         loss[t] = 0.5 * weight[t] * squares
+
+
+@kernel
+def row_gradients(  # type: ignore[no-untyped-def]
+    X,
+    y,
+    w,
+    starts,
+    centred,
+    response,
+    weight,
+    B,
+    W,
+    solve,
+    out_W,
+    grad_B,
+    loss,
+    bounds,
+    first,
+    last,
+):
+    """``grams.gram_gradients`` from rows: with Z = X B, the residuals are e = Z w - r y.
+
+    Where that is not asked for Z is not formed: e = X (B w) - r y is cheaper.
+    """
+    k, d = B.shape
+    longest = 0
+    for t in range(bounds[first], bounds[last]):
+        longest = max(longest, starts[t + 1] - starts[t])
+    e, Z, v, R = np.empty(longest), np.empty((longest, k)), np.empty(d), np.empty(d)
+    weights, c, A, F = np.empty(k), np.empty(k), np.empty((k, k)), np.empty((k, k))
+    for block in range(first, last):
+        grad_B[block].fill(0.0)
+        loss[block] = 0.0
+        for t in range(bounds[block], bounds[block + 1]):
+            begin, n, size = starts[t], starts[t + 1] - starts[t], 0.0
+            for i in range(n):
+                size += w[begin + i]
+            size = size if centred else 0.0
+            for j in range(k):
+                weights[j] = W[j, t]
+            if solve:
+                for i in range(n):
+                    for j in range(k):
+                        Z[i, j] = inner(X[begin + i], B[j])
+                    e[i] = inner(Z[i], weights) - response[t] * y[begin + i]
+                centre_rows(Z, w[begin : begin + n], size)
+                centre_row(e, w[begin : begin + n], size)
+                normal_equations(Z, e, w[begin : begin + n], A, c)
+                solve_in_place(A, F, c)
+                for j in range(k):
+                    weights[j] -= c[j]
+                for i in range(n):
+                    e[i] -= inner(Z[i], c)
+            else:
+                v.fill(0.0)
+                for j in range(k):
+                    add_row(weights[j], B[j], v)
+                for i in range(n):
+                    e[i] = inner(X[begin + i], v) - response[t] * y[begin + i]
+                centre_row(e, w[begin : begin + n], size)
+            R.fill(0.0)
+            squares = 0.0
+            for i in range(n):
+                weighted = w[begin + i] * e[i]
+                squares += weighted * e[i]
+                add_row(weight[t] * weighted, X[begin + i], R)
+            for j in range(k):
+                add_row(weights[j], R, grad_B[block, j])
+                out_W[j, t] = weights[j] if solve else inner(B[j], R)
+            loss[block] += 0.5 * weight[t] * squares
+
+
+@kernel
+def inner(x, y):  # type: ignore[no-untyped-def]
+    """The inner product of two rows."""
+    total = 0.0
+    for j in range(len(x)):
+        total += x[j] * y[j]
+    return total
+
+
+@kernel
+def add_row(factor, x, y):  # type: ignore[no-untyped-def]
+    """Y <- y + factor x."""
+    for j in range(len(x)):
+        y[j] += factor * x[j]
+
+
+@kernel
+def centre_row(e, w, size):  # type: ignore[no-untyped-def]
+    """The first numbers of e less their mean with weights w, of sum ``size``; zero means never."""
+    mean = 0.0
+    for i in range(len(w)):
+        mean += w[i] * e[i]
+    mean = mean / size if size > 0.0 else 0.0
+    for i in range(len(w)):
+        e[i] -= mean
+
+
+@kernel
+def centre_rows(Z, w, size):  # type: ignore[no-untyped-def]
+    """``centre_row`` for each column of Z."""
+    for j in range(Z.shape[1]):
+        mean = 0.0
+        for i in range(len(w)):
+            mean += w[i] * Z[i, j]
+        mean = mean / size if size > 0.0 else 0.0
+        for i in range(len(w)):
+            Z[i, j] -= mean
+
+
+@kernel
+def normal_equations(Z, e, w, A, c):  # type: ignore[no-untyped-def]
+    """A = Z'diag(w)Z and c = Z'diag(w)e, over the rows that have a weight."""
+    k = Z.shape[1]
+    for a in range(k):
+        c[a] = 0.0
+        for b in range(k):
+            A[a, b] = 0.0
+    for i in range(len(w)):
+        for a in range(k):
+            weighted = w[i] * Z[i, a]
+            c[a] += weighted * e[i]
+            for b in range(k):
+                A[a, b] += weighted * Z[i, b]
 
 
 @kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.kernels.cpu import kernel
+from sharedspan.kernels.compiling import kernel
 
 
 @kernel

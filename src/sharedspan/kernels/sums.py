@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.kernels.cpu import kernel, pack, times, times_transposed, unpack
+from sharedspan.kernels.compiling import kernel
+from sharedspan.kernels.cpu import pack, times, times_transposed, unpack
 
 # Anchors solve (G + ridge) a = X'y: any reference near least squares will do, and this one exists
 # for every G. From rows the ridge is a share of each diagonal entry, so units do not matter. In the

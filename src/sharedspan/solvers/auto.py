@@ -10,11 +10,10 @@ from sharedspan.solvers.loop import Solver, SolverResult, run
 from sharedspan.solvers.tpgd import phase_one
 from sharedspan.solvers.variable_projection import variable_projection
 
-# On easy problems of 60 and 100 features the accelerated solver took 0.6 to 1.0 of the time of
-# variable projection at rank 8, 0.5 to 0.7 at rank 12; with 20 features it took longer at any rank.
-LARGE_RANK = 8
-FEATURES_PER_RANK = 4
-PLENTY = 2.0  # rows per feature, and the k-th over the next eigenvalue of CC', of an easy problem
+# From 60 features on, with two rows or more for each, the accelerated solver took 0.5 to 1.0 of the
+# time of variable projection at ranks 2 to 8, and 1.0 to 2.2 of it with 10 to 30 features.
+MANY_FEATURES = 50
+PLENTY = 2.0  # rows per feature
 
 # After 20 iterations the tangent gradient was at most 1e-4 |V| from starts in the basin of the one
 # minimum there was, and 7e-4 |V| or more where random starts ended in several minima.
@@ -27,25 +26,22 @@ PHASE_ONE = 30  # gradient steps of each: large directions have grown, small one
 def auto(
     objective: Objective, k: int, rng: np.random.Generator, *, max_iter: int, tol: float
 ) -> Solver:
-    """Variable projection or, where k is large and all else is easy, accelerated ScaledGD.
+    """Accelerated ScaledGD where it is the faster one, otherwise variable projection.
 
-    A pass of variable projection makes k + 1 products with each task's data. With k above 8 and up
-    to d / 4, two rows or more per feature and a clear gap after the k-th eigenvalue of the
-    moments, both solvers need 10 to 20 passes, and the accelerated one's are cheaper; it is slow
-    elsewhere.
+    A pass of variable projection makes k + 1 products with each task's data, and it needs half as
+    many passes. With 50 features or more, two rows or more for each and k above one, the other's
+    cheaper passes win; where rows are scarce it needs too many of them.
 
-    Both start from the moments. That start is poor if 20 iterations leave a tangent gradient above
-    5e-4 |V|, as they do where rows are scarce and minima many. Six short runs of TPGD's Phase I
-    from small random starts, each followed by 40 iterations, then compete with it, in about 460
-    passes that count as one iteration, and the lowest of all goes on.
+    Both start from the moments. With scarce rows minima are many and that start may be poor: it is
+    if 20 iterations of variable projection leave a tangent gradient above 5e-4 |V|. Six short
+    runs of TPGD's Phase I from small random starts, each followed by 40 iterations, then compete
+    with it, in about 460 passes that count as one iteration, and the lowest of all goes on.
     """
     d = objective.n_features
-    values, U = np.linalg.eigh(objective.moments())
-    clear = k == d or values[-k] >= PLENTY * values[-k - 1]
-    easy = clear and np.median(objective.n) >= PLENTY * d
-    large = LARGE_RANK < k <= d / FEATURES_PER_RANK
-    choice = scaled_gd_anderson if easy and large else variable_projection
-    solver = choice(objective, k, start=(U[:, : -k - 1 : -1], np.zeros((k, objective.n_tasks))))
+    plenty = np.median(objective.n) >= PLENTY * d
+    if plenty and d >= MANY_FEATURES and k > 1:
+        yield from scaled_gd_anderson(objective, k)
+    solver = variable_projection(objective, k)
     step = yield next(solver)
     while step.iteration < TRIAL:
         step = yield solver.send(step)
