@@ -47,7 +47,8 @@ def scratch(rows, size):  # type: ignore[no-untyped-def]
     return buffer[begin : begin + rows * size]
 
 
-def gram_times_plain(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
+@part
+def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
     """Y = G u, for the Gram at ``packed[start]`` and scratch rows u[from_u:] and y[from_y:].
 
     All arrays are pointers.
@@ -136,8 +137,10 @@ def gram_times_plain(packed, start, d, u, from_u, y, from_y, sums):  # type: ign
         b += 8
 
 
-gram_times = part(gram_times_plain)
-gram_times_again = kernel(gram_times_plain)  # where a call does not matter: shorter to compile
+@kernel
+def call_gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
+    """``gram_times`` by a call, where that does not matter: shorter to compile."""
+    gram_times(packed, start, d, u, from_u, y, from_y, sums)
 
 
 @kernel
@@ -329,7 +332,7 @@ def gradients_between(  # type: ignore[no-untyped-def]
             b += 8
         if solve:  # B'GB c = B'e, then w - c, and with it u - B c and e - G B c
             for j in range(k):
-                gram_times_again(P, start, d, rows, j * size, Z, j * size, inner)
+                call_gram_times(P, start, d, rows, j * size, Z, j * size, inner)
                 c[j] = product(rows, j * size, y, 0, size)
                 for i in range(j + 1):
                     A[j, i] = A[i, j] = product(rows, i * size, Z, j * size, size)
@@ -402,6 +405,6 @@ def normal_between(packed, weight, factor, out, work, d, lead, first, last):  # 
     P, rows, Z, inner = pointer(packed), pointer(factor), pointer(work), pointer(work[size:])
     for t in range(first, last):
         for j in range(k):
-            gram_times_again(P, lead + t * (d * (d + 1) // 2), d, rows, j * size, Z, 0, inner)
+            call_gram_times(P, lead + t * (d * (d + 1) // 2), d, rows, j * size, Z, 0, inner)
             for i in range(j + 1):
                 out[t, i, j] = out[t, j, i] = weight[t] * product(rows, i * size, Z, 0, size)
