@@ -37,7 +37,9 @@ SIZES = {
     (100000, 10, 3): (None, 2.0),
 }
 
-GUARD = 1.2  # times as fast as a plain loop, although it does more
+# (T, d, k): at least so many times as fast as a plain loop, although it does more; about half of
+# what was seen
+GUARD = {(500, 100, 5): 2.5, (5000, 30, 3): 2.2, (20000, 10, 3): 1.3}
 
 
 @numba.njit(nogil=True, fastmath=True)
@@ -178,7 +180,7 @@ def claim(text, measured, bound, least=True):
 def guard(turns, rng):
     """Whether the fused pass is well ahead of a plain loop at all sizes."""
     ahead = True
-    for T, d, k in ((500, 100, 5), (5000, 30, 3), (20000, 10, 3)):
+    for (T, d, k), least in GUARD.items():
         objective = random_objective(T, d, rng)
         s, B, W = objective.statistics, rng.standard_normal((d, k)), rng.standard_normal((k, T))
         V, R = (B @ W).T.copy(), np.empty((T, d))
@@ -195,7 +197,7 @@ def guard(turns, rng):
         )
         ratio = took["plain"] / took["fused"]
         print(f"T={T} d={d}: the fused pass is {ratio:.2f} times as fast as a plain loop")
-        ahead &= ratio > GUARD
+        ahead &= ratio > least
     return ahead
 
 

@@ -243,10 +243,39 @@ def test_tasks_that_do_not_fit_are_split_in_blocks(monkeypatch, device):
     assert close(grams.gradients(problem.B, problem.W)[1], expected[1], 1e-13)
 
 
-@pytest.mark.parametrize(("option", "value"), [("dtype", "float16"), ("block_size", 0)])
-def test_unknown_options_are_named(option, value):
-    with pytest.raises(ValueError, match=option):
-        Problem(2, 3, 1).grams(device="cpu", **{option: value})
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"block_size": 0}, "block_size=0"),
+        ({"block_size": 2.5}, "block_size=2.5"),
+        ({"device": "bogus"}, "use 'cpu', 'cuda'"),
+        ({"device": 3}, "device=3"),
+    ],
+)
+def test_a_backend_names_what_it_does_not_know(options, words):
+    with pytest.raises(ValueError, match=words):
+        ss.TorchBackend(**options)
+    assert ss.TorchBackend(block_size=np.int64(5)).block_size == 5
+
+
+def test_a_gpu_that_is_not_there_is_named():
+    backend = ss.TorchBackend(device=f"cuda:{torch.cuda.device_count()}")
+    with pytest.raises(ValueError, match="backend='numpy'"):
+        ss.SharedSpanRegressor(backend=backend).fit(np.eye(4), np.ones(4), task=[0, 0, 1, 1])
+
+
+def test_backends_agree_where_noise_is_estimated_per_task():
+    for seed in (0, 1):
+        size = {"n_tasks": 17, "n_features": 20, "rank": 2, "n_samples": 60}
+        sim = ss.simulate(**size, noise=0.2, intercept=1.0, random_state=seed)
+        fits = [
+            ss.SharedSpanRegressor(
+                2, noise="per_task", tol=1e-11, random_state=0, backend=backend
+            ).fit(sim.X, sim.y, task=sim.task)
+            for backend in ("numpy", "torch")
+        ]
+        assert close(fits[1].coef_, fits[0].coef_, 1e-9)
+        assert close(fits[1].noise_variance_, fits[0].noise_variance_, 1e-9)
 
 
 INTERPRETED = """

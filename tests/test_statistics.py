@@ -4,6 +4,7 @@ from numpy.testing import assert_allclose
 
 from conftest import statistics_of
 from sharedspan.data import tasks as tasks_module
+from sharedspan.data.canonical import whitening
 from sharedspan.data.statistics import GramStatistics, RowStatistics, collect
 from sharedspan.data.tasks import open_tasks
 from sharedspan.data.units import Units
@@ -165,3 +166,17 @@ def test_features_near_the_end_of_the_range_do_not_overflow(rng):
     huge = statistics_of(X * np.array([1e155, 1.0, 1e-160]), X[:, 0], None)
     assert np.isfinite(huge.packed).all()
     assert (np.diag(huge.gram(0)) > 1e-3).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_task_without_a_direction_that_others_have_is_fitted(seed):
+    """Whitening stretches such a direction until its rounding shows: no definite matrix is left."""
+    rng = np.random.default_rng(seed)
+    T, d, n = 4, 10, 3000
+    task = np.repeat(np.arange(T), n)
+    X = rng.standard_normal((T * n, 1)) @ np.abs(rng.standard_normal((1, d)))
+    X[task == 0] += 1.5e-5 * rng.standard_normal((n, d))
+    statistics = statistics_of(X, X[:, 0] + rng.standard_normal(T * n), task)
+    statistics.transform(whitening(statistics))
+    for values in (statistics.packed, statistics.anchor, statistics.g, statistics.q):
+        assert np.isfinite(values).all()

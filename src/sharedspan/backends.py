@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.util
+import numbers
 import os
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -44,14 +46,17 @@ class TorchBackend:
 
     def __post_init__(self) -> None:
         size = self.block_size
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        whole = isinstance(size, numbers.Integral) and not isinstance(size, bool)
+        if size is not None and not (whole and size >= 1):
             raise ValueError(f"block_size={size!r} must be an integer of at least 1, or None.")
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)):
+            raise ValueError(f"device={self.device!r} is unknown: use 'cpu', 'cuda', 'cuda:1', ...")
 
 
 class TorchObjective(GramObjective):
     """The objective with its passes on a device.
 
-    W and what has its shape stay there (``kernels.gpu.DeviceMatrix``), B and small sums are NumPy
+    W and what has its shape stay there (``DeviceMatrix``), B and small sums are NumPy
     arrays. What a solver asks for once, or not at all, is answered from the host's statistics.
     """
 
@@ -114,10 +119,8 @@ def choose_backend(backend: str | TorchBackend, packed_bytes: float) -> TorchBac
     "auto" does not touch PyTorch unless the problem is large enough to gain.
     """
     if isinstance(backend, TorchBackend):
-        require_torch()
         return backend
     if backend == "torch":
-        require_torch()
         return TorchBackend()
     if backend == "auto" and packed_bytes >= WORTHWHILE and _may_have_gpu():
         import torch
@@ -131,15 +134,28 @@ def _may_have_gpu() -> bool:
     """Whether PyTorch and a driver of NVIDIA's are installed, without the cost of loading them."""
     if importlib.util.find_spec("torch") is None:
         return False
-    return os.path.exists("/proc/driver/nvidia") or ctypes.util.find_library("nvcuda") is not None
+    if os.path.exists("/proc/driver/nvidia"):
+        return True
+    return any(ctypes.util.find_library(name) for name in ("cuda", "nvcuda"))
 
 
-def require_torch() -> None:
-    """Say how to install PyTorch where it is missing."""
+def require_device(backend: str | TorchBackend) -> None:
+    """Say what is missing where PyTorch, or the GPU that was asked for, is not there."""
     if importlib.util.find_spec("torch") is None:
         raise ImportError(
             "backend='torch' needs PyTorch, which is not installed: "
             "pip install 'sharedspan[gpu]', or use backend='numpy'."
+        )
+    device = backend.device if isinstance(backend, TorchBackend) else None
+    if device is None or device == "cpu":
+        return
+    import torch
+
+    found = torch.cuda.device_count()
+    if int(device.partition(":")[2] or 0) >= found:
+        raise ValueError(
+            f"device={device!r} is not there: PyTorch sees {found} GPUs. Use another device, "
+            "device='cpu', or backend='numpy'."
         )
 
 

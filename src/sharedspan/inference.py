@@ -86,7 +86,8 @@ def shrink_noise(rss: np.ndarray, degrees: np.ndarray) -> tuple[np.ndarray, np.n
 
 def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float]:
     """Maximum likelihood of (nu, s0^2); nu is infinite where the tasks show no difference."""
-    from scipy.optimize import minimize
+    from scipy.optimize import minimize, root
+    from scipy.special import digamma
     from scipy.stats import f
 
     center = float(np.log(np.average(variances, weights=degrees)))
@@ -99,8 +100,20 @@ def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float
     starts = [(0.7, float(np.median(np.log(variances)))), (3.0, center)]
     fits = [minimize(negative, start, method="L-BFGS-B", bounds=bounds) for start in starts]
     best = min(fits, key=lambda fit: fit.fun)
+    # Where the tasks do not differ the likelihood is flat in nu, and a search stops anywhere.
+    if negative(np.array([bounds[0][1], center])) <= best.fun + 1e-5:
+        return np.inf, float(np.exp(center))
+
+    def slope(parameters: np.ndarray) -> np.ndarray:
+        nu, scale = np.exp(parameters[0]), np.exp(parameters[1])
+        ratio = degrees * variances / (nu * scale)
+        pull = (degrees + nu) / 2 * ratio / (1 + ratio) - degrees / 2
+        gammas = digamma((degrees + nu) / 2) - digamma(nu / 2) - np.log1p(ratio)
+        return np.array([np.sum(nu / 2 * gammas + pull), np.sum(pull)])
+
     # Polished: where a search ends on a flat top would amplify the rounding of its input.
-    polish = {"xatol": 1e-9, "fatol": 0.0, "maxiter": 400}
-    best = minimize(negative, best.x, method="Nelder-Mead", bounds=bounds, options=polish)
-    nu, s0 = np.exp(best.x)
-    return (np.inf if nu > 0.9e6 else float(nu)), float(s0)
+    exact = root(slope, best.x, options={"xtol": 1e-14}).x
+    inside = all(low < x < high for x, (low, high) in zip(exact, bounds, strict=True))
+    best_x = exact if inside and negative(exact) <= best.fun + 1e-9 * abs(best.fun) else best.x
+    nu, s0 = np.exp(best_x)
+    return float(nu), float(s0)

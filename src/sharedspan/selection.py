@@ -423,7 +423,7 @@ def _fits(objective: Objective, largest: int) -> Iterator[tuple[np.ndarray, np.n
     for rank in range(1, largest + 1):
         with one_blas_thread():
             start = grow(objective, B, W)
-        solver = scaled_gd(objective, rank, start=start)
+        solver = scaled_gd(objective, rank, warm_start=start)
         result = run(solver, objective, max_iter=MAX_ITER, tol=0, stop=_precise(objective, rank))
         B, W = result.B, result.W
         yield B, W

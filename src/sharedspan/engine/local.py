@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -56,10 +57,14 @@ def over_tasks(work: Callable[[int, int], object], n_tasks: int, cost: float) ->
         return
     pieces = min(n_tasks, max(workers, int(cost / PIECE)))
     bounds = [n_tasks * i // pieces for i in range(pieces + 1)]
-    following = iter(range(pieces))  # shared: whoever is free takes the next piece
+    waiting = deque(range(pieces))  # whoever is free takes the next piece
 
     def worker() -> None:
-        for i in following:
+        while waiting:
+            try:
+                i = waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
             work(bounds[i], bounds[i + 1])
 
     pool = _pool(workers - 1, os.getpid())

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from sharedspan.backends import TorchBackend, choose_backend, objective_on, require_torch
+from sharedspan.backends import TorchBackend, choose_backend, objective_on, require_device
 from sharedspan.data.statistics import GramStatistics
 from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
@@ -24,7 +24,7 @@ from sharedspan.uncertainty import SpanUncertainty, span_uncertainty
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 LOOP_OPTIONS = ("callback", "tail_average")  # entries of solver_options that the loop takes
-SOLVER_ARGUMENTS = ("objective", "k", "rng", "max_iter", "tol")  # what every solver is given
+SOLVER_ARGUMENTS = ("objective", "k", "rng", "max_iter", "tol", "warm_start")  # not the user's
 
 
 class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
@@ -148,7 +148,7 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
         max_iter: int = 20_000,
         tol: float = 1e-7,
         random_state: Any = None,
-        backend: str = "auto",
+        backend: Any = "auto",
         dtype: str = "float64",
         engine: str = "local",
         verbose: int = 0,
@@ -274,7 +274,11 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
 
     def _validate_backend(self) -> None:
         if not isinstance(self.backend, TorchBackend):
-            one_of("backend", self.backend, ("auto", "numpy", "torch"))
+            if self.backend not in ("auto", "numpy", "torch"):
+                raise ValueError(
+                    f"backend={self.backend!r} is unknown: use 'auto', 'numpy', 'torch' or "
+                    "ss.TorchBackend(device=..., block_size=...)."
+                )
             if self.backend != "torch":
                 return
         if self.solver not in SUM_SOLVERS:
@@ -282,7 +286,7 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
                 f"solver={self.solver!r} does not run on backend={self.backend!r}: use one of "
                 f"{', '.join(map(repr, SUM_SOLVERS))}, or backend='numpy'."
             )
-        require_torch()
+        require_device(self.backend)
 
     def _validate_solver_options(self) -> None:
         options = self.solver_options

@@ -186,7 +186,7 @@ def inner(x, y):  # type: ignore[no-untyped-def]
 
 @kernel
 def add_row(factor, x, y):  # type: ignore[no-untyped-def]
-    """Y <- y + factor x."""
+    """Add factor x to y."""
     for j in range(len(x)):
         y[j] += factor * x[j]
 

@@ -12,9 +12,9 @@ RANK_TOLERANCE = 1e-12
 
 @kernel
 def solve_in_place(A, F, c):  # type: ignore[no-untyped-def]
-    """C <- the shortest solution of A x = c, for a symmetric A (k, k) without negative curvature.
+    """Set c to the shortest solution of A x = c, by Cholesky, A = F F'.
 
-    By Cholesky, A = F F'.
+    A (k, k) is symmetric, without negative curvature.
     """
     k = len(c)
     largest = 0.0

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.kernels.device_matrix import (
     DeviceMatrix,
     free_memory,
@@ -33,8 +34,6 @@ from sharedspan.kernels.device_matrix import (
     taking,
 )
 
-# Eigenvalues of a task's k x k normal matrix below this share of its largest count as zero.
-RANK_TOLERANCE = 1e-12
 # Where a pivot of the Cholesky factor is below this share of the largest, eigenvalues decide.
 PIVOT_TOLERANCE = 1e-8
 
@@ -117,10 +116,6 @@ class DeviceGrams:
         dtype: str = "float64",
         block_size: int | None = None,
     ) -> None:
-        if dtype not in ("float32", "float64"):
-            raise ValueError(f"dtype={dtype!r} is unknown: use 'float32' or 'float64'.")
-        if block_size is not None and block_size < 1:
-            raise ValueError(f"block_size={block_size!r} must be at least 1 task.")
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device, self.storage = torch.device(device), getattr(torch, dtype)

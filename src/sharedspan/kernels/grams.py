@@ -49,9 +49,9 @@ def scratch(rows, size):  # type: ignore[no-untyped-def]
 
 @part
 def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
-    """Y = G u, for the Gram at ``packed[start]`` and scratch rows u[from_u:] and y[from_y:].
+    """The product y = G u, for the Gram at ``packed[start]``; u and y are scratch rows.
 
-    All arrays are pointers.
+    They begin at ``from_u`` and ``from_y``. All arrays are pointers.
     """
     size = padded_size(d)
     zero, one = spread(0.0), spread(1.0)
@@ -373,7 +373,7 @@ def product(x, from_x, y, from_y, size):  # type: ignore[no-untyped-def]
 
 @part
 def add_multiple(factor, x, from_x, y, from_y, size):  # type: ignore[no-untyped-def]
-    """Y <- y + factor x, for scratch rows."""
+    """Add factor x to y, for scratch rows."""
     f = spread(factor)
     b = 0
     while b < size:

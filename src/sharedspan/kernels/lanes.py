@@ -166,7 +166,7 @@ def _from(builder: Any, first: Any) -> Any:
 
 @intrinsic
 def add_product(typing: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[..., Any]]:
-    """A b + c, rounded once."""
+    """The sum a b + c, rounded once."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(_DOUBLES, [_DOUBLES] * 3)
@@ -178,7 +178,7 @@ def add_product(typing: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[...,
 
 @intrinsic
 def from_lane(typing: Any, x: Any, first: Any) -> tuple[Any, Callable[..., Any]]:
-    """X with zero in the lanes before ``first``, whatever was there."""
+    """The lanes of x from ``first`` on, zero before them whatever was there."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.select(_from(builder, args[1]), args[0], _ZERO)
@@ -188,7 +188,7 @@ def from_lane(typing: Any, x: Any, first: Any) -> tuple[Any, Callable[..., Any]]
 
 @intrinsic
 def add_to_lane(typing: Any, x: Any, number: Any, lane: Any) -> tuple[Any, Callable[..., Any]]:
-    """X with ``number`` added in one lane."""
+    """The lanes of x, with ``number`` added in one of them."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         here = builder.icmp_signed("==", _POSITIONS, _spread(builder, args[2], _INTEGERS))

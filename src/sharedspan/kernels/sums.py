@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.kernels.compiling import kernel
-from sharedspan.kernels.cpu import pack, times, times_transposed, unpack
+from sharedspan.kernels.cpu import inner, pack, times, times_transposed, unpack
 
 # Anchors solve (G + ridge) a = X'y: any reference near least squares will do, and this one exists
 # for every G. From rows the ridge is a share of each diagonal entry, so units do not matter. In the
@@ -16,6 +16,7 @@ from sharedspan.kernels.cpu import pack, times, times_transposed, unpack
 # but does in others, would get an anchor so long that the loss loses its digits on the way to it.
 ANCHOR_RIDGE = 1e-10
 CANONICAL_RIDGE = 1e-6
+PIVOT_TOLERANCE = 1e-13  # of the diagonal
 
 
 @kernel
@@ -39,10 +40,9 @@ def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anc
             for i in range(len(start)):
                 anchor[t, i] = start[i]
         residual = times(rows, anchor[t])
-        squares = 0.0
         for i in range(len(target)):
             residual[i] = target[i] - residual[i]
-            squares += residual[i] * residual[i]
+        squares = inner(residual, residual)
         gradient = times_transposed(rows, residual)
         merge(t, sign, size, x_bar, y_bar, G, gradient, squares,
               n, mean, y_mean, packed, anchor, g, q)  # fmt: skip
@@ -83,18 +83,29 @@ def near_least_squares(G, c):  # type: ignore[no-untyped-def]
 
 @kernel
 def solve_definite(A, c):  # type: ignore[no-untyped-def]
-    """The solution of A x = c for a symmetric, positive definite A (d, d).
+    """The solution of A x = c for a symmetric A (d, d) without negative curvature, by Cholesky.
 
-    Not np.linalg.solve, which takes seconds to compile.
+    A direction whose pivot is rounding gets zero: an infinite pivot takes it out. Not
+    np.linalg.solve, which takes seconds to compile, nor LAPACK's Cholesky, which gives up there.
     """
-    L = np.linalg.cholesky(A)
-    x = c.copy()
-    for i in range(len(c)):
+    d = len(c)
+    L, x = np.zeros((d, d)), c.copy()
+    for i in range(d):
+        for j in range(i + 1):
+            row, other = L[i], L[j]
+            value = A[i, j]
+            for m in range(j):
+                value -= row[m] * other[m]
+            if j < i:
+                row[j] = value / other[j]
+            else:
+                row[i] = np.sqrt(value) if value > PIVOT_TOLERANCE * A[i, i] else np.inf
+    for i in range(d):
         total = 0.0
         for j in range(i):
             total += L[i, j] * x[j]
         x[i] = (x[i] - total) / L[i, i]
-    for i in range(len(c) - 1, -1, -1):
+    for i in range(d - 1, -1, -1):
         x[i] /= L[i, i]
         for j in range(i):
             x[j] -= L[i, j] * x[i]
@@ -123,10 +134,9 @@ def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, pa
     if other > 0.0:
         scale = 1.0 if sign > 0.0 else before / after
         dy = scale * (y_bar - y_mean[t])
-        dr = dy
         for i in range(d):
             dx[i] = scale * (x_bar[i] - mean[t, i])
-            dr -= dx[i] * anchor[t, i]
+        dr = dy - inner(dx, anchor[t])
     position = 0
     for i in range(d):
         for j in range(i, d):
@@ -177,8 +187,7 @@ def transform(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # ty
         moved = times(G, delta)
         for i in range(d):
             moved[i] = g[t, i] - moved[i]
-            q[t] -= delta[i] * (g[t, i] + moved[i])
-        q[t] = max(q[t], 0.0)
+        q[t] = max(q[t] - inner(delta, g[t]) - inner(delta, moved), 0.0)
         mapped_g = times_transposed(P, moved)
         for j in range(reduced):
             new_anchor[t, j] = solved[j]

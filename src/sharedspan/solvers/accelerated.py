@@ -24,7 +24,7 @@ def scaled_gd_anderson(
     *,
     max_iter: int = 0,
     tol: float = 0.0,
-    start: Factors | None = None,
+    warm_start: Factors | None = None,
 ) -> Solver:
     """ScaledGD's step F(x) from each place x = (B, W), mixed: x <- sum_i a_i (x_i + F(x_i)).
 
@@ -33,14 +33,14 @@ def scaled_gd_anderson(
     factors. Frames need no alignment: ScaledGD's steps do not turn them. A mixture that points
     uphill, or made the loss rise, gives way to the plain step, and all is forgotten.
 
-    Without a start, B holds the leading directions of the moments. Nothing is random here.
+    Without a warm start, B holds the leading directions of the moments. Nothing is random here.
 
     References
     ----------
     Tong, Ma and Chi (2021) for ScaledGD; Walker and Ni (2011), "Anderson acceleration for
     fixed-point iterations".
     """
-    B, W = spectral_start(objective, k) if start is None else start
+    B, W = spectral_start(objective, k) if warm_start is None else warm_start
     step = yield Iterate(B, W, profiled=True, watched=True)
     past = Mixture()
     while True:

@@ -28,8 +28,8 @@ def auto(
 ) -> Solver:
     """Accelerated ScaledGD where it is the faster one, otherwise variable projection.
 
-    A pass of variable projection makes k + 1 products with each task's data, and it needs half as
-    many passes. With 50 features or more, two rows or more for each and k above one, the other's
+    A pass of variable projection makes k + 1 products with each task's data, and it needs fewer
+    passes. With 50 features or more, two rows or more for each and k above one, the other's
     cheaper passes win; where rows are scarce it needs too many of them.
 
     Both start from the moments. With scarce rows minima are many and that start may be poor: it is
@@ -47,7 +47,7 @@ def auto(
         step = yield solver.send(step)
     if not settled(step.point):
         best = lowest_of_many(objective, k, rng, step.point, tol)
-        solver = variable_projection(objective, k, start=(best.B, best.W))
+        solver = variable_projection(objective, k, warm_start=(best.B, best.W))
         step = yield next(solver)
     while True:
         step = yield solver.send(step)
@@ -68,7 +68,12 @@ def lowest_of_many(
         warm = run(descent, objective, max_iter=PHASE_ONE, tol=0.0)
         starts.append((warm.B, warm.W, 2 * TRIAL))
     results = [
-        run(variable_projection(objective, k, start=(B, W)), objective, max_iter=length, tol=tol)
+        run(
+            variable_projection(objective, k, warm_start=(B, W)),
+            objective,
+            max_iter=length,
+            tol=tol,
+        )
         for B, W, length in starts
     ]
     return min(results, key=lambda result: result.loss)

@@ -18,19 +18,19 @@ def scaled_gd(
     *,
     max_iter: int = 0,
     tol: float = 0.0,
-    start: tuple[np.ndarray, np.ndarray] | None = None,
+    warm_start: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Solver:
     """B <- B - eta R W'(WW')^-1,  W <- W - eta (B'B)^-1 B'R.
 
-    Without a start, the rank grows one by one from zero along the leading direction of R. Nothing
-    is random here, and nothing depends on the budget of iterations.
+    Without a warm start, the rank grows one by one from zero along the leading direction of R.
+    Nothing is random here, and nothing depends on the budget of iterations.
 
     References
     ----------
     Tong, Ma and Chi (2021), "Accelerating ill-conditioned low-rank matrix estimation via scaled
     gradient descent".
     """
-    step = yield Iterate(*(grown_start(objective, k) if start is None else start))
+    step = yield Iterate(*(grown_start(objective, k) if warm_start is None else warm_start))
     while True:
         B, W, RWt, BtR = step.point.B, step.point.W, step.point.grad_B, step.point.grad_W
         eta = STEP * step.damping

@@ -18,7 +18,7 @@ def variable_projection(
     *,
     max_iter: int = 0,
     tol: float = 0.0,
-    start: tuple[np.ndarray, np.ndarray] | None = None,
+    warm_start: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Solver:
     """L-BFGS on f(B) = min over W of loss(BW), in columns scaled by chol(WW').
 
@@ -27,14 +27,14 @@ def variable_projection(
     As f(BM) = f(B), each B is made orthonormal. With the new L this takes Z to ZA, and the moves
     that L-BFGS remembers go along.
 
-    Without a start, B holds the leading directions of the moments. Nothing is random here.
+    Without a warm start, B holds the leading directions of the moments. Nothing is random here.
 
     References
     ----------
     Golub and Pereyra (2003), "Separable nonlinear least squares: the variable projection method
     and its applications".
     """
-    B, W = spectral_start(objective, k) if start is None else start
+    B, W = spectral_start(objective, k) if warm_start is None else warm_start
     Q, upper = np.linalg.qr(B)
     step = yield Iterate(Q, upper @ W, profiled=True, watched=True)
     search, moved, last = LBFGS(), None, np.zeros(0)
