@@ -39,8 +39,9 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
     rank : int, "auto", "evidence" or "threshold", default="auto"
         k. "auto" cross-validates within tasks; among ranks that this cannot tell apart, by one
         paired standard error, the evidence decides. "evidence" goes by marginal likelihood alone,
-        several times faster. "threshold" counts singular values of separate fits above the noise,
-        for tasks with at least three rows per feature.
+        faster where tasks are hundreds, not where they are many thousands. "threshold" counts
+        singular values of separate fits above the noise, for tasks with at least three rows per
+        feature.
     solver : str, default="tpgd"
         A name of ``sharedspan.SOLVERS``. All have the same minimiser; "tpgd" is the paper's, "als"
         the exact reference. "auto" is the fastest: it picks "variable_projection" (the fewest

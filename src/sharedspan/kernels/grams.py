@@ -53,34 +53,47 @@ def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no
 
     They begin at ``from_u`` and ``from_y``. All arrays are pointers.
     """
+    if padded_size(d) == 16:
+        times_in_registers(packed, start, d, u, from_u, y, from_y)
+    else:
+        times_in_scratch(packed, start, d, u, from_u, y, from_y, sums)
+
+
+@part
+def times_in_registers(packed, start, d, u, from_u, y, from_y):  # type: ignore[no-untyped-def]
+    """``gram_times`` up to 16 features; row sums are kept apart, so that no chain gets long."""
+    zero, one = spread(0.0), spread(1.0)
+    u_0, u_1 = load(u, from_u), load(u, from_u + 8)
+    y_0, y_1, sums_0, sums_1 = zero, zero, zero, zero
+    i = 16 - d
+    while i < 8:
+        x_0, x_1 = load(packed, start - i), load(packed, start - i + 8)
+        u_i = spread(number(u, from_u + i))
+        row = add_product(x_1, u_1, add_product(from_lane(x_0, i), u_0, zero))
+        y_0 = add_product(from_lane(x_0, i + 1), u_i, y_0)
+        y_1 = add_product(x_1, u_i, y_1)
+        sums_0 = add_to_lane(sums_0, total(row), i)
+        prefetch(packed, start + AHEAD)
+        prefetch(packed, start + AHEAD + 8)
+        start += 16 - i
+        i += 1
+    while i < 16:
+        x_1, u_i = load(packed, start - i + 8), spread(number(u, from_u + i))
+        row = add_product(from_lane(x_1, i - 8), u_1, zero)
+        y_1 = add_product(from_lane(x_1, i - 7), u_i, y_1)
+        sums_1 = add_to_lane(sums_1, total(row), i - 8)
+        prefetch(packed, start + AHEAD)
+        start += 16 - i
+        i += 1
+    store(y, from_y, add_product(one, sums_0, y_0))
+    store(y, from_y + 8, add_product(one, sums_1, y_1))
+
+
+@part
+def times_in_scratch(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
+    """``gram_times`` above 16 features, with y and the row sums in scratch rows."""
     size = padded_size(d)
     zero, one = spread(0.0), spread(1.0)
-    if size == 16:  # the result stays in registers: row sums apart, so that no chain gets long
-        u_0, u_1 = load(u, from_u), load(u, from_u + 8)
-        y_0, y_1, sums_0, sums_1 = zero, zero, zero, zero
-        i = 16 - d
-        while i < 8:
-            x_0, x_1 = load(packed, start - i), load(packed, start - i + 8)
-            u_i = spread(number(u, from_u + i))
-            row = add_product(x_1, u_1, add_product(from_lane(x_0, i), u_0, zero))
-            y_0 = add_product(from_lane(x_0, i + 1), u_i, y_0)
-            y_1 = add_product(x_1, u_i, y_1)
-            sums_0 = add_to_lane(sums_0, total(row), i)
-            prefetch(packed, start + AHEAD)
-            prefetch(packed, start + AHEAD + 8)
-            start += 16 - i
-            i += 1
-        while i < 16:
-            x_1, u_i = load(packed, start - i + 8), spread(number(u, from_u + i))
-            row = add_product(from_lane(x_1, i - 8), u_1, zero)
-            y_1 = add_product(from_lane(x_1, i - 7), u_i, y_1)
-            sums_1 = add_to_lane(sums_1, total(row), i - 8)
-            prefetch(packed, start + AHEAD)
-            start += 16 - i
-            i += 1
-        store(y, from_y, add_product(one, sums_0, y_0))
-        store(y, from_y + 8, add_product(one, sums_1, y_1))
-        return
     b = 0
     while b < size:
         store(y, from_y + b, zero)
