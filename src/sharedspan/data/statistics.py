@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from sharedspan.engine.local import one_blas_thread, over_tasks
 from sharedspan.kernels import cpu, grams, sums
 
 Watch = Callable[[Block], None]
+Arrays = tuple[np.ndarray, ...]
 
 # Raw rows are the cheaper statistics below this many rows per feature (`benchmarks/crossover.py`).
 ROWS_PER_FEATURE = 0.5
@@ -51,6 +53,20 @@ class TaskMeans:
     def intercepts(self, V: np.ndarray) -> np.ndarray:
         """Intercepts (T,) that go with the coefficients V (d, T): ybar_t - xbar_t'v_t."""
         return self.y_mean - np.einsum("td,dt->t", self.mean, V)
+
+    def each_part(
+        self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
+    ) -> tuple[Arrays, Arrays]:
+        """``function(statistics, *arrays)``, part by part where the tasks lie in several places.
+
+        Parameters
+        ----------
+        function : callable
+            Of statistics and of arrays with a row for each of their tasks. Returns two tuples:
+            what is summed over the parts, and arrays with a row for each task.
+        *arrays : ndarray of shape (T, ...)
+        """
+        return function(self, *arrays)
 
 
 class GramStatistics(TaskMeans):
@@ -114,28 +130,54 @@ class GramStatistics(TaskMeans):
             over_tasks(work, self.n_tasks, cost if watch is None else 0.0)
         return self
 
-    def merge(self, other: GramStatistics) -> GramStatistics:
-        """Add another set of sums over the same tasks, in place.
+    def merge(self, other: GramStatistics, ids: Any = slice(None)) -> GramStatistics:
+        """Add another set of sums, in place: its tasks are our tasks ``ids``, by default all.
 
         Anchors may differ: those of ``other`` are moved to ours first. A task that we have not
         seen yet takes over the other's anchor.
         """
-        unseen = (self.n == 0)[:, None]
-        self.anchor = np.where(unseen, other.anchor, self.anchor)
-        g, q = other.at_anchor(self.anchor)
-        total = self.n + other.n
+        n, mean = self.n[ids], self.mean[ids]
+        unseen = (n == 0)[:, None]
+        anchor = np.where(unseen, other.anchor, self.anchor[ids])
+        g, q = other.at_anchor(anchor)
+        total = n + other.n
         share = np.divide(other.n, total, out=np.zeros_like(total), where=total > 0)
-        factor = self.n * share
-        dx = other.mean - self.mean
-        dy = other.y_mean - self.y_mean
-        dr = dy - np.einsum("td,td->t", dx, self.anchor)
+        factor = n * share
+        dx = other.mean - mean
+        dy = other.y_mean - self.y_mean[ids]
+        dr = dy - np.einsum("td,td->t", dx, anchor)
         i, j = np.triu_indices(self.n_features)
-        self.packed += other.packed + factor[:, None] * dx[:, i] * dx[:, j]
-        self.g += g + (factor * dr)[:, None] * dx
-        self.q += q + factor * dr**2
-        self.mean += share[:, None] * dx
-        self.y_mean += share * dy
-        self.n = total
+        self.packed[ids] += other.packed + factor[:, None] * dx[:, i] * dx[:, j]
+        self.anchor[ids] = anchor
+        self.g[ids] += g + (factor * dr)[:, None] * dx
+        self.q[ids] += q + factor * dr**2
+        self.mean[ids] += share[:, None] * dx
+        self.y_mean[ids] += share * dy
+        self.n[ids] = total
+        return self
+
+    def placed(self, ids: np.ndarray, n_tasks: int) -> GramStatistics:
+        """A copy with our tasks at the places ``ids`` of ``n_tasks``; the others are empty."""
+        other = GramStatistics(n_tasks, self.n_features, self.centred)
+        for name in SUMS:
+            getattr(other, name)[ids] = getattr(self, name)
+        return other
+
+    def weighted(self, factor: float) -> GramStatistics:
+        """The sums of rows whose weights are all times ``factor``, in place."""
+        for name in ("n", "packed", "g", "q"):
+            setattr(self, name, getattr(self, name) * factor)
+        return self
+
+    def rescaled(self, old: Units, new: Units) -> GramStatistics:
+        """The sums in other units, in place."""
+        x, y = new.scale / old.scale, new.y_scale / old.y_scale
+        i, j = np.triu_indices(self.n_features)
+        self.packed = self.packed * (x[i] * x[j])
+        self.anchor, self.g, self.q = self.anchor * (y / x), self.g * (x * y), self.q * y**2
+        if self.centred:
+            self.mean = self.mean * x + (old.origin - new.origin) * new.scale
+            self.y_mean = self.y_mean * y
         return self
 
     def at_anchor(self, anchor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -154,7 +196,7 @@ class GramStatistics(TaskMeans):
     def take(self, ids: np.ndarray) -> GramStatistics:
         """A copy of some tasks' sums."""
         other = copy(self)
-        for name in ("n", "mean", "y_mean", "packed", "anchor", "g", "q"):
+        for name in SUMS:
             setattr(other, name, getattr(self, name)[ids])
         return other
 
@@ -195,6 +237,9 @@ class GramStatistics(TaskMeans):
                 work(0, self.n_tasks)
         self.packed = flat[: self.n_tasks * size].reshape(self.n_tasks, size)
         self.anchor, self.g, self.mean = anchor, g, self.mean @ P
+
+
+SUMS = ("n", "mean", "y_mean", "packed", "anchor", "g", "q")  # of GramStatistics, a row per task
 
 
 def _filled_zeros(rows: int, columns: int) -> np.ndarray:
@@ -255,6 +300,15 @@ class RowStatistics(TaskMeans):
             self.X[rows] -= self.mean[t]
             self.y[rows] -= self.y_mean[t]
 
+    def gram(self, t: int) -> np.ndarray:
+        """The Gram of task t, (d, d)."""
+        rows = slice(self.starts[t], self.starts[t + 1])
+        return self.X[rows].T @ (self.weight[rows, None] * self.X[rows])
+
+    def pooled_gram(self) -> np.ndarray:
+        """Sum of all tasks' Grams, (d, d)."""
+        return self._sum(lambda X, w: X.T @ (w[:, None] * X))
+
     def variances(self) -> np.ndarray:
         """Pooled within-task variance of each feature, (d,)."""
         return self._sum(lambda X, w: w @ X**2) / self.n.sum()
@@ -268,8 +322,7 @@ class RowStatistics(TaskMeans):
             root = np.sqrt(self.weight / self.n.sum())
             _, s, axes = np.linalg.svd(root[:, None] * self.X * scale, full_matrices=False)
             return s**2, axes.T
-        G = self._sum(lambda X, w: X.T @ (w[:, None] * X)) / self.n.sum()
-        return np.linalg.eigh(scale[:, None] * G * scale)
+        return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
 
     def _sum(self, term: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
         blocks = self._row_blocks()

@@ -35,6 +35,11 @@ class Units:
             reach = np.full_like(reach, reach.max())
         return cls(origin, _power_of_two(reach), float(_power_of_two(np.array(y_reach))))
 
+    def including(self, other: Units) -> Units:
+        """Units that suit the rows of both, with our origin."""
+        scale, y_scale = np.minimum(self.scale, other.scale), min(self.y_scale, other.y_scale)
+        return Units(self.origin, scale, y_scale)
+
     def rows(self, block: Block, P: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """The block's features and targets in these units, features mapped by P if given."""
         X = block.X

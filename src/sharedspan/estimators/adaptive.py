@@ -12,11 +12,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.data.canonical import Canonical, common_scaling, whitening
-from sharedspan.data.statistics import Statistics, collect
+from sharedspan.data.gathering import Gathered
+from sharedspan.data.statistics import Statistics
 from sharedspan.data.tasks import Tasks
-from sharedspan.data.units import Units
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import IntervalRegressor, as_generator, number_or_auto, one_of
+from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.mixed import MixedTasks, Scaling
 from sharedspan.solvers.evidence import KINDS, Fit, Outliers, Search, adapt
 from sharedspan.solvers.posterior import Posterior, posterior_of
@@ -26,7 +27,7 @@ LARGEST_RANK = 15
 SEARCH_WORK = 4e7  # T p^3 of the tasks that variances and directions are learned from
 
 
-class AdaptiveSpanRegressor(IntervalRegressor):
+class AdaptiveSpanRegressor(SumsRegressor, IntervalRegressor):
     """Regressions of many tasks, each as far from the others as the data say; nothing to tune.
 
     v_t = b + u_t, u_t ~ N(0, D + LL') over slopes and intercept together: b is shared, D says how
@@ -60,6 +61,8 @@ class AdaptiveSpanRegressor(IntervalRegressor):
         draws the same.
     verbose : int, default=0
         1 prints each fit that was compared.
+    engine, keep_statistics
+        As in SharedSpanRegressor.
 
     Attributes
     ----------
@@ -120,6 +123,8 @@ class AdaptiveSpanRegressor(IntervalRegressor):
         task_column: Any = None,
         random_state: Any = None,
         verbose: int = 0,
+        engine: Any = "local",
+        keep_statistics: Any = "auto",
     ) -> None:
         self.rank = rank
         self.slopes = slopes
@@ -131,14 +136,15 @@ class AdaptiveSpanRegressor(IntervalRegressor):
         self.task_column = task_column
         self.random_state = random_state
         self.verbose = verbose
+        self.engine = engine
+        self.keep_statistics = keep_statistics
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
-        units = Units.of(tasks, centred=self.fit_intercept)
-        statistics = collect(tasks, units, self.fit_intercept)
+    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+        statistics = gathered.statistics
         P = whitening(statistics) if self.whiten else common_scaling(statistics)
         if P is not None:
             statistics.transform(P)
-        canonical = Canonical(units, P)
+        canonical = Canonical(gathered.units, P)
         scaling = Scaling.of(statistics, self.fit_intercept)
         with one_blas_thread():
             searched, fit, outliers = self._search(statistics, scaling)

@@ -23,11 +23,13 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from sharedspan.data.folds import assign_folds
+from sharedspan.data.gathering import Gathered
 from sharedspan.data.tasks import Tasks
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import at_least, number_or_auto, one_of
 from sharedspan.estimators.near_span import NearSpanRegressor
 from sharedspan.estimators.span import Problem
+from sharedspan.estimators.sums import Solution
 from sharedspan.objective import Objective, build_objective
 from sharedspan.selection import N_FOLDS, RankPath, held_out_errors, without
 from sharedspan.solvers.alternating import solve_B
@@ -101,7 +103,7 @@ class ARMULRegressor(NearSpanRegressor):
         C in units of the noise standard deviation, which is estimated. 0 fits each task alone, a
         large one the structure alone; near 1 is the size at which noise does not move a task off
         its centre. "auto" cross-validates it within tasks (5 folds, 10 values from 0.05 to 2).
-    fit_intercept, whiten, unseen, task_column, random_state
+    fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics
         As in SharedSpanRegressor. With ``whiten`` lengths are those of whitened features, so the
         units of the features do not matter.
     max_iter : int, default=600
@@ -147,6 +149,8 @@ class ARMULRegressor(NearSpanRegressor):
         max_iter: int = 600,
         tol: float = 1e-7,
         random_state: Any = None,
+        engine: Any = "local",
+        keep_statistics: Any = "auto",
     ) -> None:
         self.rank = rank
         self.structure = structure
@@ -159,9 +163,11 @@ class ARMULRegressor(NearSpanRegressor):
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.engine = engine
+        self.keep_statistics = keep_statistics
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
-        problem = self._read(tasks)
+    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+        problem = self._canonical(gathered)
         rank, self.rank_path_ = self._size(problem)
         k = min(rank, problem.largest_rank)
         objective = build_objective(problem.statistics)
@@ -179,7 +185,8 @@ class ARMULRegressor(NearSpanRegressor):
     def _size(self, problem: Problem) -> tuple[int, RankPath | None]:
         if self.structure == "lowrank":
             return self._find_rank(problem)
-        return min(self._n_centres(problem.tasks.n_tasks), problem.tasks.n_features), None
+        d = len(problem.canonical.units.scale)
+        return min(self._n_centres(problem.statistics.n_tasks), d), None
 
     def _n_centres(self, n_tasks: int) -> int:
         return min(int(self.n_clusters), n_tasks) if self.structure == "clustered" else 1
@@ -228,7 +235,9 @@ class ARMULRegressor(NearSpanRegressor):
         """C as given, or the one of least cross-validated loss, with the losses."""
         if self.penalty != "auto":
             return float(self.penalty), None
-        tasks, total, rows = problem.tasks, np.zeros(len(PENALTIES)), 0.0
+        if problem.rows is None:
+            return FALLBACK, None
+        tasks, total, rows = problem.rows, np.zeros(len(PENALTIES)), 0.0
         folds = assign_folds(tasks, problem.rng, N_FOLDS)
         for fold in np.unique(folds):
             kept = folds != fold

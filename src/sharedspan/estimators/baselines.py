@@ -8,16 +8,17 @@ out. Sizes are sums of weights, so a weight is the same as a repetition.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sharedspan.data.canonical import inverse_deviations
-from sharedspan.data.statistics import GramStatistics, collect
-from sharedspan.data.tasks import Tasks
-from sharedspan.data.units import Units
+from sharedspan.data.gathering import Gathered
+from sharedspan.data.statistics import Arrays, GramStatistics
 from sharedspan.engine.local import one_blas_thread
-from sharedspan.estimators.base import TaskRegressor, number_or_auto
+from sharedspan.estimators.base import number_or_auto
+from sharedspan.estimators.sums import Solution, SumsRegressor
 
 # Penalties looked at, relative to the mean eigenvalue of the Gram.
 ALPHAS = np.logspace(-8, 8, 129)
@@ -78,7 +79,7 @@ def _minimum(deviance: np.ndarray) -> float:
     return float(ALPHAS[best] * (ALPHAS[1] / ALPHAS[0]) ** shift)
 
 
-class _RidgeRegressor(TaskRegressor):
+class _RidgeRegressor(SumsRegressor):
     """What the two baselines share."""
 
     def __init__(
@@ -87,20 +88,25 @@ class _RidgeRegressor(TaskRegressor):
         fit_intercept: bool = True,
         unseen: str = "error",
         task_column: Any = None,
+        engine: Any = "local",
+        keep_statistics: Any = "auto",
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
         self.unseen = unseen
         self.task_column = task_column
+        self.engine = engine
+        self.keep_statistics = keep_statistics
 
     def _validate_parameters(self) -> None:
         super()._validate_parameters()
         number_or_auto("alpha", self.alpha, 0.0)
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
-        units = Units.of(tasks, centred=self.fit_intercept)
-        statistics = collect(tasks, units, self.fit_intercept, "gram")
-        assert isinstance(statistics, GramStatistics)
+    def _kind(self) -> str:
+        return "gram"
+
+    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+        statistics, units = gathered.statistics, gathered.units
         scale = inverse_deviations(statistics)
         with one_blas_thread():
             V = scale[:, None] * self._solve(statistics, scale)  # (d, T)
@@ -124,6 +130,8 @@ class PooledRegressor(_RidgeRegressor):
     fit_intercept : bool, default=True
     unseen : {"error", "mean"}, default="error"
     task_column : str or int, optional
+    engine, keep_statistics
+        As in SharedSpanRegressor.
 
     Attributes
     ----------
@@ -137,12 +145,10 @@ class PooledRegressor(_RidgeRegressor):
         n = statistics.n.sum() - statistics.n_tasks * self.fit_intercept
         # All tasks move to one anchor near the pooled least squares, so that nothing cancels.
         zero = np.zeros(len(scale))
-        g, q = statistics.at_anchor(np.zeros_like(statistics.mean))
-        anchor, _ = evidence_ridge(G, zero, scale * g.sum(axis=0), q.sum(), n, 1e-10 * n)
-        g, q = statistics.at_anchor(np.tile(scale * anchor, (statistics.n_tasks, 1)))
-        v, self.alpha_ = evidence_ridge(
-            G, anchor, scale * g.sum(axis=0), float(q.sum()), n, self.alpha
-        )
+        (g, q), _ = statistics.each_part(partial(pooled_at, anchor=zero))
+        anchor, _ = evidence_ridge(G, zero, scale * g, float(q), n, 1e-10 * n)
+        (g, q), _ = statistics.each_part(partial(pooled_at, anchor=scale * anchor))
+        v, self.alpha_ = evidence_ridge(G, anchor, scale * g, float(q), n, self.alpha)
         return np.tile(v[:, None], statistics.n_tasks)
 
 
@@ -157,6 +163,8 @@ class PerTaskRegressor(_RidgeRegressor):
     fit_intercept : bool, default=True
     unseen : {"error", "mean"}, default="error"
     task_column : str or int, optional
+    engine, keep_statistics
+        As in SharedSpanRegressor.
 
     Attributes
     ----------
@@ -166,18 +174,32 @@ class PerTaskRegressor(_RidgeRegressor):
     """
 
     def _solve(self, statistics: GramStatistics, scale: np.ndarray) -> np.ndarray:
-        V = np.empty((statistics.n_features, statistics.n_tasks))
-        self.alpha_ = np.empty(statistics.n_tasks)
-        anchor = np.divide(
-            statistics.anchor, scale, out=np.zeros_like(statistics.anchor), where=scale > 0
+        ridges = partial(task_ridges, scale=scale, alpha=self.alpha)
+        _, (V, self.alpha_) = statistics.each_part(ridges)
+        return V.T
+
+
+def pooled_at(statistics: GramStatistics, *, anchor: np.ndarray) -> tuple[Arrays, Arrays]:
+    """Sums over all tasks of g (d,) and q at one anchor (d,)."""
+    g, q = statistics.at_anchor(np.tile(anchor, (statistics.n_tasks, 1)))
+    return (g.sum(axis=0), q.sum()), ()
+
+
+def task_ridges(
+    statistics: GramStatistics, *, scale: np.ndarray, alpha: Any
+) -> tuple[Arrays, Arrays]:
+    """Coefficients of standardised features (T, d) and the penalty of each task (T,)."""
+    V, alphas = np.empty(statistics.mean.shape), np.empty(statistics.n_tasks)
+    anchor = np.divide(
+        statistics.anchor, scale, out=np.zeros_like(statistics.anchor), where=scale > 0
+    )
+    for t in range(statistics.n_tasks):
+        V[t], alphas[t] = evidence_ridge(
+            scale[:, None] * statistics.gram(t) * scale,
+            anchor[t],
+            scale * statistics.g[t],
+            float(statistics.q[t]),
+            float(statistics.n[t] - statistics.centred),
+            alpha,
         )
-        for t in range(statistics.n_tasks):
-            V[:, t], self.alpha_[t] = evidence_ridge(
-                scale[:, None] * statistics.gram(t) * scale,
-                anchor[t],
-                scale * statistics.g[t],
-                float(statistics.q[t]),
-                float(statistics.n[t] - self.fit_intercept),
-                self.alpha,
-            )
-        return V
+    return (), (V, alphas)

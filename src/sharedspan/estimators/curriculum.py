@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from sharedspan.data.gathering import Gathered
 from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import one_of
 from sharedspan.estimators.span import Problem, SpanRegressor
+from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.inference import shrunken_noise
 from sharedspan.objective import Objective, RowObjective, build_objective
 from sharedspan.solvers.gradient import descend
@@ -25,7 +27,7 @@ LEVEL_ITERATIONS = 20_000
 EM_ROUNDS = 300
 
 
-class CurriculumRegressor(SpanRegressor):
+class CurriculumRegressor(SpanRegressor, SumsRegressor):
     """Learn the span from the tasks with the least noise, then fit the noisier ones with it.
 
     Use ``mode="freeze"`` where the easy tasks are enough to learn the span from, and
@@ -47,7 +49,7 @@ class CurriculumRegressor(SpanRegressor):
         - "weighted" is one joint fit with tasks weighted by the inverse noise of their level.
     levels : "auto" or dict of {task: level}, default="auto"
         Levels by increasing noise. "auto" groups the tasks by their noise in a first joint fit.
-    fit_intercept, whiten, unseen, task_column, random_state
+    fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics
         As in SharedSpanRegressor.
 
     Attributes
@@ -74,6 +76,8 @@ class CurriculumRegressor(SpanRegressor):
         unseen: str = "error",
         task_column: Any = None,
         random_state: Any = None,
+        engine: Any = "local",
+        keep_statistics: Any = "auto",
     ) -> None:
         self.rank = rank
         self.mode = mode
@@ -83,9 +87,16 @@ class CurriculumRegressor(SpanRegressor):
         self.unseen = unseen
         self.task_column = task_column
         self.random_state = random_state
+        self.engine = engine
+        self.keep_statistics = keep_statistics
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
-        problem = self._read(tasks, "rows" if self.mode in ("pair", "literal") else "auto")
+    def _kind(self) -> str:
+        return "rows" if self.mode in ("pair", "literal") else "auto"
+
+    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+        if isinstance(self.levels, Mapping):
+            self._require_levels(gathered.labels)
+        problem = self._canonical(gathered)
         rank, self.rank_path_ = self._find_rank(problem)
         k = min(rank, problem.largest_rank)
         objective = build_objective(problem.statistics)
@@ -96,7 +107,7 @@ class CurriculumRegressor(SpanRegressor):
             while np.sum(self.levels_ == 1) < k:  # too few to learn a span of k directions from
                 self.levels_ = np.maximum(self.levels_ - 1, 1)
         else:
-            given = [self.levels[label] for label in tasks.labels]
+            given = [self.levels[label] for label in gathered.labels]
             self.levels_ = np.unique(given, return_inverse=True)[1] + 1
             self._require_enough_easy_tasks(k)
         if self.mode == "weighted":
@@ -114,6 +125,21 @@ class CurriculumRegressor(SpanRegressor):
             rss = objective.squares(eye, V)
         unit = problem.canonical.units.y_scale**2
         self.noise_variance_ = level_variances(rss, free, self.levels_) / unit
+
+    def _require_levels(self, labels: Sequence[Hashable]) -> None:
+        missing = [label for label in labels if label not in self.levels]
+        if missing:
+            raise ValueError(
+                f"levels has no entry for {len(missing)} task(s), such as {missing[0]!r}: give "
+                "every task a level, or use levels='auto'."
+            )
+        for label in labels:
+            level = self.levels[label]
+            if not isinstance(level, numbers.Real) or not math.isfinite(level):
+                raise TypeError(
+                    f"levels gives task {label!r} the level {level!r}: give finite numbers, "
+                    "smaller ones for less noise."
+                )
 
     def _require_enough_easy_tasks(self, k: int) -> None:
         easy = int(np.sum(self.levels_ == 1))
@@ -168,20 +194,6 @@ class CurriculumRegressor(SpanRegressor):
 
     def _validate_tasks(self, tasks: Tasks) -> None:
         super()._validate_tasks(tasks)
-        if isinstance(self.levels, Mapping):
-            missing = [label for label in tasks.labels if label not in self.levels]
-            if missing:
-                raise ValueError(
-                    f"levels has no entry for {len(missing)} task(s), such as {missing[0]!r}: give "
-                    "every task a level, or use levels='auto'."
-                )
-            for label in tasks.labels:
-                level = self.levels[label]
-                if not isinstance(level, numbers.Real) or not math.isfinite(level):
-                    raise TypeError(
-                        f"levels gives task {label!r} the level {level!r}: give finite numbers, "
-                        "smaller ones for less noise."
-                    )
         if self.mode in ("pair", "literal") and np.diff(tasks.starts).min() < 2:
             label = tasks.labels[int(np.argmin(np.diff(tasks.starts)))]
             raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.data.gathering import gather
 from sharedspan.data.moments import FourthMoment, HalfMoments
 from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import as_generator, one_of
@@ -78,7 +79,10 @@ class MomentRegressor(SpanRegressor):
         else:
             shares = np.ones_like(n) if self.variant == "tripuraneni" else pair_shares(n)
             watched = FourthMoment(tasks.n_features, shares, self.fit_intercept)
-        problem = self._read(tasks, watch=watched.watch)
+        gathered = gather(
+            tasks, self.fit_intercept, common_scale=self._common_scale(), watch=watched.watch
+        )
+        problem = self._canonical(gathered)
         rank, self.rank_path_ = self._find_rank(problem)
         k = min(rank, problem.largest_rank)
         P = np.eye(tasks.n_features) if problem.canonical.P is None else problem.canonical.P

@@ -10,13 +10,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sharedspan.estimators.base import at_least
 from sharedspan.estimators.span import Problem, SpanRegressor
+from sharedspan.estimators.sums import SumsRegressor
 from sharedspan.objective import Objective
 from sharedspan.solvers.deviations import Descent
 from sharedspan.solvers.loop import run
 from sharedspan.solvers.scaled import scaled_gd
 
 
-class NearSpanRegressor(SpanRegressor):
+class NearSpanRegressor(SpanRegressor, SumsRegressor):
     """What ARMUL and pERM share: noise level, start, and the way back from a descent."""
 
     max_iter: int

@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.tasks import Tasks
+from sharedspan.data.gathering import Gathered
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import at_least, one_of
 from sharedspan.estimators.near_span import NearSpanRegressor
+from sharedspan.estimators.sums import Solution
 from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers.deviations import (
     TINY,
@@ -71,7 +72,7 @@ class PenalizedERMRegressor(NearSpanRegressor):
     penalty, penalty_two : float, default=1.0
         C1 and C2, in units of the noise standard deviation sigma, which is estimated.
     step_two : bool, default=True
-    fit_intercept, whiten, unseen, task_column, random_state
+    fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics
         As in SharedSpanRegressor. With ``whiten`` lengths and angles are those of whitened
         features, so the units of the features do not matter.
     max_iter : int, default=2000
@@ -110,6 +111,8 @@ class PenalizedERMRegressor(NearSpanRegressor):
         max_iter: int = 2000,
         tol: float = 1e-6,
         random_state: Any = None,
+        engine: Any = "local",
+        keep_statistics: Any = "auto",
     ) -> None:
         self.rank = rank
         self.penalty = penalty
@@ -122,9 +125,11 @@ class PenalizedERMRegressor(NearSpanRegressor):
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.engine = engine
+        self.keep_statistics = keep_statistics
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
-        problem = self._read(tasks)
+    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+        problem = self._canonical(gathered)
         rank, self.rank_path_ = self._find_rank(problem)
         k = min(rank, problem.largest_rank)
         objective = build_objective(problem.statistics)

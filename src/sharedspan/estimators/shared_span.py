@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import numbers
 import warnings
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,28 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.backends import TorchBackend, choose_backend, objective_on, require_device
+from sharedspan.data.canonical import Canonical
+from sharedspan.data.gathering import Gathered
 from sharedspan.data.statistics import GramStatistics
 from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
 from sharedspan.estimators.span import Problem, SpanRegressor
+from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.inference import residual_degrees, shrink_noise
 from sharedspan.objective import Objective
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
+from sharedspan.solvers.accelerated import Factors
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
+from sharedspan.solvers.variable_projection import variable_projection
 from sharedspan.uncertainty import SpanUncertainty, span_uncertainty
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
+ENOUGH_NEWS = 2.0  # a refit with so many times the rows starts from scratch
 LOOP_OPTIONS = ("callback", "tail_average")  # entries of solver_options that the loop takes
 SOLVER_ARGUMENTS = ("objective", "k", "rng", "max_iter", "tol", "warm_start")  # not the user's
 
 
-class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
+class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
     """Linear regressions of many tasks whose coefficient vectors lie in one k-dimensional span.
 
     y_t = intercept_t + X_t v_t + noise,  v_t = B w_t, with B (d x k) shared by all tasks. B and
@@ -84,6 +91,10 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
     engine : {"local"}, default="local"
     verbose : int, default=0
         1 shows progress.
+    keep_statistics : "auto" or bool, default="auto"
+        Whether the model keeps the sums of its rows, d (d + 7) / 2 numbers per task, so that
+        ``partial_fit`` can go on from them and ``merge`` can share them. "auto" keeps them up to
+        128 MB. ``partial_fit`` and ``merge`` themselves always do.
 
     Attributes
     ----------
@@ -135,6 +146,7 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
     """
 
     _uncertainty_: SpanUncertainty
+    _rows_at_start_: float  # sum of weights that the last fit from scratch had
 
     def __init__(
         self,
@@ -151,8 +163,9 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
         random_state: Any = None,
         backend: Any = "auto",
         dtype: str = "float64",
-        engine: str = "local",
+        engine: Any = "local",
         verbose: int = 0,
+        keep_statistics: Any = "auto",
     ) -> None:
         self.rank = rank
         self.solver = solver
@@ -169,17 +182,23 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
         self.dtype = dtype
         self.engine = engine
         self.verbose = verbose
+        self.keep_statistics = keep_statistics
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
-        problem = self._read(tasks, self._statistics_kind())
+    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+        problem = self._canonical(gathered)
         backend = self._chosen_backend(problem)
+        rows = float(problem.statistics.n.sum())
+        if last is not None and rows >= ENOUGH_NEWS * last.rows:
+            last = None  # what little data led to may be far off
+        self._rows_at_start_ = rows if last is None else last.rows
         noise = None
         for round_ in range(1 + NOISE_ROUNDS * (self.noise == "per_task")):
             if round_ < 2:  # weights change what the folds say: choose again once they are known
                 rank, self.rank_path_ = self._find_rank(problem, noise)
             k = min(rank, problem.largest_rank)
             objective = objective_on(backend, problem.statistics, noise, self.dtype)
-            result = self._solve(objective, k, problem.rng)
+            start = self._start(last, gathered.labels, problem.canonical, objective, k)
+            result = self._solve(objective, k, problem.rng, start)
             variance, degrees = self._noise_variance(objective, result, k)
             if result.ending == CALLED_OFF or not variance.all():
                 break
@@ -189,7 +208,29 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
         self._store_uncertainty(problem, objective.response, result, variance, degrees)
         self._store_run(result, variance, problem.canonical.units.y_scale**2)
 
-    def _statistics_kind(self) -> str:
+    def _start(
+        self,
+        last: Solution | None,
+        labels: Sequence[Hashable],
+        canonical: Canonical,
+        objective: Objective,
+        k: int,
+    ) -> Factors | None:
+        """The last solution (d', k) and (k, T) as canonical factors, where its rank is the same."""
+        if last is None or last.representation.shape[1] != k:
+            return None
+        B = last.representation / canonical.units.scale[:, None]
+        if canonical.P is not None:
+            B = np.linalg.lstsq(canonical.P, B, rcond=None)[0]
+        W, place = np.zeros((k, len(labels))), {label: t for t, label in enumerate(labels)}
+        W[:, [place[label] for label in last.labels]] = last.task_weights
+        return B, W * canonical.units.y_scale * objective.response
+
+    def _solution(self) -> Solution:
+        labels = tuple(self.tasks_.tolist())
+        return Solution(labels, self.representation_, self.task_weights_, self._rows_at_start_)
+
+    def _kind(self) -> str:
         if needs_rows(self.solver, self.solver_options or {}):
             return "rows"
         return "auto" if self.backend in ("auto", "numpy") else "gram"
@@ -200,11 +241,20 @@ class SharedSpanRegressor(SpanRegressor, IntervalRegressor):
             return None
         return choose_backend(self.backend, statistics.packed.nbytes)
 
-    def _solve(self, objective: Objective, k: int, rng: np.random.Generator) -> SolverResult:
+    def _solve(
+        self,
+        objective: Objective,
+        k: int,
+        rng: np.random.Generator,
+        start: Factors | None = None,
+    ) -> SolverResult:
         options = dict(self.solver_options or {})
         loop_options = {name: options.pop(name) for name in LOOP_OPTIONS if name in options}
         budget = {"max_iter": self.max_iter, "tol": self.tol}
-        solver = SOLVERS[self.solver](objective, k, rng, **budget, **options)
+        if start is None:
+            solver = SOLVERS[self.solver](objective, k, rng, **budget, **options)
+        else:  # all solvers have one goal, and from near it this one takes a few passes
+            solver = variable_projection(objective, k, warm_start=start)
         return run(solver, objective, **budget, **loop_options, verbose=self.verbose)  # type: ignore[arg-type]
 
     def _noise_variance(

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sharedspan.data.canonical import Canonical, common_scaling, whitening
-from sharedspan.data.statistics import Statistics, Watch, collect
+from sharedspan.data.gathering import Gathered
+from sharedspan.data.statistics import Statistics
 from sharedspan.data.tasks import Tasks
-from sharedspan.data.units import Units
 from sharedspan.estimators.base import TaskRegressor, as_generator, at_least, one_of
 from sharedspan.inference import residual_degrees
 from sharedspan.objective import Objective, build_objective
@@ -31,7 +31,7 @@ from sharedspan.subspace import ordered_factors
 class Problem:
     """A canonical problem: what a fit works on once the rows have been read."""
 
-    tasks: Tasks
+    rows: Tasks | None  # where they can be read again
     statistics: Statistics
     canonical: Canonical
     rng: np.random.Generator
@@ -39,7 +39,7 @@ class Problem:
     @property
     def largest_rank(self) -> int:
         """No rank above this can be told from the data."""
-        return min(self.statistics.n_features, self.tasks.n_tasks)
+        return min(self.statistics.n_features, self.statistics.n_tasks)
 
 
 class SpanRegressor(TaskRegressor):
@@ -54,14 +54,17 @@ class SpanRegressor(TaskRegressor):
     rank_path_: RankPath | None
     noise_variance_: np.ndarray
 
-    def _read(self, tasks: Tasks, kind: str = "auto", watch: Watch | None = None) -> Problem:
-        """One pass over the rows, then the canonical features, in place; options of ``collect``."""
-        units = Units.of(tasks, centred=self.fit_intercept, common_scale=not self.whiten)
-        statistics = collect(tasks, units, self.fit_intercept, kind, watch)
+    def _common_scale(self) -> bool:
+        return not self.whiten
+
+    def _canonical(self, gathered: Gathered) -> Problem:
+        """The canonical problem; the statistics are transformed in place."""
+        statistics = gathered.statistics
         P = whitening(statistics) if self.whiten else common_scaling(statistics)
         if P is not None:
             statistics.transform(P)
-        return Problem(tasks, statistics, Canonical(units, P), as_generator(self.random_state))
+        canonical = Canonical(gathered.units, P)
+        return Problem(gathered.rows, statistics, canonical, as_generator(self.random_state))
 
     def _find_rank(
         self, problem: Problem, noise: np.ndarray | None = None
@@ -77,11 +80,11 @@ class SpanRegressor(TaskRegressor):
             separate, ranks = separate_fits(objective)
             deviation = noise_deviation(objective, separate, ranks, self.fit_intercept)
             path = threshold_path(separate / objective.response, objective, deviation)
-        elif self.rank == "evidence":
+        elif self.rank == "evidence" or problem.rows is None:  # no rows, no folds
             path = evidence_path(statistics, canonical, noise, problem.largest_rank)
         else:
             path = choose_rank(
-                problem.tasks,
+                problem.rows,
                 statistics,
                 canonical,
                 noise,

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.tasks import Tasks
+from sharedspan.data.gathering import Gathered
 from sharedspan.estimators.base import at_least, one_of
 from sharedspan.estimators.span import SpanRegressor
+from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.objective import RANK_TOLERANCE, Objective, build_objective
 from sharedspan.selection import noise_deviation, threshold_path
 from sharedspan.solvers.init import separate_fits
@@ -24,7 +25,7 @@ from sharedspan.solvers.init import separate_fits
 BISECTIONS = 200
 
 
-class SpectralRegressor(SpanRegressor):
+class SpectralRegressor(SpanRegressor, SumsRegressor):
     """The span by an SVD of separate regressions (Tian, Gu and Feng's SE).
 
     Parameters
@@ -41,7 +42,7 @@ class SpectralRegressor(SpanRegressor):
     step_two : bool, default=True
     penalty : float, default=1.0
         gamma over sigma sqrt(d + log T). Below one, step 2 falls back towards separate regressions.
-    fit_intercept, whiten, unseen, task_column, random_state
+    fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics
         As in SharedSpanRegressor.
 
     Attributes
@@ -67,6 +68,8 @@ class SpectralRegressor(SpanRegressor):
         unseen: str = "error",
         task_column: Any = None,
         random_state: Any = None,
+        engine: Any = "local",
+        keep_statistics: Any = "auto",
     ) -> None:
         self.rank = rank
         self.outliers = outliers
@@ -78,9 +81,11 @@ class SpectralRegressor(SpanRegressor):
         self.unseen = unseen
         self.task_column = task_column
         self.random_state = random_state
+        self.engine = engine
+        self.keep_statistics = keep_statistics
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
-        problem = self._read(tasks)
+    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+        problem = self._canonical(gathered)
         objective = build_objective(problem.statistics)
         separate, ranks = separate_fits(objective)
         deviation = noise_deviation(objective, separate, ranks, self.fit_intercept)
