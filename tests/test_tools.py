@@ -162,8 +162,19 @@ def test_help_and_import_stay_light():
 LAYERS = (
     ("engine", "kernels"),
     ("data",),
-    ("objective", "subspace", "inference", "planning", "uncertainty", "mixed"),
-    ("backends",),
+    (
+        "objective",
+        "subspace",
+        "inference",
+        "planning",
+        "uncertainty",
+        "mixed",
+        "checkpoint",
+        "fingerprint",
+        "treefile",
+        "holdout",
+    ),
+    ("backends", "cluster"),
     ("solvers",),
     ("selection",),
     ("estimators",),
@@ -200,6 +211,8 @@ def test_imports_go_one_way(path):
             assert _layer(imported) <= layer, f"{module} imports {imported}"
         if imported.split(".")[0] == "sklearn":
             assert module.startswith("sharedspan.estimators"), f"{module} imports scikit-learn"
+        if imported.split(".")[0] in ("dask", "distributed"):
+            assert module == "sharedspan.engine.dask", f"{module} imports {imported}"
         if imported.split(".")[0] in ("torch", "triton"):
             homes = ("kernels.gpu", "kernels.device_matrix", "kernels.triton_pass", "backends")
             assert module.removeprefix("sharedspan.") in homes, f"{module} imports {imported}"

@@ -15,7 +15,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "ARMULRegressor": "sharedspan.estimators.armul",
     "AdaptiveSpanRegressor": "sharedspan.estimators.adaptive",
+    "CheckpointError": "sharedspan.checkpoint",
+    "ClusterError": "sharedspan.engine.dask",
     "CurriculumRegressor": "sharedspan.estimators.curriculum",
+    "DaskEngine": "sharedspan.engine.dask",
     "MomentRegressor": "sharedspan.estimators.moment",
     "NewTaskRegressor": "sharedspan.estimators.transfer",
     "PerTaskRegressor": "sharedspan.estimators.baselines",
@@ -42,9 +45,11 @@ __all__ = ["__version__", "datasets", *_HOMES]
 
 if TYPE_CHECKING:
     from sharedspan.backends import TorchBackend
+    from sharedspan.checkpoint import CheckpointError
     from sharedspan.comparison import compare
     from sharedspan.data import datasets
     from sharedspan.data.synthetic import simulate
+    from sharedspan.engine.dask import ClusterError, DaskEngine
     from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
     from sharedspan.estimators.armul import ARMULRegressor
     from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor

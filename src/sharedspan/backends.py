@@ -78,7 +78,11 @@ class TorchObjective(GramObjective):
 
     def evaluate(self, B: np.ndarray, W: Any) -> Point:
         """See Objective."""
-        return DevicePoint(B, self.grams.lift(W), self)  # type: ignore[arg-type]
+        return DevicePoint(B, self.lift(W), self)
+
+    def lift(self, W: Any) -> Any:
+        """See Objective."""
+        return self.grams.lift(W)
 
     def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
         """See Objective."""

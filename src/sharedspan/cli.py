@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -16,6 +19,20 @@ if TYPE_CHECKING:
     from sharedspan.comparison import Comparison
     from sharedspan.experiments.claims import Verdict
     from sharedspan.report.demo import Demo, Row
+
+
+# Estimators of `fit`, the default first.
+ESTIMATORS = (
+    "SharedSpanRegressor",
+    "AdaptiveSpanRegressor",
+    "PooledRegressor",
+    "PerTaskRegressor",
+    "CurriculumRegressor",
+    "MomentRegressor",
+    "SpectralRegressor",
+    "ARMULRegressor",
+    "PenalizedERMRegressor",
+)
 
 
 class MistakeError(click.ClickException):
@@ -348,6 +365,290 @@ def plan(
         click.echo(json.dumps(finite, indent=2, allow_nan=False))
     else:
         click.echo(found)
+
+
+@main.command()
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
+@click.option("--task", required=True, metavar="COL", help="Column that says the task of a row.")
+@click.option("--target", required=True, metavar="COL", help="Column to predict.")
+@click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "drop"]),
+    default="error",
+    show_default=True,
+    help="Rows that lack a value: refuse the table, or leave them out.",
+)
+@click.option(
+    "--text",
+    type=click.Choice(["error", "one_hot"]),
+    default="error",
+    show_default=True,
+    help="Features of text: refuse the table, or a column of zeros and ones for each level.",
+)
+@click.option(
+    "--estimator",
+    type=click.Choice(ESTIMATORS),
+    default=ESTIMATORS[0],
+    show_default=True,
+    help="What to fit.",
+)
+@click.option("--rank", metavar="K|auto", help="Dimension of the span.  [default: auto]")
+@click.option("--solver", metavar="NAME", help="How to fit; see the documentation for names.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the fit.")
+@click.option("--memory-limit", metavar="SIZE", help="Most memory to take, such as 2GB.")
+@click.option("--checkpoint", metavar="FILE", help="Keep the state of a long fit in this file.")
+@click.option("--resume", metavar="FILE", help="Go on from this checkpoint of a killed fit.")
+@click.option(
+    "--engine",
+    metavar="ADDRESS",
+    help="Fit on the Dask cluster of this scheduler, such as tcp://host:8786.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to write the coefficients: a .csv or .parquet file.",
+)
+def fit(
+    tables: tuple[str, ...],
+    task: str,
+    target: str,
+    drop: tuple[str, ...],
+    missing: str,
+    text: str,
+    estimator: str,
+    rank: str | None,
+    solver: str | None,
+    seed: int,
+    memory_limit: str | None,
+    checkpoint: str | None,
+    resume: str | None,
+    engine: str | None,
+    as_json: bool,
+    out: Path,
+) -> None:
+    """Fit all tasks of your files together, and write their coefficients.
+
+    TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes; the files together may
+    be larger than memory. All columns but task, target and dropped ones are features. Sorted rows
+    lie in the folder of the environment variable TMPDIR meanwhile.
+
+    Example: sharedspan fit "sales/*.parquet" --task shop --target units --rank 3 -o coef.csv
+    """
+    if seed < 0:
+        raise MistakeError(f"--seed {seed} must be zero or more.")
+    if not out.parent.is_dir():
+        raise MistakeError(f"There is no folder {out.parent}: make it or give another --out.")
+    if out.suffix.lower() not in (".csv", ".parquet"):
+        raise MistakeError(f"--out {out} must end in .csv or .parquet.")
+    if any(out.resolve() == Path(table).resolve() for table in tables):
+        raise MistakeError(f"--out {out} is one of the tables: give another file.")
+    with _manners(f"Stopped. {out} was not written."):
+        about = _fit(
+            {"estimator": estimator, "rank": rank, "solver": solver, "seed": seed,
+             "engine": engine, "checkpoint": checkpoint, "resume": resume},
+            {"path": tables, "task": task, "target": target, "drop": drop, "missing": missing,
+             "text": text, "memory_limit": memory_limit},
+            out,
+        )  # fmt: skip
+    if as_json:
+        import json
+
+        click.echo(json.dumps(about, indent=2, allow_nan=False))
+    else:
+        _print_fit(about)
+
+
+@contextmanager
+def _manners(when_stopped: str) -> Iterator[None]:
+    """Mistakes in one line and with exit code 2, Ctrl-C with what became of the work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _stopped(when_stopped)
+    except (ValueError, TypeError, ImportError) as error:
+        raise MistakeError(str(error)) from error
+    except RuntimeError as error:
+        if type(error).__name__ != "ClusterError":
+            raise
+        raise MistakeError(str(error)) from error
+    except OSError as error:
+        raise MistakeError(f"{(error.strerror or str(error)).rstrip('.')}.") from error
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Say why a file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise MistakeError(f"{out} could not be written: {reason.rstrip('.')}.") from error
+
+
+def _fit(method: dict[str, Any], data: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Fit, write the coefficients, and say what was done."""
+    import time
+    import warnings
+    from inspect import signature
+
+    import sharedspan
+
+    maker = getattr(sharedspan, method["estimator"])
+    known, rank = maker().get_params(), method["rank"]
+    options = {"rank": int(rank) if rank and rank.isdigit() else rank, "solver": method["solver"]}
+    options["engine"] = method["engine"]
+    options = {name: value for name, value in options.items() if value is not None}
+    kept = {name: method[name] for name in ("checkpoint", "resume") if method[name] is not None}
+    known_to_fit = signature(maker.fit).parameters
+    for name in (*options, *kept):
+        if name not in known and name not in known_to_fit:
+            raise ValueError(f"{method['estimator']} has no {name}: leave --{name} out.")
+    if "random_state" in known:
+        options["random_state"] = method["seed"]
+    began, n_rows = time.perf_counter(), 0
+    with warnings.catch_warnings(record=True) as caught, _fit_progress() as progress:
+        warnings.simplefilter("always")
+        bars = {"starting": progress.add_task("starting", total=None)}
+
+        def tick(what: str, done: int, total: int) -> None:
+            nonlocal n_rows
+            n_rows = total if what == "reading" else n_rows
+            if what not in bars:
+                progress.remove_task(bars.popitem()[1])
+                bars[what] = progress.add_task(what, total=total or None)
+            progress.update(bars[what], completed=done)
+
+        model = maker(**options).fit_file(**data, **kept, tick=tick)
+        with _writing(out):
+            _write_coefficients(model, data["task"], out)
+    noise = getattr(model, "noise_variance_", None)
+    return {
+        "estimator": method["estimator"],
+        "n_tasks": len(model.tasks_),
+        "n_rows": n_rows - model.n_rows_dropped_ if n_rows else None,  # a cluster does not say
+        "n_rows_dropped": model.n_rows_dropped_,
+        "n_features": len(model.coef_names_),
+        "rank": int(model.rank_) if hasattr(model, "rank_") else None,
+        "noise": None if noise is None else float(noise.mean() ** 0.5),
+        "seconds": round(time.perf_counter() - began, 3),
+        "out": str(out),
+        "warnings": list(dict.fromkeys(str(warning.message) for warning in caught)),
+    }
+
+
+def _write_coefficients(model: Any, task: str, out: Path) -> None:
+    """A table with a row for each task, under its name or not at all."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    from sharedspan.data.writing import file_appearing
+
+    names = list(model.coef_names_)
+    level = "intercept" if "intercept" not in (task, *names) else "(intercept)"
+    columns = [pa.array(model.tasks_.tolist()), model.intercept_, *model.coef_.T]
+    table = pa.table(columns, names=[task, level, *names])
+    write = pa.csv.write_csv if out.suffix.lower() == ".csv" else pa.parquet.write_table
+    with file_appearing(out) as hidden:
+        write(table, hidden)
+
+
+def _print_fit(about: dict[str, Any]) -> None:
+    parts = [f"{about['n_tasks']:,} tasks", f"{about['n_features']} features"]
+    if about["n_rows"] is not None:
+        parts.insert(1, f"{about['n_rows']:,} rows")
+    if about["rank"] is not None:
+        parts.append(f"rank {about['rank']}")
+    if about["noise"] is not None:
+        parts.append(f"noise {about['noise']:.3g}")
+    click.echo(f"{about['estimator']}: {', '.join(parts)}; {about['seconds']:.1f} seconds")
+    if about["n_rows_dropped"]:
+        click.echo(f"{about['n_rows_dropped']:,} row(s) with missing values were left out.")
+    for warning in about["warnings"]:
+        click.echo(f"Warning: {warning}", err=True)
+    click.echo(f"Coefficients: {about['out']}")
+
+
+@main.command()
+@click.option("--tasks", type=int, required=True, help="Number of tasks T.")
+@click.option("--features", type=int, required=True, help="Number of features d.")
+@click.option("--rank", type=int, required=True, help="Dimension k of the shared span.")
+@click.option("--rows", type=int, default=100, show_default=True, help="Rows per task.")
+@click.option(
+    "--noise", type=float, default=0.5, show_default=True, help="Standard deviation of the noise."
+)
+@click.option(
+    "--condition-number",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Largest over least singular value of the coefficients.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all draws.")
+@click.option(
+    "--float64/--float32", "double", default=True, show_default=True, help="Digits of the numbers."
+)
+@click.option("--csv", is_flag=True, help="Write CSV instead of Parquet.")
+@click.option(
+    "--rows-per-file", type=int, default=1_000_000, show_default=True, help="Of a folder's files."
+)
+@click.option("--shuffle", is_flag=True, help="Mix the rows of all tasks over the files.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier simulation.")
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="A folder, or one file that ends in .parquet or .csv.",
+)
+def simulate(
+    tasks: int,
+    features: int,
+    rank: int,
+    rows: int,
+    noise: float,
+    condition_number: float,
+    seed: int,
+    double: bool,
+    csv: bool,
+    rows_per_file: int,
+    shuffle: bool,
+    overwrite: bool,
+    out: Path,
+) -> None:
+    """Write simulated tasks with a known answer to files of any size.
+
+    The columns are task, x0, x1, ... and y. The truth is written beside them, to truth.npz.
+
+    Example: sharedspan simulate --tasks 1000 --features 20 --rank 3 -o simulated
+    """
+    if seed < 0:
+        raise MistakeError(f"--seed {seed} must be zero or more.")
+    for name, count in (("tasks", tasks), ("features", features), ("rows", rows)):
+        if count < 1:
+            raise MistakeError(f"--{name} {count} must be at least 1.")
+    stopped = f"Stopped. Nothing was written to {out}."
+    with _manners(stopped), _writing(out), _fit_progress() as progress:
+        from sharedspan.data.synthetic_files import simulate_files
+
+        bar = progress.add_task("writing rows", total=tasks * rows)
+        found = simulate_files(
+            out, n_tasks=tasks, n_features=features, rank=rank, n_samples=rows, noise=noise,
+            condition_number=condition_number, random_state=seed, csv=csv,
+            dtype="float64" if double else "float32", rows_per_file=rows_per_file,
+            shuffle=shuffle, overwrite=overwrite,
+            tick=lambda done, total: progress.update(bar, completed=done),
+        )  # fmt: skip
+    from sharedspan.data.budget import in_words
+
+    count = len(found.files)
+    size = f"{count} file{'s' if count > 1 else ''} of {in_words(found.n_bytes)}"
+    click.echo(f"{found.n_rows:,} rows of {tasks:,} tasks, {features} features: {size} in {out}")
+    click.echo(f"Truth: {found.truth}")
 
 
 def _table(title: str, error: str, ratio: str | None, rows: list[Row]) -> object:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.data.statistics import GramStatistics, RowStatistics, Statistics
+from sharedspan.data.statistics import Arrays, GramStatistics, RowStatistics, Statistics
 from sharedspan.engine.local import over_tasks
 from sharedspan.kernels.factor import factor_grams, solve_factors
 
@@ -64,12 +64,17 @@ class Scaling:
 
 def response_sums(statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
     """X'y (T, d) and |y|^2 (T,) of the rows as the statistics hold them."""
+    _, (sums, squares) = statistics.each_part(_response_sums)
+    return sums, squares
+
+
+def _response_sums(statistics: Statistics) -> tuple[Arrays, Arrays]:
     if isinstance(statistics, GramStatistics):
-        return statistics.at_anchor(np.zeros_like(statistics.mean))
+        return (), statistics.at_anchor(np.zeros_like(statistics.mean))
     w = statistics.weight
     starts = statistics.starts[:-1]
     sums = np.add.reduceat((w * statistics.y)[:, None] * statistics.X, starts, axis=0)
-    return sums, np.add.reduceat(w * statistics.y**2, starts)
+    return (), (sums, np.add.reduceat(w * statistics.y**2, starts))
 
 
 @dataclass(frozen=True)

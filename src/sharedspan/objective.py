@@ -12,6 +12,7 @@ Grams, from rows, on a GPU or on a cluster is not its concern.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.data.canonical import task_scale
-from sharedspan.data.statistics import GramStatistics, RowStatistics, Statistics
+from sharedspan.data.statistics import Arrays, GramStatistics, RowStatistics, Statistics
 from sharedspan.engine.local import over_tasks
 from sharedspan.kernels import cpu, grams
 from sharedspan.kernels.dense import RANK_TOLERANCE
@@ -194,6 +195,16 @@ class Objective(ABC):
     def evaluate(self, B: np.ndarray, W: np.ndarray) -> Point:
         """The point V = BW, with its residual matrix and loss."""
         return Point(B, W, self)
+
+    def each_part(
+        self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
+    ) -> tuple[Arrays, Arrays]:
+        """``function(objective, *arrays)``, part by part; see ``TaskMeans.each_part``."""
+        return function(self, *arrays)
+
+    def lift(self, W: Any) -> Any:
+        """A matrix (k, T) on the host to where W and what has its shape live."""
+        return W
 
     def squares(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:
         """Residual sum of squares of each task, of the responses as given, (T,)."""
@@ -398,4 +409,6 @@ def build_objective(
     """The objective that goes with these statistics."""
     if isinstance(statistics, GramStatistics):
         return GramObjective(statistics, noise, dtype)
-    return RowObjective(statistics, noise, dtype)
+    if isinstance(statistics, RowStatistics):
+        return RowObjective(statistics, noise, dtype)
+    return statistics.objective(noise, dtype)  # they lie elsewhere and bring their own

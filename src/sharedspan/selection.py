@@ -26,20 +26,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import lgamma
 
 import numpy as np
 
 from sharedspan.data.canonical import Canonical
-from sharedspan.data.folds import assign_folds
-from sharedspan.data.statistics import GramStatistics, Statistics
-from sharedspan.data.tasks import Tasks
+from sharedspan.data.statistics import Statistics
 from sharedspan.engine.local import one_blas_thread
-from sharedspan.kernels import cpu
-from sharedspan.objective import GramObjective, Objective, Point, RowObjective, build_objective
+from sharedspan.holdout import Folds
+from sharedspan.objective import Objective, Point, build_objective
 from sharedspan.solvers.loop import progress_bar, run
 from sharedspan.solvers.scaled import grow, scaled_gd
 
@@ -104,48 +102,46 @@ class RankPath:
 
 
 def choose_rank(
-    tasks: Tasks,
+    folds: Folds,
     statistics: Statistics,
     canonical: Canonical,
     noise: np.ndarray | None,
-    rng: np.random.Generator,
     largest: int,
-    n_folds: int = N_FOLDS,
     verbose: int = 0,
 ) -> RankPath:
     """Cross-validated rank between 1 and ``largest``; see the head of this file.
 
     Parameters
     ----------
-    tasks : Tasks
+    folds : Folds
+        ``N_FOLDS`` of them.
     statistics : Statistics
         Of the canonical features; changed and restored on the way.
     canonical : Canonical
     noise : ndarray of shape (T,) or None
         Relative noise variances: losses of a task are divided by its own.
-    rng : numpy.random.Generator
     largest : int
     verbose : int
         1 shows a progress bar over the folds.
     """
-    folds = assign_folds(tasks, rng, n_folds)
-    importance = relative_precision(noise, tasks.n_tasks)
+    n_tasks = statistics.n_tasks
+    importance = relative_precision(noise, n_tasks)
     held_paths: list[np.ndarray] = []
     whole_paths: list[np.ndarray] = []  # the same fits on all rows, held-out and not
-    scored = np.ones(tasks.n_tasks, dtype=bool)  # in each of the folds
+    scored = np.ones(n_tasks, dtype=bool)  # in each of the folds
     rows_held = 0.0
     with progress_bar("choosing the rank", verbose) as tick:
-        for fold in range(n_folds):
-            held = tasks.select(folds == fold)
-            with without(held, folds != fold, statistics, canonical, noise) as objective:
+        for fold in range(N_FOLDS):
+            with folds.without(fold, statistics, canonical, noise) as objective:
                 scorable = objective.n > 0
-                path = list(_path(objective, held, canonical, largest, scorable))
-                rows_held += float(held.sizes()[scorable].sum())
+                errors = partial(folds.errors, fold, objective, canonical)
+                path = list(_path(objective, errors, largest, scorable))
+                rows_held += float(folds.sizes(fold)[scorable].sum())
             held_losses, kept_losses = np.array(path).swapaxes(0, 1)
             held_paths.append(np.where(scorable, importance * held_losses, 0.0))
             whole_paths.append(importance * (held_losses + kept_losses))
             scored &= scorable
-            tick(fold + 1, n_folds)
+            tick(fold + 1, N_FOLDS)
     length = min(len(path) for path in held_paths)
     pairs = np.concatenate([path[:length] for path in held_paths], axis=1)  # (ranks, folds * T)
 
@@ -398,25 +394,6 @@ def sum_of_squares(objective: Objective) -> np.ndarray:
     return objective.squares(*nothing)
 
 
-@contextmanager
-def without(
-    held: Tasks,
-    kept: np.ndarray,
-    statistics: Statistics,
-    canonical: Canonical,
-    noise: np.ndarray | None,
-) -> Iterator[Objective]:
-    """The objective of all rows but the held ones; the statistics are whole again afterwards."""
-    if not isinstance(statistics, GramStatistics):
-        yield RowObjective(statistics, noise, mask=kept)
-        return
-    statistics.update(held, canonical.units, canonical.P, sign=-1.0)
-    try:
-        yield GramObjective(statistics, noise)
-    finally:
-        statistics.update(held, canonical.units, canonical.P, sign=1.0)
-
-
 def _fits(objective: Objective, largest: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Factors (d, k) and (k, T) of rank k = 1, 2, ..., each fit started at the one before."""
     B, W = np.zeros((objective.n_features, 0)), np.zeros((0, objective.n_tasks))
@@ -430,7 +407,10 @@ def _fits(objective: Objective, largest: int) -> Iterator[tuple[np.ndarray, np.n
 
 
 def _path(
-    objective: Objective, held: Tasks, canonical: Canonical, largest: int, scorable: np.ndarray
+    objective: Objective,
+    held_out: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    largest: int,
+    scorable: np.ndarray,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Squared errors per task (T,) on held-out and on kept rows, for rank 1, 2, ...
 
@@ -438,7 +418,7 @@ def _path(
     """
     best, since = np.inf, 0
     for B, W in _fits(objective, largest):
-        errors = held_out_errors(objective, held, canonical, B, W)
+        errors = held_out(B, W)
         yield errors, objective.squares(B, W)
         loss = float(errors[scorable].sum())
         best, since = (loss, 0) if loss < best else (best, since + 1)
@@ -459,17 +439,3 @@ def _precise(objective: Objective, k: int) -> Callable[[Point], bool]:
         return point.tangent_gradient() <= PRECISION * np.sqrt(2 * point.loss * min(share, 1.0))
 
     return stop
-
-
-def held_out_errors(
-    objective: Objective, held: Tasks, canonical: Canonical, B: np.ndarray, W: np.ndarray
-) -> np.ndarray:
-    """Weighted squared errors of each task on held-out rows, (T,)."""
-    W = W / objective.response
-    intercept = objective.intercepts(B @ W)
-    V = np.ascontiguousarray((canonical.widen(B) @ W).T)
-    out = np.zeros(objective.n_tasks)
-    for block in held.blocks():
-        X, y = canonical.units.rows(block, None)
-        cpu.squared_errors(X, y, block.weight, block.starts, block.ids, V, intercept, out)
-    return out

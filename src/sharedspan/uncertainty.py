@@ -29,13 +29,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from sharedspan.data.canonical import Canonical
-from sharedspan.data.statistics import GramStatistics, Statistics
+from sharedspan.data.statistics import Arrays, GramStatistics, Statistics
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.kernels import cpu
 from sharedspan.objective import RANK_TOLERANCE
@@ -246,8 +246,37 @@ def span_uncertainty(
     T = statistics.n_tasks
     basis, upper = np.linalg.qr(B, mode="complete")
     B, Q, W = basis[:, :k], basis[:, k:], (upper[:k] @ W).T
-    first, second = np.triu_indices(k)
     omega = np.divide(_common_level(noise), noise, out=np.ones(T), where=noise > 0)
+    (pooled, blocks, reference), (inverse, singular, cross, spare) = statistics.each_part(
+        partial(_span_sums, B=B, Q=Q), W, noise, omega
+    )
+    shape = Q.T @ pooled.reshape(d, d) @ Q
+    shape /= max(float(np.trace(shape)), np.finfo(float).tiny)
+    if _is_exact(d, k):
+        information, excess = Q.T @ blocks.reshape(2, -1, d, d) @ Q
+    else:
+        scale = omega * spare
+        information = np.einsum("t,ta,tb->ab", scale, W, W, optimize=True)[None]
+        excess = np.einsum("t,tab->ab", scale * noise, inverse)[None]
+    return SpanUncertainty(
+        canonical, B, Q, W, noise, degrees, statistics.n,
+        statistics.mean if statistics.centred else None,
+        inverse, singular, cross, spare, shape, information, excess, float(reference),
+    )  # fmt: skip
+
+
+def _span_sums(
+    statistics: Statistics,
+    W: np.ndarray,
+    noise: np.ndarray,
+    omega: np.ndarray,
+    *,
+    B: np.ndarray,
+    Q: np.ndarray,
+) -> tuple[Arrays, Arrays]:
+    """The pass itself: sums of S_t, of blocks of H and N and for ``reference``; then per task."""
+    (d, k), T = B.shape, len(W)
+    first, second = np.triu_indices(k)
     inverse, values, vectors = np.empty((T, k, k)), np.empty((T, k)), np.empty((T, k, k))
     cross, spare, pooled = np.empty((T, k, d - k)), np.empty(T), np.zeros(d * d)
     exact, reference = _is_exact(d, k), 0.0
@@ -272,20 +301,8 @@ def span_uncertainty(
                 blocks[0] += (omega[part, None] * weights).T @ S
                 noisy = noise[part, None] * inverse[part][:, first, second]
                 blocks[1] += (omega[part, None] * noisy).T @ S
-    shape = Q.T @ pooled.reshape(d, d) @ Q
-    shape /= max(float(np.trace(shape)), np.finfo(float).tiny)
-    if exact:
-        information, excess = Q.T @ blocks.reshape(2, -1, d, d) @ Q
-    else:
-        scale = omega * spare
-        information = np.einsum("t,ta,tb->ab", scale, W, W, optimize=True)[None]
-        excess = np.einsum("t,tab->ab", scale * noise, inverse)[None]
-    return SpanUncertainty(
-        canonical, B, Q, W, noise, degrees, statistics.n,
-        statistics.mean if statistics.centred else None,
-        inverse, _missing_of(values, vectors), cross, spare, shape, information, excess,
-        reference,
-    )  # fmt: skip
+    sums = pooled, blocks, np.array(reference)
+    return sums, (inverse, _missing_of(values, vectors), cross, spare)
 
 
 class CrossSums:

@@ -1,29 +1,92 @@
-"""Tables of tasks from CSV and Parquet files, read by DuckDB."""
+"""Rows of users' CSV and Parquet files as arrays: one small table, or a piece of a large one."""
 
 from __future__ import annotations
 
-import csv
-import difflib
-import glob
-import gzip
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+from sharedspan.data.schema import Selection, resolve
+from sharedspan.data.sources import SourceFile, connect, existing, joined, readable
 
-CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
-PARQUET_ENDINGS = (".parquet", ".pq")
-DELIMITERS = (",", ";", "\t", "|")
-MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?")  # in CSV
-INTEGERS = {"tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger"}
-NUMBERS = INTEGERS | {"boolean", "ubigint", "hugeint", "uhugeint", "float", "double", "decimal"}
-NOT_UTF8 = "it is not UTF-8 text: save it as UTF-8."
-MOST_NAMED = 5  # columns named in one message
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+PARTITION_ROWS = 1_000_000
+
+
+@dataclass
+class Tally:
+    """Rows seen, and how many lack a value or hold infinity, by column; tallies add up.
+
+    Columns are counted in the order task, target, features.
+    """
+
+    n_rows: int = 0
+    n_incomplete: int = 0
+    absent: Any = 0  # (d + 2,)
+    infinite: Any = 0  # (d + 2,)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.n_rows + other.n_rows,
+            self.n_incomplete + other.n_incomplete,
+            self.absent + other.absent,
+            self.infinite + other.infinite,
+        )
+
+    def require(self, selection: Selection, missing: str) -> None:
+        """Raise where there are no rows, infinite values, or missing ones that are not dropped."""
+        names = [selection.task, selection.target, *(f.column for f in selection.features)]
+        where = selection.files[0].path
+        if len(selection.files) > 1:
+            where = f"Each of the {len(selection.files)} files, such as {where},"
+        if self.n_rows == 0:
+            raise ValueError(f"{where} has no rows below its column names.")
+        for name, count in zip(names, np.broadcast_to(self.infinite, len(names)), strict=True):
+            if count:
+                raise ValueError(
+                    f"The column {name!r} holds infinity in {count} row(s): correct them, or write "
+                    "them as missing."
+                )
+        if self.n_incomplete == 0:
+            return
+        by_name = dict(zip(names, self.absent, strict=True))  # levels of a column lack together
+        counts = [f"{name!r} {count}" for name, count in by_name.items() if count]
+        said = f"{self.n_incomplete} of {self.n_rows} rows lack a value ({joined(counts)})"
+        if missing == "error":
+            raise ValueError(
+                f"{said}: leave these rows out (--missing drop, or missing='drop' in Python), "
+                "leave the columns out, or fill them in."
+            )
+        if self.n_incomplete == self.n_rows:
+            raise ValueError(f"{said}: none is left, so leave out the columns that lack most.")
+
+
+def check_rows(
+    has_label: np.ndarray | None, y: np.ndarray, X: np.ndarray
+) -> tuple[np.ndarray | None, Tally]:
+    """Which rows have everything, (rows,), or None for all; and their tally.
+
+    Parameters
+    ----------
+    has_label : ndarray of shape (rows,), or None where all rows have one
+    y : ndarray of shape (rows,)
+    X : ndarray of shape (rows, d)
+    """
+    with np.errstate(all="ignore"):  # a sum that is finite has finite terms
+        if has_label is None and np.isfinite(y.sum()) and np.isfinite(X.sum()):
+            return None, Tally(len(y))
+    absent = np.column_stack([np.zeros(len(y), dtype=bool), np.isnan(y), np.isnan(X)])
+    if has_label is not None:
+        absent[:, 0] = ~has_label
+    infinite = np.array([0, np.isinf(y).sum(), *np.isinf(X).sum(axis=0)])
+    kept: np.ndarray = np.logical_not(absent.any(axis=1))
+    tally = Tally(len(y), int(np.sum(~kept)), absent.sum(axis=0), infinite)
+    return (None if kept.all() else kept), tally
 
 
 @dataclass(frozen=True)
@@ -32,7 +95,7 @@ class Table:
 
     X: np.ndarray  # (rows, d)
     y: np.ndarray  # (rows,)
-    task: np.ndarray  # (rows,) integers or strings
+    task: np.ndarray  # (rows,) integers, floats or strings
     feature_names: tuple[str, ...]
     n_dropped: int  # rows left out for a missing value
 
@@ -52,7 +115,7 @@ def read_table(
     path : str or Path
         Ending in .csv, .tsv or .txt (first line: the names; also with .gz), or in .parquet or .pq.
     task : str
-        The column that says which task a row belongs to; whole numbers or text.
+        The column that says which task a row belongs to; numbers or text.
     target : str
     drop : str or iterable of str, optional
         Columns that are no features.
@@ -69,208 +132,132 @@ def read_table(
     ValueError
         In one line: no such file or column, columns that are not numbers, missing values.
     """
-    import duckdb
-
     if missing not in ("error", "drop"):
         raise ValueError(f"missing={missing!r} is unknown: use 'error' or 'drop'.")
-    path = _existing(Path(path))
-    with duckdb.connect() as connection:
-        try:
-            source = _open(connection, path)
-            features = _features(source.columns, task, target, drop)
-            _require_numbers(source, [target, *features])
-            kinds = dict(zip(source.columns, (str(kind.id) for kind in source.types), strict=True))
-            label_kind = "BIGINT" if kinds[task] in INTEGERS else "VARCHAR"
-            chosen = [f"CAST({_quoted(task)} AS {label_kind})"]
-            chosen += [f"CAST({_quoted(name)} AS DOUBLE)" for name in (target, *features)]
-            # Under numbers for names: no two of them can clash.
-            numbered = (f"{column} AS c{i}" for i, column in enumerate(chosen))
-            columns = source.project(", ".join(numbered)).to_arrow_table().columns
-        except duckdb.Error as error:
-            raise ValueError(f"{path} could not be read: {_reason(path, error)}") from error
-    labels, values = columns[0], np.empty((len(columns[0]), len(features) + 1))
-    for j, column in enumerate(columns[1:]):
-        values[:, j] = column.to_numpy()  # NaN where there is none
-    labels = labels.combine_chunks().dictionary_encode()
+    file = existing(Path(path))
+    selection = resolve([file], task=task, target=target, drop=drop, text=None)
+    selection = replace(selection, dtype="float64")
+    rows = read_partition(selection, Partition(0, 0, 0, None))
+    rows.tally.require(selection, missing)
+    labels = rows.labels
+    if labels.dtype == object:
+        labels = labels.astype(str)
+    return Table(rows.X, rows.y, labels, selection.names, rows.tally.n_incomplete)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Neighbouring rows of one file."""
+
+    file: int  # number in ``Selection.files``
+    first: int  # row in the file
+    start: int  # the same row counted over all files
+    n_rows: int | None  # None for a whole file of unknown length
+
+
+def partitions(selection: Selection, rows: int = PARTITION_ROWS) -> list[Partition]:
+    """Pieces that together hold all rows, in their order.
+
+    Parameters
+    ----------
+    selection : Selection
+    rows : int
+        Wanted size. Parquet is cut between row groups, which stay whole; a CSV file is one piece,
+        and its rows are counted.
+    """
+    found: list[Partition] = []
+    start = 0
+    with connect() as connection:
+        for number, file in enumerate(selection.files):
+            first, size = 0, 0
+            for count in [*_group_sizes(connection, file), None]:
+                if size and (count is None or size + count > rows):
+                    found.append(Partition(number, first, start, size))
+                    first, start, size = first + size, start + size, 0
+                size += count or 0
+    return found
+
+
+def _group_sizes(connection: DuckDBPyConnection, file: SourceFile) -> list[int]:
+    """Rows of each row group of a Parquet file; of a CSV file as a whole."""
+    sql = f"SELECT count(*) FROM {file.scan()}"
+    if file.is_parquet:
+        sql = (
+            f"SELECT any_value(row_group_num_rows) FROM parquet_metadata({file.sql_path}) "
+            "GROUP BY row_group_id ORDER BY row_group_id"
+        )
+    with readable(file.path):
+        return [count for (count,) in connection.sql(sql).fetchall()]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The complete rows of a partition, in the order of the file."""
+
+    labels: np.ndarray  # (rows,) of int64, uint64, float64 or of str objects
+    X: np.ndarray  # (rows, d) of the selection's dtype
+    y: np.ndarray  # (rows,)
+    numbers: np.ndarray  # (rows,) counted over all files
+    tally: Tally  # of all rows, incomplete ones too
+
+
+def read_partition(
+    selection: Selection, partition: Partition, *, memory: int | None = None, threads: int = 1
+) -> Rows:
+    """Read one piece into memory.
+
+    Rows that lack a value are left out and counted, and infinite values are counted: add the
+    tallies of all pieces up and ask ``Tally.require`` whether they may be used.
+
+    Parameters
+    ----------
+    selection : Selection
+    partition : Partition
+    memory : int, optional
+        Bytes that DuckDB may use; None for its default, most of the machine.
+    threads : int
+    """
+    file, stop = selection.files[partition.file], None
+    if file.is_parquet and partition.n_rows is not None:
+        stop = partition.first + partition.n_rows
+    with connect(memory, threads) as connection, readable(file.path):
+        scan = file.scan(partition.first, stop)
+        columns = connection.sql(selection.query(scan)).to_arrow_table().columns
+    n_rows = len(columns[0])
+    y, X = as_matrix(columns, selection.dtype)
+    labels = without_nan(columns[0].combine_chunks()).dictionary_encode()
     codes = labels.indices.fill_null(-1).to_numpy()
-    kept = _complete_rows(path, codes, values, [task, target, *features], missing)
-    values, codes = values[kept], codes[kept]
-    return Table(
-        X=np.ascontiguousarray(values[:, 1:]),
-        y=values[:, 0].copy(),
-        task=np.array(labels.dictionary.to_pylist())[codes],
-        feature_names=tuple(features),
-        n_dropped=int(np.sum(~kept)),
-    )
+    kept, tally = check_rows(codes >= 0 if (codes < 0).any() else None, y, X)
+    distinct = np.array(labels.dictionary.to_pylist(), dtype=_DTYPES[selection.label])
+    numbers = partition.start + np.arange(n_rows)
+    if kept is not None:
+        codes, X, y, numbers = codes[kept], X[kept], y[kept], numbers[kept]
+    return Rows(distinct[codes], X, y, numbers, tally)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like this one as a question, or nothing."""
-    by_lower = {other.lower(): other for other in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    return f" Did you mean {by_lower[found[0]]!r}?" if found else ""
+_DTYPES = {"BIGINT": "int64", "UBIGINT": "uint64", "DOUBLE": "float64", "VARCHAR": "object"}
 
 
-def _existing(path: Path) -> Path:
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give one CSV or Parquet file.")
-    if not path.is_file():
-        near = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise ValueError(f"There is no file {path}.{nearest(path.name, near)}")
-    if not path.name.lower().endswith(CSV_ENDINGS + PARQUET_ENDINGS):
-        raise ValueError(
-            f"{path} is of an unknown kind: give a file that ends in .csv, .tsv, .txt (or these "
-            "with .gz), .parquet or .pq."
-        )
-    return path
+def without_nan(labels: Any) -> Any:
+    """Arrow's labels with NULL for NaN."""
+    import pyarrow.compute as pc
+
+    if str(labels.type) != "double":
+        return labels
+    return pc.if_else(pc.is_nan(labels), None, labels)
 
 
-def _open(connection: DuckDBPyConnection, path: Path) -> DuckDBPyRelation:
-    """The file as a relation; nothing but its head is read where the format allows it."""
-    file = _literal(glob.escape(str(path)))
-    if path.name.lower().endswith(PARQUET_ENDINGS):
-        return connection.sql(f"FROM read_parquet({file})")
-    marks = ", ".join(map(_literal, MISSING_MARKS))
-    # The first line alone says the delimiter, and the whole column its type: a guess from a part
-    # of the file would skip lines that do not fit it, or fail far into the file.
-    return connection.sql(
-        f"FROM read_csv({file}, delim={_literal(_delimiter(path))}, quote='\"', escape='\"', "
-        f"comment='', header=true, skip=0, sample_size=-1, nullstr=[{marks}], "
-        "auto_type_candidates=['BOOLEAN', 'BIGINT', 'DOUBLE', 'VARCHAR'])"
-    )
+def as_matrix(columns: Sequence[Any], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Target (rows,) and features (rows, d) of the columns of a query; NaN where there is none."""
+    X = np.empty((len(columns[0]), len(columns) - 2), dtype=dtype)
+    for j, column in enumerate(columns[2:]):
+        X[:, j] = _as_numpy(column)
+    return np.array(_as_numpy(columns[1])), X
 
 
-def _features(names: Sequence[str], task: str, target: str, drop: str | Iterable[str]) -> list[str]:
-    """All columns that are neither task nor target nor dropped."""
-    drop = [drop] if isinstance(drop, str) else list(drop)
-    for part, name in (("task", task), ("target", target), *(("drop", name) for name in drop)):
-        if name not in names:
-            listed = _listed(names) if len(names) <= MOST_NAMED else f"{len(names)} columns"
-            raise ValueError(
-                f"There is no column {name!r} ({part}) in this table of {listed}."
-                f"{nearest(name, names)}"
-            )
-    if task == target:
-        raise ValueError(f"The column {task!r} is both task and target: give two columns.")
-    for part, name in (("task", task), ("target", target)):
-        if name in drop:
-            raise ValueError(f"The column {name!r} is the {part} and cannot be dropped too.")
-    features = [name for name in names if name not in (task, target, *drop)]
-    if not features:
-        raise ValueError("No column is left as a feature: keep one besides task and target.")
-    return features
+def _as_numpy(column: Any) -> np.ndarray:
+    import pyarrow
 
-
-def _require_numbers(source: DuckDBPyRelation, names: list[str]) -> None:
-    """Raise where a column is not of numbers; text that reads as numbers is."""
-    kinds = dict(zip(source.columns, (str(kind.id) for kind in source.types), strict=True))
-    found = []
-    for name in names:
-        if kinds[name] == "varchar":
-            column = _quoted(name)
-            odd = f"{column} IS NOT NULL AND TRY_CAST({column} AS DOUBLE) IS NULL"
-            example = source.filter(odd).project(column).limit(1).fetchall()
-            if example:
-                found.append(f"{name!r} (such as {_shortened(example[0][0])!r})")
-        elif kinds[name] not in NUMBERS:
-            found.append(f"{name!r} ({kinds[name].split('_')[0]})")
-    if found:
-        one = len(found) == 1
-        raise ValueError(
-            f"{'The column' if one else 'The columns'} {_joined(found)} "
-            f"{'does' if one else 'do'} not hold numbers: leave {'it' if one else 'them'} out "
-            f"(--drop, or drop= in Python), or encode {'it' if one else 'them'} as numbers."
-        )
-
-
-def _complete_rows(
-    path: Path, codes: np.ndarray, values: np.ndarray, names: list[str], missing: str
-) -> np.ndarray:
-    """Which rows (rows,) have everything; raises as ``missing`` says."""
-    if len(values) == 0:
-        raise ValueError(f"{path} has no rows below its column names.")
-    for name, count in zip(names[1:], np.isinf(values).sum(axis=0), strict=True):
-        if count:
-            raise ValueError(
-                f"The column {name!r} holds infinity in {count} row(s): correct them, or write "
-                "them as missing."
-            )
-    absent = np.column_stack([codes < 0, np.isnan(values)])
-    kept: np.ndarray = np.logical_not(absent.any(axis=1))
-    if kept.all():
-        return kept
-    counts = [f"{name!r} {n}" for name, n in zip(names, absent.sum(axis=0), strict=True) if n]
-    said = f"{np.sum(~kept)} of {len(kept)} rows lack a value ({_joined(counts)})"
-    if missing == "error":
-        raise ValueError(
-            f"{said}: leave these rows out (--missing drop, or missing='drop' in Python), leave "
-            "the columns out, or fill them in."
-        )
-    if not kept.any():
-        raise ValueError(f"{said}: none is left, so leave out the columns that lack most.")
-    return kept
-
-
-def _text(path: Path) -> TextIO:
-    plain: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    return plain(path, "rt", encoding="utf-8-sig", newline="")
-
-
-def _delimiter(path: Path) -> str:
-    """The candidate that the first line has most of; a comma where it has none."""
-    try:
-        with _text(path) as text:
-            first = text.readline()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} could not be read: {NOT_UTF8}") from error
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{path} could not be read: {_one_line(error)}") from error
-    if not first.strip():
-        raise ValueError(f"{path} does not begin with a line of column names.")
-    return max(DELIMITERS, key=first.count)
-
-
-def _reason(path: Path, error: Exception) -> str:
-    """Why DuckDB could not read a file, in one line: for CSV mostly a line of another length."""
-    if path.name.lower().endswith(CSV_ENDINGS):
-        try:
-            with _text(path) as text:
-                rows = csv.reader(text, delimiter=_delimiter(path))
-                width = len(next(rows))
-                for row in rows:
-                    if row and len(row) != width:
-                        return (
-                            f"line {rows.line_num} has {len(row)} fields, the first line "
-                            f"{width}: correct it."
-                        )
-        except UnicodeDecodeError:
-            return NOT_UTF8
-        except (OSError, csv.Error):
-            pass
-    return _one_line(error)
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".") + "."
-
-
-def _joined(parts: Sequence[str]) -> str:
-    more = len(parts) - MOST_NAMED
-    return ", ".join(parts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return _joined([repr(name) for name in names])
-
-
-def _shortened(text: str, length: int = 20) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    if isinstance(column, pyarrow.ChunkedArray):
+        return column.to_numpy()
+    return column.to_numpy(zero_copy_only=False)

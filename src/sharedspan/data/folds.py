@@ -15,13 +15,17 @@ ROWS_AT_ONCE = 1 << 17  # rows whose folds are drawn together
 
 def assign_folds(tasks: Tasks, rng: np.random.Generator, n_folds: int) -> np.ndarray:
     """Fold of each row in task order, (rows,): balanced within tasks, equal for equal rows."""
-    key = hash_key(tasks.n_features, rng)
+    return deal_rows(tasks, hash_key(tasks.n_features, rng), n_folds)
+
+
+def deal_rows(tasks: Tasks, key: np.ndarray, n_folds: int, offset: int = 0) -> np.ndarray:
+    """The same with a given key; the first task is number ``offset`` of all."""
     folds = np.empty(tasks.n_rows, dtype=np.int8)
     for first, last in tasks.ranges(ROWS_AT_ONCE):
         hashes = np.concatenate([hash_rows(b, key) for b in tasks.blocks(first, last)])
         starts = tasks.starts[first : last + 1] - tasks.starts[first]
         folds[tasks.starts[first] : tasks.starts[last]] = deal(
-            hashes, starts, np.arange(first, last), n_folds
+            hashes, starts, np.arange(first, last) + offset, n_folds
         )
     return folds
 

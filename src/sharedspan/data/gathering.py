@@ -26,7 +26,12 @@ class Gathered:
     units: Units
     labels: tuple[Hashable, ...]  # (T,) in canonical order
     names: tuple[str, ...]  # (d,)
-    rows: Tasks | None = None  # where they can be read again
+    rows: Any = None  # Tasks, or those of a cluster, where they can be read again
+
+    def close(self) -> None:
+        """Let go of what lies on a cluster."""
+        if hasattr(self.statistics, "close"):
+            self.statistics.close()
 
     def copy(self) -> Gathered:
         """The same with statistics of its own, which a fit may change, and without rows."""

@@ -68,6 +68,10 @@ class TaskMeans:
         """
         return function(self, *arrays)
 
+    def here(self) -> Any:
+        """These statistics in this process's memory."""
+        return self
+
 
 class GramStatistics(TaskMeans):
     """Sums per task, a commutative monoid under ``merge``; see the head of this file.
@@ -344,6 +348,15 @@ class RowStatistics(TaskMeans):
 Statistics = GramStatistics | RowStatistics
 
 
+def cheaper_kind(n: float, n_tasks: int, n_features: int) -> str:
+    """Which kind makes the pass R(V) cheaper.
+
+    By n, the sum of weights, not of rows: a weight of two must take the path of a row written
+    twice.
+    """
+    return "rows" if n < ROWS_PER_FEATURE * n_features * n_tasks else "gram"
+
+
 def collect(
     tasks: Tasks, units: Units, centred: bool, kind: str = "auto", watch: Watch | None = None
 ) -> Statistics:
@@ -361,9 +374,7 @@ def collect(
         Shown every block of rows, for what else is to be learned from them in this one pass.
     """
     if kind == "auto":
-        # Sums of weights, not rows: a weight of two must take the path of a row written twice.
-        few = tasks.sizes().sum() < ROWS_PER_FEATURE * tasks.n_features * tasks.n_tasks
-        kind = "rows" if few else "gram"
+        kind = cheaper_kind(tasks.sizes().sum(), tasks.n_tasks, tasks.n_features)
     if kind == "rows":
         return RowStatistics(tasks, units, centred, watch)
     statistics = GramStatistics(tasks.n_tasks, tasks.n_features, centred)

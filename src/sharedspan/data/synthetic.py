@@ -27,6 +27,21 @@ class Simulation:
     is_outlier: np.ndarray  # (T,) tasks off the span
 
 
+@dataclass(frozen=True)
+class Truth:
+    """Coefficients of simulated tasks, fields as in ``Simulation``."""
+
+    coef: np.ndarray
+    representation: np.ndarray
+    task_weights: np.ndarray
+    intercept: np.ndarray
+    noise: np.ndarray
+    n_samples: np.ndarray
+    singular_values: np.ndarray
+    mean_slope: np.ndarray
+    is_outlier: np.ndarray
+
+
 def simulate(
     *,
     n_tasks: int = 100,
@@ -79,9 +94,53 @@ def simulate(
     Simulation
         With X, y, task, coef, representation, task_weights and more of the truth.
     """
-    T, d, k = n_tasks, n_features, rank
-    _check_simulation(T, d, k, condition_number, feature_condition, degrees_of_freedom, outliers)
+    d = n_features
+    _check_rows(feature_condition, degrees_of_freedom)
     rng = np.random.default_rng(random_state)
+    truth = draw_truth(
+        rng, n_tasks=n_tasks, n_features=d, rank=rank, n_samples=n_samples, noise=noise,
+        condition_number=condition_number, signal=signal, intercept=intercept,
+        mean_slope=mean_slope, outliers=outliers, outlier_norm=outlier_norm,
+    )  # fmt: skip
+
+    task = np.repeat(np.arange(n_tasks), truth.n_samples)
+    X = rng.standard_normal((len(task), d))
+    covariance = np.eye(d)
+    if feature_condition > 1:
+        basis = _orthonormal(d, d, rng)
+        spectrum = np.geomspace(1.0, 1.0 / feature_condition, d)
+        spectrum *= d / spectrum.sum()
+        covariance = basis * spectrum @ basis.T
+        X = X @ (basis * np.sqrt(spectrum) @ basis.T)
+    if degrees_of_freedom is not None:
+        shrink = (degrees_of_freedom - 2) / rng.chisquare(degrees_of_freedom, len(task))
+        X *= np.sqrt(shrink)[:, None]
+    error = rng.standard_normal(len(task))
+    y = truth.intercept[task] + truth.noise[task] * error
+    ends = np.cumsum(truth.n_samples)
+    for v, rows in zip(truth.coef, map(slice, ends - truth.n_samples, ends), strict=True):
+        y[rows] += np.einsum("ij,j->i", X[rows], v)
+    return Simulation(X=X, y=y, task=task, covariance=covariance, **vars(truth))
+
+
+def draw_truth(
+    rng: np.random.Generator,
+    *,
+    n_tasks: int,
+    n_features: int,
+    rank: int,
+    n_samples: Any,
+    noise: Any,
+    condition_number: float = 1.0,
+    signal: float = 1.0,
+    intercept: float = 0.0,
+    mean_slope: float = 0.0,
+    outliers: float = 0.0,
+    outlier_norm: float = 3.0,
+) -> Truth:
+    """Draw the coefficients of all tasks; parameters as in ``simulate``."""
+    T, d, k = n_tasks, n_features, rank
+    _check_simulation(T, d, k, condition_number, outliers)
     sizes = _per_task(n_samples, T, "n_samples").astype(int)
     deviations = _per_task(noise, T, "noise").astype(float)
     if (sizes < 1).any():
@@ -102,40 +161,23 @@ def simulate(
         direction = rng.standard_normal(d)
         coef[t] = outlier_norm * _unit(direction - B @ (B.T @ direction))
     level = intercept * rng.standard_normal(T)
-
-    task = np.repeat(np.arange(T), sizes)
-    X = rng.standard_normal((len(task), d))
-    covariance = np.eye(d)
-    if feature_condition > 1:
-        basis = _orthonormal(d, d, rng)
-        spectrum = np.geomspace(1.0, 1.0 / feature_condition, d)
-        spectrum *= d / spectrum.sum()
-        covariance = basis * spectrum @ basis.T
-        X = X @ (basis * np.sqrt(spectrum) @ basis.T)
-    if degrees_of_freedom is not None:
-        shrink = (degrees_of_freedom - 2) / rng.chisquare(degrees_of_freedom, len(task))
-        X *= np.sqrt(shrink)[:, None]
-    error = rng.standard_normal(len(task))
-    y = level[task] + deviations[task] * error
-    ends = np.cumsum(sizes)
-    for v, rows in zip(coef, map(slice, ends - sizes, ends), strict=True):
-        y[rows] += np.einsum("ij,j->i", X[rows], v)
-    return Simulation(
-        X, y, task, coef, B, W, level, deviations, sizes, s, covariance, slope, is_outlier
-    )
+    return Truth(coef, B, W, level, deviations, sizes, s, slope, is_outlier)
 
 
-def _check_simulation(
-    T: int, d: int, k: int, kappa: float, features: float, tail: float | None, outliers: float
-) -> None:
+def _check_simulation(T: int, d: int, k: int, kappa: float, outliers: float) -> None:
     if not 1 <= k <= min(d, T):
         raise ValueError(f"rank={k} must lie between 1 and min(n_features={d}, n_tasks={T}).")
-    if kappa < 1 or features < 1:
-        raise ValueError("condition_number and feature_condition must be at least 1.")
-    if tail is not None and tail <= 2:
-        raise ValueError(f"degrees_of_freedom={tail} must be above 2 for a finite covariance.")
+    if not kappa >= 1:
+        raise ValueError(f"condition_number={kappa} must be at least 1.")
     if not 0 <= outliers <= 1:
         raise ValueError(f"outliers={outliers} is a share of the tasks: between 0 and 1.")
+
+
+def _check_rows(feature_condition: float, tail: float | None) -> None:
+    if not feature_condition >= 1:
+        raise ValueError(f"feature_condition={feature_condition} must be at least 1.")
+    if tail is not None and tail <= 2:
+        raise ValueError(f"degrees_of_freedom={tail} must be above 2 for a finite covariance.")
 
 
 def _per_task(value: Any, T: int, name: str) -> np.ndarray:

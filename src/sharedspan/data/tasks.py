@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,21 @@ from sharedspan.data.labels import as_labels, canonical_order, spread
 
 # Rows are handed on in blocks of about this many numbers (2 MB), small enough for the cache.
 BLOCK = 1 << 18
+
+
+class StoredRows(Protocol):
+    """Rows that lie elsewhere than in memory, and come as arrays when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Rows of a slice, or of an ascending array of row numbers."""
+
+    def extremes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Least and largest value of each column."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +53,8 @@ class Tasks:
     positions ``starts[t]`` to ``starts[t + 1]`` of that list.
     """
 
-    X: np.ndarray  # (rows, d), float32 or float64, the user's own memory
-    y: np.ndarray  # (rows,)
+    X: np.ndarray | StoredRows  # (rows, d), float32 or float64, the user's own memory
+    y: np.ndarray | StoredRows  # (rows,)
     weight: np.ndarray | None  # (rows,), positive in the rows that count
     labels: tuple[Hashable, ...]  # (T,) in canonical order
     starts: np.ndarray  # (T + 1,)
@@ -65,6 +80,25 @@ class Tasks:
         weight = self.weight if self.order is None else self.weight[self.order]
         owner = np.repeat(np.arange(self.n_tasks), np.diff(self.starts))
         return np.bincount(owner, weight, minlength=self.n_tasks)
+
+    def extremes(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Least and largest value of each feature, (d,), and the largest |y|, over these rows."""
+        if self.n_rows == len(self.X):
+            low, high = _extremes(self.X)
+            y_low, y_high = _extremes(self.y)
+            y_reach = max(y_high, -y_low)
+        else:
+            ends = [(b.X.min(axis=0), b.X.max(axis=0), np.abs(b.y).max()) for b in self.blocks()]
+            low = np.min([low for low, _, _ in ends], axis=0)
+            high = np.max([high for _, high, _ in ends], axis=0)
+            y_reach = max(reach for _, _, reach in ends)
+        return low.astype(float), high.astype(float), float(y_reach)
+
+    def sample(self, count: int) -> np.ndarray:
+        """Features of some rows at equal distances, all rows where there are fewer."""
+        positions = np.linspace(0, self.n_rows - 1, min(self.n_rows, count)).astype(int)
+        rows = positions if self.order is None else self.order[positions]
+        return self.X[rows].astype(float)
 
     def select(self, mask: np.ndarray) -> Tasks:
         """The rows at the masked positions; all tasks stay, some may become empty."""
@@ -112,6 +146,12 @@ class Tasks:
             ids=filled + first,
             positions=slice(lo, hi),
         )
+
+
+def _extremes(values: np.ndarray | StoredRows) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(values, np.ndarray):
+        return values.min(axis=0), values.max(axis=0)
+    return values.extremes()
 
 
 def open_tasks(

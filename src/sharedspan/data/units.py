@@ -27,7 +27,7 @@ class Units:
     @classmethod
     def of(cls, tasks: Tasks, centred: bool, common_scale: bool = False) -> Units:
         """Units that suit the rows; ``common_scale`` keeps the features' proportions."""
-        low, high, y_reach = _extremes(tasks)
+        low, high, y_reach = tasks.extremes()
         origin = _typical(tasks) if centred else np.zeros_like(low)
         with np.errstate(over="ignore"):
             reach = np.maximum(high - origin, origin - low)
@@ -49,24 +49,9 @@ class Units:
         return (X if P is None else X @ P), block.y
 
 
-def _extremes(tasks: Tasks) -> tuple[np.ndarray, np.ndarray, float]:
-    """Least and largest value of each feature, (d,), and the largest |y|, over rows that count."""
-    if tasks.n_rows == len(tasks.X):
-        low, high = tasks.X.min(axis=0), tasks.X.max(axis=0)
-        y_reach = max(tasks.y.max(), -tasks.y.min())
-    else:
-        ends = [(b.X.min(axis=0), b.X.max(axis=0), np.abs(b.y).max()) for b in tasks.blocks()]
-        low = np.min([low for low, _, _ in ends], axis=0)
-        high = np.max([high for _, high, _ in ends], axis=0)
-        y_reach = max(reach for _, _, reach in ends)
-    return low.astype(float), high.astype(float), float(y_reach)
-
-
-def _typical(tasks: Tasks, sample: int = 1000) -> np.ndarray:
+def _typical(tasks: Tasks) -> np.ndarray:
     """Median of each feature over some rows, (d,): near the bulk, whatever the outliers."""
-    positions = np.linspace(0, tasks.n_rows - 1, min(tasks.n_rows, sample)).astype(int)
-    rows = positions if tasks.order is None else tasks.order[positions]
-    return np.quantile(tasks.X[rows].astype(float), 0.5, axis=0, method="lower")
+    return np.quantile(tasks.sample(1000), 0.5, axis=0, method="lower")
 
 
 def _power_of_two(reach: np.ndarray) -> np.ndarray:

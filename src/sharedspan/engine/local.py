@@ -22,8 +22,19 @@ PIECE = 20_000_000  # operations; large work is cut up further, so that a thread
 # programs does not hold up all
 
 
+_chosen: int | None = None
+
+
+def use_threads(count: int) -> None:
+    """Use so many threads from now on, as a worker of a cluster does that shares its machine."""
+    global _chosen
+    _chosen = count
+
+
 def n_threads() -> int:
     """Threads to use: ``NUMBA_NUM_THREADS`` (joblib workers set it), else the cores we may use."""
+    if _chosen is not None:
+        return _chosen
     configured = os.environ.get("NUMBA_NUM_THREADS", "")
     if configured.isdigit() and int(configured) > 0:
         return int(configured)

@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from sharedspan.data.canonical import Canonical, common_scaling, whitening
 from sharedspan.data.gathering import Gathered
 from sharedspan.data.statistics import Statistics
-from sharedspan.data.tasks import Tasks
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import IntervalRegressor, as_generator, number_or_auto, one_of
 from sharedspan.estimators.sums import Solution, SumsRegressor
@@ -172,7 +171,7 @@ class AdaptiveSpanRegressor(SumsRegressor, IntervalRegressor):
             statistics = statistics.take(
                 np.sort(rng.choice(statistics.n_tasks, most, replace=False))
             )
-        tasks = MixedTasks(statistics, scaling)
+        tasks = MixedTasks(statistics.here(), scaling)
         self.candidates_: list[dict[str, Any]] = []
         kinds = KINDS if self.slopes == "auto" else (self.slopes,)
         if self.slopes == "auto" and not (tasks.n > 1).any():
@@ -244,8 +243,8 @@ class AdaptiveSpanRegressor(SumsRegressor, IntervalRegressor):
         """A new task is predicted by the mean of all that there might be."""
         return self.mean_coef_, self.mean_intercept_
 
-    def _validate_tasks(self, tasks: Tasks) -> None:
-        largest = tasks.n_features + self.fit_intercept
+    def _validate_shape(self, n_tasks: int, n_features: int) -> None:
+        largest = n_features + self.fit_intercept
         if not isinstance(self.rank, str) and self.rank > largest:
             raise ValueError(
                 f"rank={self.rank} is larger than the {largest} coefficients of a task: give a "

@@ -15,23 +15,22 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from sharedspan.data.folds import assign_folds
 from sharedspan.data.gathering import Gathered
-from sharedspan.data.tasks import Tasks
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import at_least, number_or_auto, one_of
 from sharedspan.estimators.near_span import NearSpanRegressor
 from sharedspan.estimators.span import Problem
 from sharedspan.estimators.sums import Solution
 from sharedspan.objective import Objective, build_objective
-from sharedspan.selection import N_FOLDS, RankPath, held_out_errors, without
+from sharedspan.selection import N_FOLDS, RankPath
 from sharedspan.solvers.alternating import solve_B
 from sharedspan.solvers.deviations import (
     Descent,
@@ -182,6 +181,10 @@ class ARMULRegressor(NearSpanRegressor):
         self.labels_ = np.argmax(W, axis=0) if self.structure == "clustered" else None
         self._store_descent(problem, objective, descent, B @ W + D, rank, sigma)
 
+    def _needs_folds(self) -> bool:
+        rank = self.structure == "lowrank" and self.rank == "auto"
+        return rank or self.penalty == "auto"
+
     def _size(self, problem: Problem) -> tuple[int, RankPath | None]:
         if self.structure == "lowrank":
             return self._find_rank(problem)
@@ -237,38 +240,43 @@ class ARMULRegressor(NearSpanRegressor):
             return float(self.penalty), None
         if problem.rows is None:
             return FALLBACK, None
-        tasks, total, rows = problem.rows, np.zeros(len(PENALTIES)), 0.0
-        folds = assign_folds(tasks, problem.rng, N_FOLDS)
-        for fold in np.unique(folds):
-            kept = folds != fold
-            if not kept.any():
-                return FALLBACK, None
-            held = tasks.select(~kept)
-            with without(held, kept, problem.statistics, problem.canonical, None) as objective:
+        statistics, canonical = problem.statistics, problem.canonical
+        folds, total, rows = problem.folds(problem.rng), np.zeros(len(PENALTIES)), 0.0
+        held = [folds.sizes(fold) for fold in range(N_FOLDS)]
+        if np.count_nonzero([sizes.sum() for sizes in held]) < 2:
+            return FALLBACK, None
+        for fold in (fold for fold in range(N_FOLDS) if held[fold].any()):
+            with folds.without(fold, statistics, canonical, None) as objective:
                 scorable = objective.n > 0
-                errors = self._path(objective, held, problem, sigma, k)
+                held_out = partial(folds.errors, fold, objective, canonical)
+                errors = self._path(objective, held_out, problem.rng, sigma, k)
                 total += [error[scorable].sum() for error in errors]
-                rows += float(held.sizes()[scorable].sum())
+                rows += float(held[fold][scorable].sum())
         if not rows:
             return FALLBACK, None
         loss = total / rows / problem.canonical.units.y_scale**2
         return float(PENALTIES[np.argmin(loss)]), {"penalty": PENALTIES.copy(), "loss": loss}
 
     def _path(
-        self, objective: Objective, held: Tasks, problem: Problem, sigma: float, k: int
+        self,
+        objective: Objective,
+        held_out: Callable[[np.ndarray, np.ndarray], np.ndarray],
+        rng: np.random.Generator,
+        sigma: float,
+        k: int,
     ) -> Iterator[np.ndarray]:
         """Held-out squared errors per task (T,) for each C, upwards; each fit starts at the last.
 
         Upwards, because the start is the solution for C near zero.
         """
-        at = self._start(objective, separate_fits(objective)[0], sigma, k, problem.rng)
-        curvature = task_curvatures(objective, problem.rng)
+        at = self._start(objective, separate_fits(objective)[0], sigma, k, rng)
+        curvature = task_curvatures(objective, rng)
         identity = np.eye(objective.n_features)
         for C in PENALTIES:
             tol = max(self.tol, FOLD_TOLERANCE)
             at = self._descend(objective, C * sigma, at, curvature, tol).place.parts
             B, W, D = at
-            yield held_out_errors(objective, held, problem.canonical, identity, B @ W + D)
+            yield held_out(identity, B @ W + D)
 
     def _validate_parameters(self) -> None:
         super()._validate_parameters()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numbers
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -15,6 +15,11 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from sharedspan.data.columns import split_columns
 from sharedspan.data.labels import label_array
 from sharedspan.data.tasks import Tasks, codes_of, is_task_list, open_tasks
+
+if TYPE_CHECKING:
+    from sharedspan.data.schema import Selection
+    from sharedspan.data.sources import FilePaths
+    from sharedspan.data.spool import Tick
 
 PREDICT_BLOCK = 1 << 16  # rows predicted at a time, so that no copy of all coefficients is made
 
@@ -80,6 +85,100 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         self.tasks_ = label_array(tasks.labels)
         self.coef_names_ = np.array(tasks.names, dtype=object)
         return self
+
+    def fit_file(
+        self,
+        path: FilePaths,
+        *,
+        task: str,
+        target: str,
+        features: str | Iterable[str] | None = None,
+        drop: str | Iterable[str] = (),
+        memory_limit: int | str | None = None,
+        missing: str = "error",
+        text: str = "error",
+        tick: Tick | None = None,
+    ) -> Self:
+        """Fit all tasks of CSV or Parquet files, which may be larger than memory.
+
+        The result is that of ``fit`` to the same rows, files in the order of their names. Rows are
+        sorted by task into a temporary file, as large as the used columns in binary form, on the
+        disk of the folder that the environment variable TMPDIR names; it is gone after the fit.
+
+        Parameters
+        ----------
+        path : str, path, or iterable of them
+            A file, a pattern such as ``"logs/*.parquet"``, a folder (its CSV or Parquet files;
+            names that begin with "." or "_" do not count), or several of them.
+        task, target : str
+            Column with the task of each row, whose labels become ``int``, ``float`` or ``str``, and
+            column to predict.
+        features : str or iterable of str, optional
+            Columns of X, in this order. None takes all that are neither task, target nor dropped.
+        drop : str or iterable of str, optional
+            Columns that are no features.
+        memory_limit : int or str, optional
+            The most memory that the whole process may take, in bytes or as "2GB" or "1.5 GiB".
+            Python takes about 0.5 GB of it, DuckDB gets half of the rest for reading, and then
+            all of the rest must hold the statistics, about 4 T d (d + 7) bytes for T tasks of d
+            features, twice. None reads within 2 GB and lets the fit take what the machine has.
+        missing : {"error", "drop"}, default="error"
+            "drop" leaves out the rows that lack a value; ``n_rows_dropped_`` says how many.
+        text : {"error", "one_hot"}, default="error"
+            What to do with a feature of text: refuse it, or replace it by columns of zeros and
+            ones, one for each of its levels but the first in sorted order, named such as
+            "colour=red". What the first level adds is in the intercepts.
+        tick : callable of (what, done, total), optional
+            Told now and then what is done and how far it is; a total of 0 is an unknown one.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For what the files hold, with the name of the file or column, and for a memory limit
+            that cannot be kept.
+        OSError
+            Where the disk of the temporary folder is full.
+        """
+        from sharedspan.data.schema import resolve
+
+        self._forget()
+        try:
+            self._validate_parameters()
+            if self.task_column not in (None, task):
+                raise ValueError(
+                    f"task={task!r}, but the model has task_column={self.task_column!r}: give the "
+                    "same column, or leave task_column out."
+                )
+            chosen = resolve(
+                path, task=task, target=target, features=features, drop=drop, text=text
+            )
+            names = chosen.names if self.task_column is None else chosen.names_with_task()
+            self.feature_names_in_ = np.array(names, dtype=object)
+            self.n_features_in_ = len(names)
+            self._fit_selection(chosen, missing, memory_limit, tick)
+        except BaseException:
+            self._forget()
+            raise
+        return self
+
+    def _fit_selection(
+        self, selection: Selection, missing: str, memory_limit: Any, tick: Tick | None
+    ) -> None:
+        """Fit rows of files; parameters as in ``fit_file``."""
+        from sharedspan.data.spool import spooled
+
+        with spooled(selection, missing=missing, memory_limit=memory_limit, tick=tick) as found:
+            tasks, self.n_rows_dropped_ = found
+            if tick is not None:
+                tick("fitting", 0, 0)
+            self._validate_tasks(tasks)
+            self._fit_tasks(tasks)
+        self.tasks_ = label_array(tasks.labels)
+        self.coef_names_ = np.array(tasks.names, dtype=object)
 
     def predict(self, X: Any, task: Any = None) -> Any:
         """Predict responses.
@@ -176,7 +275,11 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         one_of("fit_intercept", self.fit_intercept, (True, False))
 
     def _validate_tasks(self, tasks: Tasks) -> None:
-        """Check parameters against the data (rank against its size, for one)."""
+        """Check parameters against the data."""
+        self._validate_shape(tasks.n_tasks, tasks.n_features)
+
+    def _validate_shape(self, n_tasks: int, n_features: int) -> None:
+        """Check parameters against the numbers of tasks and features (the rank, for one)."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coef_")

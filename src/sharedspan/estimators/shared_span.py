@@ -5,28 +5,36 @@ from __future__ import annotations
 import inspect
 import numbers
 import warnings
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.backends import TorchBackend, choose_backend, objective_on, require_device
+from sharedspan.checkpoint import Checkpoints
 from sharedspan.data.canonical import Canonical
 from sharedspan.data.gathering import Gathered
 from sharedspan.data.statistics import GramStatistics
 from sharedspan.data.tasks import Tasks
+from sharedspan.engine.dask import as_engine
 from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
+from sharedspan.estimators.resuming import Keeping
 from sharedspan.estimators.span import Problem, SpanRegressor
 from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.inference import residual_degrees, shrink_noise
 from sharedspan.objective import Objective
+from sharedspan.selection import RankPath
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
 from sharedspan.solvers.accelerated import Factors
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
 from sharedspan.solvers.variable_projection import variable_projection
 from sharedspan.uncertainty import SpanUncertainty, span_uncertainty
+
+if TYPE_CHECKING:
+    from sharedspan.data.sources import FilePaths
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 ENOUGH_NEWS = 2.0  # a refit with so many times the rows starts from scratch
@@ -88,7 +96,10 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
     dtype : {"float64", "float32"}, default="float64"
         How the statistics are read during the iterations; they are built, and sums are taken, in
         double precision. float32 halves the bytes of a pass and needs a second, smaller copy.
-    engine : {"local"}, default="local"
+    engine : {"local", "dask"}, Client, str or DaskEngine, default="local"
+        Where statistics are built and kept: on this machine, or on a Dask cluster (the current
+        client, a client, or the address of a scheduler; ``pip install 'sharedspan[dask]'``). There
+        rows are let go once the statistics are built, but for ``rank="auto"``, which needs them.
     verbose : int, default=0
         1 shows progress.
     keep_statistics : "auto" or bool, default="auto"
@@ -147,6 +158,7 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
 
     _uncertainty_: SpanUncertainty
     _rows_at_start_: float  # sum of weights that the last fit from scratch had
+    _keeping: Keeping | None = None
 
     def __init__(
         self,
@@ -184,21 +196,100 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
         self.verbose = verbose
         self.keep_statistics = keep_statistics
 
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        task: Any = None,
+        sample_weight: Any = None,
+        *,
+        checkpoint: Any = None,
+        resume: Any = None,
+        checkpoint_seconds: float = 60.0,
+    ) -> Self:
+        """Fit all tasks together.
+
+        Parameters
+        ----------
+        X, y, task, sample_weight
+            As in the other estimators.
+        checkpoint : path, optional
+            A file where the solver keeps its state, so that a fit that is killed can go on.
+        resume : path, optional
+            A checkpoint to go on from, with the same data and settings; it is also where further
+            checkpoints go, unless ``checkpoint`` names another file. The result is that of a fit
+            that was not interrupted. Other data are refused with ``ss.CheckpointError``.
+        checkpoint_seconds : float, default=60
+            Time between two checkpoints.
+
+        Returns
+        -------
+        self
+        """
+        with self._kept(checkpoint, resume, checkpoint_seconds):
+            return super().fit(X, y, task, sample_weight)
+
+    def fit_file(
+        self,
+        path: FilePaths,
+        *,
+        checkpoint: Any = None,
+        resume: Any = None,
+        checkpoint_seconds: float = 60.0,
+        **options: Any,
+    ) -> Self:
+        """Fit all tasks of CSV or Parquet files, which may be larger than memory.
+
+        Parameters
+        ----------
+        path : str, path, or iterable of them
+        checkpoint, resume, checkpoint_seconds
+            As in ``fit``.
+        **options
+            ``task``, ``target``, ``features``, ``memory_limit`` and the others of ``fit_file`` of
+            all estimators; see ``ss.PooledRegressor.fit_file``.
+
+        Returns
+        -------
+        self
+        """
+        with self._kept(checkpoint, resume, checkpoint_seconds):
+            return super().fit_file(path, **options)
+
+    @contextmanager
+    def _kept(self, checkpoint: Any, resume: Any, seconds: float) -> Iterator[None]:
+        """Fits in this context keep checkpoints."""
+        at_least("checkpoint_seconds", seconds, 0.0)
+        self._keeping = Keeping.of(checkpoint, resume, seconds)
+        try:
+            yield
+        finally:
+            del self._keeping
+
     def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
-        problem = self._canonical(gathered)
+        problem, checkpoints = self._opened(gathered)
         backend = self._chosen_backend(problem)
         rows = float(problem.statistics.n.sum())
         if last is not None and rows >= ENOUGH_NEWS * last.rows:
             last = None  # what little data led to may be far off
         self._rows_at_start_ = rows if last is None else last.rows
-        noise = None
-        for round_ in range(1 + NOISE_ROUNDS * (self.noise == "per_task")):
-            if round_ < 2:  # weights change what the folds say: choose again once they are known
+        done = None if checkpoints is None else checkpoints.caller
+        noise, rounds = None, 1 + NOISE_ROUNDS * (self.noise == "per_task")
+        for round_ in range(0 if done is None else done["round"], rounds):
+            if done is not None:
+                rank, noise, path = done["rank"], done["noise"], done["path"]
+                self.rank_path_, done = None if path is None else RankPath(**path), None
+            elif round_ < 2:  # weights change what the folds say: choose again once they are known
                 rank, self.rank_path_ = self._find_rank(problem, noise)
+            if checkpoints is not None:
+                path = None if self.rank_path_ is None else vars(self.rank_path_)
+                checkpoints.caller = {"round": round_, "last": round_ == rounds - 1, "rank": rank,
+                                      "noise": noise, "path": path,
+                                      "P": problem.canonical.P}  # fmt: skip
             k = min(rank, problem.largest_rank)
             objective = objective_on(backend, problem.statistics, noise, self.dtype)
             start = self._start(last, gathered.labels, problem.canonical, objective, k)
-            result = self._solve(objective, k, problem.rng, start)
+            result = self._solve(objective, k, problem.rng, start, checkpoints)
             variance, degrees = self._noise_variance(objective, result, k)
             if result.ending == CALLED_OFF or not variance.all():
                 break
@@ -207,6 +298,28 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
         self._store_span(problem, objective.response, result.B, result.W, rank)
         self._store_uncertainty(problem, objective.response, result, variance, degrees)
         self._store_run(result, variance, problem.canonical.units.y_scale**2)
+
+    def _opened(self, gathered: Gathered) -> tuple[Problem, Checkpoints | None]:
+        """The canonical problem, and the checkpoints of its fit where any are wanted."""
+        keeping = self._keeping
+        if keeping is None:
+            return self._canonical(gathered), None
+        settings = self._settings()
+        if keeping.saved is None:
+            P = self._feature_map(gathered.statistics)
+        else:  # axes may have other signs on another machine: take those of the saved factors
+            P = keeping.saved_map(settings, gathered)
+        problem = self._mapped(gathered, P)
+        return problem, keeping.checkpoints(settings, gathered, problem.canonical, problem.rng)
+
+    def _settings(self) -> dict[str, Any]:
+        """What must not change between a fit and its continuation."""
+        names = ["rank", "solver", "fit_intercept", "whiten", "noise", "tol", "dtype"]
+        if self.tol == 0 or needs_rows(self.solver, self.solver_options or {}):
+            names.append("max_iter")  # the plan of phases goes by it
+        options = dict(self.solver_options or {})
+        options.pop("callback", None)
+        return {name: getattr(self, name) for name in names} | {"solver_options": options}
 
     def _start(
         self,
@@ -247,15 +360,19 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
         k: int,
         rng: np.random.Generator,
         start: Factors | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> SolverResult:
         options = dict(self.solver_options or {})
         loop_options = {name: options.pop(name) for name in LOOP_OPTIONS if name in options}
-        budget = {"max_iter": self.max_iter, "tol": self.tol}
+        budget: dict[str, Any] = {"max_iter": self.max_iter, "tol": self.tol}
         if start is None:
             solver = SOLVERS[self.solver](objective, k, rng, **budget, **options)
         else:  # all solvers have one goal, and from near it this one takes a few passes
             solver = variable_projection(objective, k, warm_start=start)
-        return run(solver, objective, **budget, **loop_options, verbose=self.verbose)  # type: ignore[arg-type]
+        return run(
+            solver, objective, **budget, **loop_options, verbose=self.verbose,
+            checkpoint=checkpoints,
+        )  # fmt: skip
 
     def _noise_variance(
         self, objective: Objective, result: SolverResult, k: int
@@ -317,11 +434,25 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
         one_of("noise", self.noise, ("shared", "per_task"))
         self._validate_backend()
         one_of("dtype", self.dtype, ("float64", "float32"))
-        one_of("engine", self.engine, ("local",))
+        self._validate_engine()
         at_least("max_iter", self.max_iter, 1, numbers.Integral)
         if not isinstance(self.verbose, numbers.Integral):
             raise TypeError(f"verbose={self.verbose!r} must be an integer or a bool.")
         at_least("tol", self.tol, 0.0)
+
+    def _validate_engine(self) -> None:
+        if as_engine(self.engine) is None:
+            return
+        if self.solver not in SUM_SOLVERS:
+            raise ValueError(
+                f"solver={self.solver!r} does not run on a cluster: use one of "
+                f"{', '.join(map(repr, SUM_SOLVERS))}, or engine='local'."
+            )
+        if self.backend not in ("auto", "numpy"):
+            raise ValueError(
+                f"backend={self.backend!r} does not run on a cluster: use backend='numpy', or "
+                "engine='local'."
+            )
 
     def _validate_backend(self) -> None:
         if not isinstance(self.backend, TorchBackend):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 from sharedspan.data.canonical import Canonical, common_scaling, whitening
 from sharedspan.data.gathering import Gathered
 from sharedspan.data.statistics import Statistics
-from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import TaskRegressor, as_generator, at_least, one_of
+from sharedspan.holdout import Folds, deal
 from sharedspan.inference import residual_degrees
 from sharedspan.objective import Objective, build_objective
 from sharedspan.selection import (
+    N_FOLDS,
     RANK_METHODS,
     RankPath,
     choose_rank,
@@ -31,7 +33,7 @@ from sharedspan.subspace import ordered_factors
 class Problem:
     """A canonical problem: what a fit works on once the rows have been read."""
 
-    rows: Tasks | None  # where they can be read again
+    rows: Any  # Tasks, or those of a cluster, where they can be read again
     statistics: Statistics
     canonical: Canonical
     rng: np.random.Generator
@@ -40,6 +42,10 @@ class Problem:
     def largest_rank(self) -> int:
         """No rank above this can be told from the data."""
         return min(self.statistics.n_features, self.statistics.n_tasks)
+
+    def folds(self, rng: np.random.Generator) -> Folds:
+        """The rows in ``N_FOLDS`` folds."""
+        return deal(self.rows, len(self.canonical.units.scale), rng, N_FOLDS)
 
 
 class SpanRegressor(TaskRegressor):
@@ -54,13 +60,23 @@ class SpanRegressor(TaskRegressor):
     rank_path_: RankPath | None
     noise_variance_: np.ndarray
 
+    def _needs_folds(self) -> bool:
+        return isinstance(self.rank, str) and self.rank == "auto"
+
     def _common_scale(self) -> bool:
         return not self.whiten
 
     def _canonical(self, gathered: Gathered) -> Problem:
         """The canonical problem; the statistics are transformed in place."""
+        return self._mapped(gathered, self._feature_map(gathered.statistics))
+
+    def _feature_map(self, statistics: Statistics) -> np.ndarray | None:
+        """P (d, d'), None for the identity."""
+        return whitening(statistics) if self.whiten else common_scaling(statistics)
+
+    def _mapped(self, gathered: Gathered, P: np.ndarray | None) -> Problem:
+        """The problem in the features X P; the statistics are transformed in place."""
         statistics = gathered.statistics
-        P = whitening(statistics) if self.whiten else common_scaling(statistics)
         if P is not None:
             statistics.transform(P)
         canonical = Canonical(gathered.units, P)
@@ -83,12 +99,12 @@ class SpanRegressor(TaskRegressor):
         elif self.rank == "evidence" or problem.rows is None:  # no rows, no folds
             path = evidence_path(statistics, canonical, noise, problem.largest_rank)
         else:
+            rng = deepcopy(problem.rng)  # the fit starts as if its rank had been given
             path = choose_rank(
-                problem.rows,
+                problem.folds(rng),
                 statistics,
                 canonical,
                 noise,
-                problem.rng,
                 problem.largest_rank,
                 verbose=getattr(self, "verbose", 0),
             )
@@ -160,10 +176,10 @@ class SpanRegressor(TaskRegressor):
         except (TypeError, ValueError) as error:
             raise type(error)(f"{error} Or use rank={methods}.") from None
 
-    def _validate_tasks(self, tasks: Tasks) -> None:
-        largest = min(tasks.n_features, tasks.n_tasks)
+    def _validate_shape(self, n_tasks: int, n_features: int) -> None:
+        largest = min(n_features, n_tasks)
         if not isinstance(self.rank, str) and self.rank > largest:
             raise ValueError(
-                f"rank={self.rank} is larger than min({tasks.n_features} features, "
-                f"{tasks.n_tasks} tasks) = {largest}: give a rank from 1 to {largest}, or 'auto'."
+                f"rank={self.rank} is larger than min({n_features} features, {n_tasks} tasks) = "
+                f"{largest}: give a rank from 1 to {largest}, or 'auto'."
             )

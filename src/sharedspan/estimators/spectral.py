@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.data.gathering import Gathered
+from sharedspan.data.statistics import Arrays
 from sharedspan.estimators.base import at_least, one_of
 from sharedspan.estimators.span import SpanRegressor
 from sharedspan.estimators.sums import Solution, SumsRegressor
@@ -144,12 +145,18 @@ def second_step(objective: Objective, centre: np.ndarray, lam: np.ndarray) -> np
     centre : ndarray of shape (d', T)
     lam : ndarray of shape (T,)
     """
-    gradient = objective.residuals(np.array(centre))[0]
+    return objective.each_part(_second_step, centre.T, lam)[1][0].T
+
+
+def _second_step(
+    objective: Objective, centre: np.ndarray, lam: np.ndarray
+) -> tuple[Arrays, Arrays]:
     V = np.array(centre)
-    for t in np.flatnonzero(np.linalg.norm(gradient, axis=0) > lam):
+    gradient = objective.residuals(V.T)[0].T
+    for t in np.flatnonzero(np.linalg.norm(gradient, axis=1) > lam):
         eigenvalues, Q = np.linalg.eigh(objective.curvature(int(t)))
-        V[:, t] -= Q @ _deviation(np.maximum(eigenvalues, 0.0), Q.T @ gradient[:, t], lam[t])
-    return V
+        V[t] -= Q @ _deviation(np.maximum(eigenvalues, 0.0), Q.T @ gradient[t], lam[t])
+    return (), (V,)
 
 
 def _deviation(eigenvalues: np.ndarray, z: np.ndarray, lam: float) -> np.ndarray:

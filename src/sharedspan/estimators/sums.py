@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sharedspan.cluster.sources import (
+    DaskFrame,
+    gather_files,
+    gather_frame,
+    gather_rows,
+    is_dask_frame,
+)
 from sharedspan.data.gathering import Gathered, gather
 from sharedspan.data.labels import label_array
 from sharedspan.data.statistics import GramStatistics
 from sharedspan.data.tasks import Tasks, is_task_list, open_tasks
+from sharedspan.engine.dask import as_engine, portable
 from sharedspan.estimators.base import TaskRegressor, at_least, one_of
+
+if TYPE_CHECKING:
+    from sharedspan.data.schema import Selection
+    from sharedspan.data.spool import Tick
 
 KEPT_BYTES = 2**27  # sums that keep_statistics="auto" keeps
 
@@ -52,20 +66,103 @@ class SumsRegressor(TaskRegressor):
     keep_statistics: Any
     _sums_: Gathered
 
+    def __sklearn_clone__(self) -> Self:
+        # A client can be neither copied nor pickled, and need not be.
+        parameters = self.get_params(deep=False) | {"engine": "local"}
+        copied = {name: clone(value, safe=False) for name, value in parameters.items()}
+        other = type(self)(**copied).set_params(engine=self.engine)
+        for name in ("_metadata_request", "_sklearn_output_config"):
+            if hasattr(self, name):
+                setattr(other, name, deepcopy(getattr(self, name)))
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"engine": portable(self.engine)}
+
     @abstractmethod
     def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
         """Fit from statistics, which may be changed in place, and set the fitted attributes."""
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
-        gathered = self._gather(tasks, self._kind())
-        if self._keeps(tasks.n_tasks, tasks.n_features):
-            grams = isinstance(gathered.statistics, GramStatistics)
-            self._sums_ = (gathered if grams else self._gather(tasks, "gram")).copy()
-        self._fit_gathered(gathered)
+    def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
+        """Fit all tasks together; parameters as in ``TaskRegressor.fit``.
 
-    def _gather(self, tasks: Tasks, kind: str) -> Gathered:
-        """One pass over the rows."""
-        return gather(tasks, self.fit_intercept, common_scale=self._common_scale(), kind=kind)
+        On a cluster X may also be a Dask DataFrame, with y and task (or ``task_column``) names of
+        its columns, or Dask Series. Its rows are never on the driver.
+        """
+        if not is_dask_frame(X):
+            return super().fit(X, y, task, sample_weight)
+        self._forget()
+        engine = as_engine(self.engine)
+        if engine is None:
+            raise ValueError(
+                "X is a Dask DataFrame, and engine='local' works on this machine's memory: use "
+                "engine='dask' or a client, or call compute() first."
+            )
+        try:
+            self._validate_parameters()
+            frame = DaskFrame.of(X, y, task, self.task_column, sample_weight)
+            self._set_feature_names(frame.names_in)
+            gathered = gather_frame(engine, frame, self.fit_intercept, **self._gather_options())
+            self._fit_remote(gathered)
+        except BaseException:
+            self._forget()
+            raise
+        return self
+
+    def _fit_selection(
+        self, selection: Selection, missing: str, memory_limit: Any, tick: Tick | None
+    ) -> None:
+        engine = as_engine(self.engine)
+        if engine is None:
+            super()._fit_selection(selection, missing, memory_limit, tick)
+            return
+        gathered, self.n_rows_dropped_ = gather_files(
+            engine, selection, missing, self.fit_intercept, **self._gather_options()
+        )
+        self._fit_remote(gathered)
+
+    def _gather_options(self) -> dict[str, Any]:
+        return {
+            "common_scale": self._common_scale(),
+            "kind": self._kind(),
+            "keep_rows": self._needs_folds(),
+        }
+
+    def _fit_remote(self, gathered: Gathered) -> None:
+        """Fit statistics that a cluster has built."""
+        T, d = len(gathered.labels), len(gathered.names)
+        with closing(gathered):
+            self._validate_shape(T, d)
+            if self._keeps(T, d):
+                kept = gathered.copy()
+                if isinstance(kept.statistics, GramStatistics):  # rows are nothing to keep
+                    self._sums_ = kept
+            self._fit_gathered(gathered)
+        self.tasks_ = label_array(gathered.labels)
+        self.coef_names_ = np.array(gathered.names, dtype=object)
+
+    def _set_feature_names(self, names: Sequence[str]) -> None:
+        self.n_features_in_ = len(names)
+        self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _fit_tasks(self, tasks: Tasks) -> None:
+        with closing(self._gather(tasks)) as gathered:
+            if self._keeps(tasks.n_tasks, tasks.n_features):
+                kept = gathered.copy()
+                if not isinstance(kept.statistics, GramStatistics):
+                    scale = self._common_scale()
+                    kept = gather(tasks, self.fit_intercept, common_scale=scale, kind="gram")
+                    kept = replace(kept, rows=None)
+                self._sums_ = kept
+            self._fit_gathered(gathered)
+
+    def _gather(self, tasks: Tasks) -> Gathered:
+        """One pass over the rows, here or on a cluster."""
+        engine = as_engine(self.engine)
+        if engine is not None:
+            return gather_rows(engine, tasks, self.fit_intercept, **self._gather_options())
+        kind, scale = self._kind(), self._common_scale()
+        return gather(tasks, self.fit_intercept, common_scale=scale, kind=kind)
 
     def _keeps(self, n_tasks: int, n_features: int) -> bool:
         """Whether the model keeps its sums."""
@@ -76,6 +173,10 @@ class SumsRegressor(TaskRegressor):
     def _kind(self) -> str:
         """The kind of statistics that the fit needs, as in ``collect``."""
         return "auto"
+
+    def _needs_folds(self) -> bool:
+        """Whether the fit leaves rows out and puts them back."""
+        return False
 
     def _common_scale(self) -> bool:
         """Whether features keep their proportions, as in ``Units.of``."""
@@ -224,6 +325,7 @@ class SumsRegressor(TaskRegressor):
 
     def _validate_parameters(self) -> None:
         super()._validate_parameters()
+        as_engine(self.engine)
         one_of("keep_statistics", self.keep_statistics, ("auto", True, False))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from sharedspan.objective import Objective, Point
 from sharedspan.solvers.init import spectral_start
-from sharedspan.solvers.loop import Iterate, Solver
+from sharedspan.solvers.iterates import Iterate, Memory, Solver
 from sharedspan.solvers.scaled import ridged
 
 MEMORY = 6  # places mixed; each holds two pairs of factors
@@ -42,7 +42,11 @@ def scaled_gd_anderson(
     """
     B, W = spectral_start(objective, k) if warm_start is None else warm_start
     step = yield Iterate(B, W, profiled=True, watched=True)
-    past = Mixture()
+    past = Mixture() if step.memory is None else Mixture.restored(step.memory, objective)
+
+    def memory() -> Memory:
+        return [*past.ends], [*past.steps], past.products
+
     while True:
         point, here = step.point, step.iteration
         F_B, F_W = scaled_step(point)
@@ -52,11 +56,11 @@ def scaled_gd_anderson(
         if uphill:
             past = Mixture()
             B, W = point.B + F_B, point.W + F_W
-        step = yield Iterate(B, W, full_step=True, watched=True)
+        step = yield Iterate(B, W, full_step=True, watched=True, memory=memory)
         while step.iteration == here:
             past = Mixture()
             B, W = point.B + step.damping * F_B, point.W + step.damping * F_W
-            step = yield Iterate(B, W, full_step=True, watched=True)
+            step = yield Iterate(B, W, full_step=True, watched=True, memory=memory)
 
 
 def scaled_step(point: Point) -> Factors:
@@ -78,6 +82,15 @@ class Mixture:
         self.ends: deque[Factors] = deque(maxlen=MEMORY)  # x_i + F(x_i)
         self.steps: deque[Factors] = deque(maxlen=MEMORY)  # F(x_i)
         self.products = np.empty((0, 0))  # F_B'F_B and F_W F_W' of two steps, (m, m, 2, k, k)
+
+    @classmethod
+    def restored(cls, memory: Memory, objective: Objective) -> Mixture:
+        ends, steps, products = memory
+        past = cls()
+        past.ends.extend((B, objective.lift(W)) for B, W in ends)
+        past.steps.extend((F_B, objective.lift(F_W)) for F_B, F_W in steps)
+        past.products = products
+        return past
 
     def add(self, point: Point, step: Factors) -> None:
         """One place more, the oldest forgotten."""

@@ -6,7 +6,8 @@ import numpy as np
 
 from sharedspan.objective import Objective, Point
 from sharedspan.solvers.accelerated import scaled_gd_anderson
-from sharedspan.solvers.loop import Solver, SolverResult, run
+from sharedspan.solvers.iterates import Solver
+from sharedspan.solvers.loop import SolverResult, run
 from sharedspan.solvers.tpgd import phase_one
 from sharedspan.solvers.variable_projection import variable_projection
 
@@ -45,7 +46,8 @@ def auto(
     step = yield next(solver)
     while step.iteration < TRIAL:
         step = yield solver.send(step)
-    if not settled(step.point):
+    # A run that goes on after this trial does not repeat it.
+    if step.iteration == TRIAL and not settled(step.point):
         best = lowest_of_many(objective, k, rng, step.point, tol)
         solver = variable_projection(objective, k, warm_start=(best.B, best.W))
         step = yield next(solver)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.data.statistics import Arrays
 from sharedspan.objective import RANK_TOLERANCE, Objective, RowObjective
 
 POWER_ITERATIONS = 20
@@ -59,15 +60,20 @@ def task_curvatures(objective: Objective, rng: np.random.Generator) -> np.ndarra
 
 def separate_fits(objective: Objective) -> tuple[np.ndarray, np.ndarray]:
     """Least squares of each task (d, T), shortest where not unique, and the rank of each (T,)."""
+    _, (V, ranks) = objective.each_part(_separate_fits)
+    return V.T, ranks
+
+
+def _separate_fits(objective: Objective) -> tuple[Arrays, Arrays]:
     d, T = objective.n_features, objective.n_tasks
     C = -objective.residuals(np.zeros((d, T)))[0]
-    V, ranks = np.empty((d, T)), np.empty(T)
+    V, ranks = np.empty((T, d)), np.empty(T)
     for t in range(T):
         eigenvalues, Q = np.linalg.eigh(objective.curvature(t))
         kept = eigenvalues > RANK_TOLERANCE * max(eigenvalues[-1], 0.0)
         ranks[t] = kept.sum()
-        V[:, t] = Q[:, kept] @ ((Q[:, kept].T @ C[:, t]) / eigenvalues[kept])
-    return V, ranks
+        V[t] = Q[:, kept] @ ((Q[:, kept].T @ C[:, t]) / eigenvalues[kept])
+    return (), (V, ranks)
 
 
 def random_halves(objective: RowObjective, rng: np.random.Generator) -> np.ndarray:

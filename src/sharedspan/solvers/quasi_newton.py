@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
 from sharedspan.objective import Objective
-from sharedspan.solvers.loop import Iterate, Solver
+from sharedspan.solvers.iterates import Iterate, Memory, Solver
 
 MEMORY = 10
 
@@ -18,8 +19,8 @@ class LBFGS:
     For vectors, or for matrices with the product tr(X'Y).
     """
 
-    def __init__(self) -> None:
-        self.pairs: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=MEMORY)
+    def __init__(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]] = ()) -> None:
+        self.pairs = deque(pairs, maxlen=MEMORY)
 
     def remember(self, moved: np.ndarray, changed: np.ndarray) -> None:
         """Keep a move and the change of the gradient it made, where curvature is positive."""
@@ -58,8 +59,12 @@ def lf_fo(
     """
     d, T = objective.n_features, objective.n_tasks
     step = yield Iterate(rng.standard_normal((d, k)), rng.standard_normal((k, T)), T / 8)
-    search, place, gradient = LBFGS(), np.zeros(0), np.zeros(0)
-    accepted = -1
+    pairs, place, gradient, accepted = step.recall((), None, None, -1)
+    search = LBFGS(pairs)
+
+    def memory() -> Memory:
+        return [*search.pairs], place, gradient, accepted
+
     while True:
         B, W = step.point.B, step.point.W
         if step.iteration > accepted:  # a new place, not a shorter step from the old one
@@ -74,7 +79,11 @@ def lf_fo(
                 direction = -gradient / max(length, np.finfo(float).tiny)
         moved = place + step.damping * direction
         step = yield Iterate(
-            moved[: d * k].reshape(d, k), moved[d * k :].reshape(k, T), T / 8, full_step=True
+            moved[: d * k].reshape(d, k),
+            moved[d * k :].reshape(k, T),
+            T / 8,
+            full_step=True,
+            memory=memory,
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from sharedspan.objective import Objective, RowObjective
 from sharedspan.solvers.init import positive, small_random_start
 from sharedspan.solvers.init import singular_values as estimate_singular_values
-from sharedspan.solvers.loop import Iterate, Solver
+from sharedspan.solvers.iterates import Iterate, Memory, Solver
 
 BALANCE = 1 / 2
 
@@ -59,10 +59,20 @@ def nsgd(
     s_1 = estimate_singular_values(objective, k, rng, singular_values)[0]
     eta = positive("step_size", step_size) / s_1 if s_1 else 0.0
     B, W = small_random_start(objective, k, 0.01 * math.sqrt(s_1), rng)
-    anchor, began = (B, W), 0
     step = yield Iterate(B, W, BALANCE, monotone=False)
+    anchor, began = step.recall((B, W), 0)
+
+    def memory() -> Memory:
+        return anchor, began
+
     while True:
         B, W = step.point.B, step.point.W
+        if restart:
+            away = math.hypot(np.linalg.norm(B - anchor[0]), np.linalg.norm(W - anchor[1]))
+            if away > 0.1 * math.sqrt(s_1 * k):
+                anchor, began = (B, W), step.iteration
+            elif step.iteration - began >= 1000:
+                return
         R = objective.batch_residuals(B, W, batch_size, rng)
         D = 4 * BALANCE * step.point.imbalance
         grad_B, grad_W = R @ W.T + B @ D, B.T @ R - D @ W
@@ -71,15 +81,9 @@ def nsgd(
             grad_B += injected * math.sqrt(s_1) * noise_B
             grad_W += injected * math.sqrt(s_1) * noise_W
         moved = eta * step.damping
-        step = yield Iterate(B - moved * grad_B, W - moved * grad_W, BALANCE, monotone=False)
-        if restart:
-            away = math.hypot(
-                np.linalg.norm(step.point.B - anchor[0]), np.linalg.norm(step.point.W - anchor[1])
-            )
-            if away > 0.1 * math.sqrt(s_1 * k):
-                anchor, began = (step.point.B, step.point.W), step.iteration
-            elif step.iteration - began >= 1000:
-                return
+        step = yield Iterate(
+            B - moved * grad_B, W - moved * grad_W, BALANCE, monotone=False, memory=memory
+        )
 
 
 def _in_unit_ball(

@@ -6,7 +6,7 @@ import numpy as np
 
 from sharedspan.objective import Objective
 from sharedspan.solvers.init import spectral_start
-from sharedspan.solvers.loop import Iterate, Solver
+from sharedspan.solvers.iterates import Iterate, Memory, Solver
 from sharedspan.solvers.quasi_newton import LBFGS
 from sharedspan.solvers.scaled import ridged
 
@@ -37,7 +37,12 @@ def variable_projection(
     B, W = spectral_start(objective, k) if warm_start is None else warm_start
     Q, upper = np.linalg.qr(B)
     step = yield Iterate(Q, upper @ W, profiled=True, watched=True)
-    search, moved, last = LBFGS(), None, np.zeros(0)
+    pairs, moved, last, upper = step.recall((), None, None, upper)
+    search = LBFGS(pairs)
+
+    def memory() -> Memory:
+        return [*search.pairs], moved, last, upper
+
     while True:
         point = step.point
         L = np.linalg.cholesky(ridged(point.WWt))
@@ -52,4 +57,4 @@ def variable_projection(
             moved = step.damping * direction
             Q, upper = np.linalg.qr(point.B @ L + moved)
             W = upper @ np.linalg.inv(L) @ point.W
-            step = yield Iterate(Q, W, full_step=True, profiled=True, watched=True)
+            step = yield Iterate(Q, W, full_step=True, profiled=True, watched=True, memory=memory)

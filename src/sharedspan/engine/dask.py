@@ -1,0 +1,502 @@
+"""Objects that live on the workers of a Dask cluster and outlive the loss of a worker.
+
+A shard is an object on one worker that is told what to do by commands: plain functions of the shard
+and of what the driver sends along. Its state follows from how it was built and from the commands
+since, so a shard whose worker is lost is built again elsewhere and is given the same commands
+again. What it holds in matrices is copied to the driver at times, which makes that list short.
+
+Results come back one per shard, in the order of the shards: sums of them do not depend on which
+worker holds what, nor on who was lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from sharedspan.engine.local import one_blas_thread, use_threads
+
+POLL = 0.5  # seconds between two looks whether a worker that does not answer is still there
+MOST_LOSSES = 4  # times that a shard may lose its worker in a row, before it is to blame
+
+
+class ClusterError(RuntimeError):
+    """What a cluster cannot do as it is, and how to go on."""
+
+
+@dataclass(frozen=True)
+class DaskEngine:
+    """A Dask cluster, and how it is used: a value of ``engine``.
+
+    Parameters
+    ----------
+    cluster : Client or str, optional
+        A client, or the address of a scheduler; by default the current client.
+    shards : int, optional
+        Into how many parts the tasks are cut; by default four per worker. A part must fit beside
+        the others of its worker, and moves as a whole when a worker is lost.
+    checkpoint_every : int, default=50
+        Passes over the data between two copies of the task weights to the driver. After a loss
+        the lost shards repeat at most so many passes.
+    patience : float, default=60
+        Seconds to wait for a worker when there is none.
+
+    Examples
+    --------
+    >>> import sharedspan as ss
+    >>> ss.DaskEngine("tcp://scheduler:8786", checkpoint_every=20)
+    DaskEngine(cluster='tcp://scheduler:8786', shards=None, checkpoint_every=20, patience=60.0)
+    """
+
+    cluster: Any = None
+    shards: int | None = None
+    checkpoint_every: int = 50
+    patience: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("shards", 1), ("checkpoint_every", 1), ("patience", 0)):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (name == "shards" and value is None) and not (number and value >= least):
+                raise ValueError(f"{name}={value!r} must be a number of at least {least}.")
+
+
+def as_engine(engine: Any) -> DaskEngine | None:
+    """What ``engine`` means: None is this machine."""
+    if isinstance(engine, DaskEngine):
+        return engine
+    if isinstance(engine, str):
+        if engine == "local":
+            return None
+        if engine == "dask":
+            return DaskEngine()
+        if "://" in engine or engine.rpartition(":")[2].isdigit():
+            return DaskEngine(engine)
+    elif hasattr(engine, "scheduler_info") and hasattr(engine, "submit"):
+        return DaskEngine(engine)
+    raise ValueError(
+        f"engine={engine!r} is unknown: use 'local', 'dask' (the current client), a Dask Client, "
+        "the address of a scheduler such as 'tcp://host:8786', or ss.DaskEngine(...)."
+    )
+
+
+def portable(engine: Any) -> Any:
+    """The same engine with its scheduler by address, so that it can be pickled."""
+    if isinstance(engine, DaskEngine):
+        return replace(engine, cluster=portable(engine.cluster))
+    known = hasattr(engine, "scheduler_info") and hasattr(engine, "scheduler")
+    return engine.scheduler.address if known and engine.scheduler else engine
+
+
+_clients: dict[str, Any] = {}  # of schedulers known by their address
+
+
+def connect(engine: DaskEngine) -> Any:
+    """The client of an engine."""
+    try:
+        import distributed
+    except ImportError as error:
+        raise ImportError(
+            "engine='dask' needs Dask, which is not installed: pip install 'sharedspan[dask]', or "
+            "use engine='local'."
+        ) from error
+    if engine.cluster is None:
+        try:
+            return distributed.get_client()
+        except ValueError as error:
+            raise ClusterError(
+                "engine='dask' uses the current client, and there is none: make one first with "
+                "dask.distributed.Client(), or give a client or the scheduler's address as engine."
+            ) from error
+    if not isinstance(engine.cluster, str):
+        return engine.cluster
+    client = _clients.get(engine.cluster)
+    if client is not None and client.status == "running":
+        return client
+    try:
+        client = distributed.Client(
+            engine.cluster, timeout=max(engine.patience, 1), set_as_default=False
+        )
+        return _clients.setdefault(engine.cluster, client)
+    except OSError as error:
+        raise ClusterError(
+            f"There is no scheduler at {engine.cluster}: start one with 'dask scheduler' and "
+            "workers with 'dask worker ADDRESS', or correct the address."
+        ) from error
+
+
+def out_of_memory(when: str) -> ClusterError:
+    """The error for workers that die again and again."""
+    return ClusterError(
+        f"Workers died again and again while {when}, most likely for want of memory. Use more "
+        "workers, workers with more memory, or more shards (engine=ss.DaskEngine(shards=...))."
+    )
+
+
+NO_SCHEDULER = (
+    "The scheduler does not answer any more. Start it and its workers again, then fit again; with "
+    "checkpoint=PATH the fit goes on from there with resume=PATH."
+)
+
+
+def workers_of(client: Any) -> dict[str, Any]:
+    """The workers that the scheduler knows; none while the client has lost the scheduler."""
+    if client.status == "connecting":
+        return {}
+    try:
+        if client.status == "running":
+            return client.scheduler_info(n_workers=-1)["workers"]
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(NO_SCHEDULER) from error
+    raise ClusterError(NO_SCHEDULER)
+
+
+class Patience:
+    """A wait for workers that comes to an end."""
+
+    def __init__(self, engine: DaskEngine, client: Any) -> None:
+        self.client, self.seconds = client, engine.patience
+        self.since = time.monotonic()
+
+    def workers(self) -> dict[str, Any]:
+        """The workers there are; raises where there has been none for too long."""
+        workers = workers_of(self.client)
+        if workers:
+            self.since = time.monotonic()
+        elif time.monotonic() - self.since > self.seconds:
+            if self.client.status != "running":
+                raise ClusterError(NO_SCHEDULER)
+            raise ClusterError(
+                f"The cluster has no worker, after {self.seconds:g} seconds: start some with "
+                "'dask worker ADDRESS', then fit again; with checkpoint=PATH the fit goes on from "
+                "there with resume=PATH."
+            )
+        return workers
+
+
+def results(engine: DaskEngine, client: Any, futures: Sequence[Any], when: str) -> list[Any]:
+    """Results of futures, while there are workers to compute them."""
+    from distributed.scheduler import KilledWorker
+
+    wait_for(engine, client, futures)
+    try:
+        return client.gather(list(futures))
+    except KilledWorker as error:
+        raise out_of_memory(when) from error
+
+
+def wait_for(engine: DaskEngine, client: Any, futures: Sequence[Any]) -> None:
+    """Wait until all futures have ended somehow, while there are workers."""
+    from distributed import wait
+
+    patience = Patience(engine, client)
+    while True:
+        try:
+            wait(list(futures), timeout=POLL)
+            return
+        except TimeoutError:
+            patience.workers()
+
+
+class Source(Protocol):
+    """Where shards come from, at the start and after a loss."""
+
+    def futures(self, client: Any, ids: Sequence[int]) -> dict[int, Any] | None:
+        """Futures of these shards, computed by the cluster; None where the driver sends them."""
+
+    def send(self, i: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """A function and its arguments that build shard i on a worker."""
+
+
+class Host:
+    """The actor on a worker that holds its shards."""
+
+    def __init__(self) -> None:
+        from distributed import get_worker
+
+        use_threads(get_worker().state.nthreads)
+        self.shards: dict[int, Any] = {}
+        self.done: dict[int, tuple[int, Any]] = {}
+
+    def build(self, i: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Take in a shard that the driver sends."""
+        return self._answer(lambda: self._hold(i, function(*arguments)))
+
+    def adopt(self, i: int, key: str) -> Any:
+        """Take in a shard that this worker has computed."""
+        from distributed import get_worker
+
+        return self._answer(lambda: self._hold(i, get_worker().data[key]))
+
+    def _hold(self, i: int, shard: Any) -> None:
+        self.shards[i] = shard
+        self.done.pop(i, None)
+
+    def run(
+        self, number: int, function: Callable[..., Any], sent: dict[int, tuple[Any, ...]]
+    ) -> Any:
+        """Command ``number`` on some shards; one that was done already is not done again."""
+
+        def work() -> dict[int, Any]:
+            with one_blas_thread():
+                for i, arguments in sent.items():
+                    if self.done.get(i, (-1, None))[0] != number:
+                        self.done[i] = number, function(self.shards[i], *arguments)
+            return {i: self.done[i][1] for i in sent}
+
+        return self._answer(work)
+
+    @staticmethod
+    def _answer(work: Callable[[], Any]) -> tuple[bool, Any]:
+        """Errors of a command travel as results: what is raised in a call is a loss."""
+        try:
+            return True, work()
+        except Exception as error:
+            return False, error
+
+
+@dataclass
+class Command:
+    """A function of a shard and its arguments; kept until a checkpoint makes it unnecessary."""
+
+    number: int
+    function: Callable[..., Any]
+    shared: tuple[Any, ...]
+    each: Sequence[tuple[Any, ...]] | None
+    lasting: bool
+
+    def arguments(self, i: int) -> tuple[Any, ...]:
+        return self.shared if self.each is None else (*self.shared, *self.each[i])
+
+
+@dataclass
+class Shards:
+    """Shards on the workers of a cluster; see the head of this file.
+
+    Parameters
+    ----------
+    engine : DaskEngine
+    client : Client
+    source : Source
+    count : int
+    """
+
+    engine: DaskEngine
+    client: Any
+    source: Source
+    count: int
+    hosts: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # address -> future, actor
+    place: dict[int, str] = field(default_factory=dict)  # shard -> address
+    log: list[Command] = field(default_factory=list)
+    number: int = 0
+    losses: int = 0
+
+    def start(self) -> None:
+        """Build all shards."""
+        self._settle(range(self.count))
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *shared: Any,
+        each: Sequence[tuple[Any, ...]] | None = None,
+        changes: bool = False,
+        lasting: bool = False,
+    ) -> list[Any]:
+        """The results of ``function(shard, *shared, *each[i])``, by shard.
+
+        Parameters
+        ----------
+        function : callable
+            Known to the workers by its name.
+        *shared
+            Sent to all shards.
+        each : sequence of tuple, optional
+            Sent to one shard each.
+        changes : bool
+            Whether it changes the shard, so that a shard built again needs it too.
+        lasting : bool
+            The same, where a checkpoint does not hold what it changes.
+        """
+        self.number += 1
+        command = Command(self.number, function, shared, each, lasting)
+        results = self._finish(command, range(self.count))
+        if changes or lasting:
+            self.log.append(command)
+        return [results[i] for i in range(self.count)]
+
+    def checkpoint(self, save: Callable[..., Any], restore: Callable[..., Any]) -> None:
+        """Keep what ``save(shard)`` returns: commands before this are not repeated any more.
+
+        ``restore(shard, saved)`` puts it back. Commands that last are repeated all the same.
+        """
+        saved = self.run(save)
+        self.log = [command for command in self.log if command.lasting]
+        self.number += 1
+        again = Command(self.number, restore, (), [(part,) for part in saved], lasting=False)
+        self.log.append(again)
+
+    def close(self) -> None:
+        """Let the workers go."""
+        futures = [future for future, _ in self.hosts.values()]
+        self.hosts.clear()
+        self.place.clear()
+        if futures and self.client.status == "running":
+            self.client.cancel(futures, force=True)
+
+    def _finish(self, command: Command, ids: Iterable[int]) -> dict[int, Any]:
+        """The results of a command on some shards, whoever is lost on the way."""
+        results: dict[int, Any] = {}
+        waiting, losses = set(ids), 0
+        while waiting:
+            lost = self._attempt(command, waiting, results)
+            waiting -= results.keys()
+            if not lost:
+                continue
+            losses += 1
+            if losses > MOST_LOSSES:
+                raise out_of_memory(f"they worked on {len(lost)} of the {self.count} shards")
+            self._settle(lost)
+        return results
+
+    def _attempt(self, command: Command, ids: set[int], results: dict[int, Any]) -> set[int]:
+        """Give a command to those who hold the shards; which of these were lost."""
+        calls, lost = {}, {i for i in ids if i not in self.place}
+        for address in dict.fromkeys(self.place[i] for i in sorted(ids - lost)):
+            sent = {i: command.arguments(i) for i in sorted(ids - lost) if self.place[i] == address}
+            calls[address] = self._call(address, "run", command.number, command.function, sent)
+        for address, call in calls.items():
+            answer = self._answer(address, call)
+            if answer is None:
+                lost |= self._lose(address)
+            else:
+                results.update(answer)
+        return lost & ids
+
+    def _call(self, address: str, method: str, *arguments: Any) -> Any:
+        """A call under way, or None where the actor is known to be lost."""
+        with self.client.as_current():
+            try:
+                return getattr(self.hosts[address][1], method)(*arguments)
+            except (RuntimeError, OSError):
+                return None
+
+    def _answer(self, address: str, call: Any) -> Any:
+        """The answer to a call, None if its worker was lost."""
+        if call is None:
+            return None
+        while True:
+            try:
+                fine, answer = call.result(timeout=POLL)
+            except TimeoutError:
+                if self._alive(address):
+                    continue
+                return None
+            except (RuntimeError, OSError):
+                return None
+            if fine:
+                return {} if answer is None else answer
+            if isinstance(answer, MemoryError):
+                raise ClusterError(
+                    f"A worker has too little memory for its shards: {answer}. Use more workers, "
+                    "or more shards (engine=ss.DaskEngine(shards=...))."
+                ) from answer
+            raise answer
+
+    def _alive(self, address: str) -> bool:
+        known = workers_of(self.client)
+        return address in known and self.hosts[address][0].status == "finished"
+
+    def _lose(self, address: str) -> set[int]:
+        """Forget a worker, and say which shards went with it."""
+        self.hosts.pop(address, None)
+        gone = {i for i, place in self.place.items() if place == address}
+        for i in gone:
+            del self.place[i]
+        return gone
+
+    def _settle(self, ids: Iterable[int]) -> None:
+        """Build shards on the workers there are and repeat to them what has been done."""
+        waiting, losses = set(ids), 0
+        while waiting:
+            if losses > MOST_LOSSES:
+                raise out_of_memory("shards were built")
+            losses += 1
+            self._build(sorted(waiting))
+            built = {i for i in waiting if i in self.place}
+            for command in self.log:
+                built -= self._attempt(command, built, {})
+            waiting -= built
+
+    def _build(self, ids: Sequence[int]) -> None:
+        """One attempt to build shards; what a lost worker was to hold is missing afterwards."""
+        self._find_hosts()
+        futures = self.source.futures(self.client, ids)
+        calls = []
+        if futures is None:
+            for i in ids:
+                held = dict.fromkeys(self.hosts, 0)
+                for place in self.place.values():
+                    held[place] += 1
+                address = min(held, key=lambda place: held[place])
+                self.place[i] = address
+                calls.append((address, self._call(address, "build", i, *self.source.send(i))))
+        else:
+            for i, address in self._computed(futures).items():
+                self.place[i] = address
+                calls.append((address, self._call(address, "adopt", i, futures[i].key)))
+        for address, call in calls:
+            if address in self.hosts and self._answer(address, call) is None:
+                self._lose(address)
+
+    def _computed(self, futures: dict[int, Any]) -> dict[int, str]:
+        """Where the cluster has computed the shards; those lost right after are left out."""
+        from distributed.scheduler import KilledWorker
+
+        wait_for(self.engine, self.client, list(futures.values()))
+        for future in futures.values():
+            if future.status == "error":
+                error = future.exception()
+                if isinstance(error, KilledWorker):
+                    raise out_of_memory("shards were built") from error
+                raise error
+        holders = self.client.who_has(list(futures.values()))
+        self._find_hosts()
+        found = {i: holders.get(future.key) or () for i, future in futures.items()}
+        return {i: places[0] for i, places in found.items() if places and places[0] in self.hosts}
+
+    def _actor(self, address: str, future: Any) -> Any:
+        """The actor that a worker was asked for, None if the worker is gone."""
+        while True:
+            try:
+                return future.result(timeout=POLL)
+            except TimeoutError:
+                if address not in workers_of(self.client):
+                    return None
+            except Exception:  # lost while it was made
+                return None
+
+    def _find_hosts(self) -> None:
+        """An actor on each worker; raises where there is no worker for too long."""
+        patience = Patience(self.engine, self.client)
+        while True:
+            workers = patience.workers()
+            for address in [address for address in self.hosts if not self._alive(address)]:
+                self._lose(address)
+            with self.client.as_current():
+                made = {
+                    address: self.client.submit(
+                        Host, actor=True, workers=[address], allow_other_workers=False, pure=False
+                    )
+                    for address in workers
+                    if address not in self.hosts
+                }
+                for address, future in made.items():
+                    actor = self._actor(address, future)
+                    if actor is not None:
+                        self.hosts[address] = future, actor
+            if self.hosts:
+                return
+            time.sleep(POLL)

@@ -1,0 +1,83 @@
+"""Long fits: where one keeps its checkpoints, and what it goes on from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharedspan.checkpoint import FORMAT, Checkpoint, CheckpointError, Checkpoints
+from sharedspan.data.canonical import Canonical
+from sharedspan.data.gathering import Gathered
+from sharedspan.fingerprint import Fingerprint, data_numbers
+from sharedspan.objective import build_objective
+from sharedspan.solvers.record import PLANNED, STALLED
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """The files of a fit that can be resumed."""
+
+    path: Path | None  # where checkpoints are written
+    saved: Checkpoint | None  # what to go on from
+    seconds: float  # between two checkpoints
+
+    @classmethod
+    def of(cls, checkpoint: Any, resume: Any, seconds: float) -> Keeping | None:
+        """The files that the user named; None where there are none.
+
+        A resumed fit goes on writing to its own file unless it is given another. The checkpoint
+        of a fit that has not come to its end is not overwritten.
+        """
+        if checkpoint is None and resume is None:
+            return None
+        path = _as_path("checkpoint", resume if checkpoint is None else checkpoint)
+        saved = None if resume is None else Checkpoint.read(_as_path("resume", resume))
+        FORMAT.require_writable(path)
+        mine = saved is not None and path.exists() and path.samefile(saved.path)
+        if path.exists() and not mine and not _has_ended(Checkpoint.read(path)):
+            raise CheckpointError(
+                f"{str(path)!r} is the checkpoint of a fit that has not come to its end: go on "
+                f"from it with resume={str(path)!r}, give another path, or delete it first."
+            )
+        return cls(path, saved, seconds)
+
+    def saved_map(self, settings: dict[str, Any], gathered: Gathered) -> np.ndarray | None:
+        """The map P of the features that the saved factors go with.
+
+        Raises where the checkpoint is of other settings, features or tasks. Data are looked at
+        once they are canonical.
+        """
+        assert self.saved is not None
+        numbers = self.saved.fingerprint["numbers"]
+        self.saved.require(Fingerprint(settings, gathered.labels, gathered.names, numbers))
+        return self.saved.caller["P"]
+
+    def checkpoints(
+        self,
+        settings: dict[str, Any],
+        gathered: Gathered,
+        canonical: Canonical,
+        rng: np.random.Generator,
+    ) -> Checkpoints:
+        """The checkpoints of this fit; raises where the saved one is of other data."""
+        statistics = gathered.statistics  # canonical by now
+        numbers = data_numbers(build_objective(statistics), statistics, canonical)
+        fingerprint = Fingerprint(settings, gathered.labels, gathered.names, numbers)
+        return Checkpoints(self.path, fingerprint, rng=rng, seconds=self.seconds, saved=self.saved)
+
+
+def _has_ended(checkpoint: Checkpoint) -> bool:
+    run = checkpoint.run
+    return bool(checkpoint.caller["last"]) and (
+        run["converged"] or run["ending"] in (PLANNED, STALLED)
+    )
+
+
+def _as_path(name: str, value: Any) -> Path:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name}={value!r} must be the path of a file, or None.")
+    return Path(value)
