@@ -160,7 +160,7 @@ class Killer:
     """Kills a random worker by its process id after a while."""
 
     def __init__(self, client, delay):
-        client.wait_for_workers(2)
+        client.wait_for_workers(2, timeout=60)
         pid = random.choice(list(client.run(os.getpid).values()))
         self.timer = threading.Timer(delay, os.kill, (pid, signal.SIGKILL))
 
@@ -190,6 +190,55 @@ def test_a_killed_worker_changes_nothing(client, run):
     with Killer(client, random.uniform(*span)):
         disturbed = clone(model).set_params(engine=engine).fit(sim.X, sim.y, task=sim.task)
     assert_allclose(disturbed.coef_, undisturbed.coef_, atol=1e-9)
+
+
+class Lossy:
+    """Forgets a worker before every n-th command, as if it had died."""
+
+    def __init__(self, monkeypatch, every):
+        from sharedspan.engine.dask import Shards
+
+        run, self.losses, seen = Shards.run, 0, [0]
+
+        def losing(shards, *command, **options):
+            seen[0] += 1
+            if seen[0] % every == 0 and shards.hosts:
+                shards._lose(next(iter(shards.hosts)))
+                self.losses += 1
+            return run(shards, *command, **options)
+
+        monkeypatch.setattr(Shards, "run", losing)
+
+
+LOSSES = [
+    (ss.SharedSpanRegressor(rank=2, noise="per_task", solver="auto", random_state=0), 3),
+    (ss.SharedSpanRegressor(rank=2, noise="per_task", solver="auto", random_state=0), 1000),
+    (ss.SharedSpanRegressor(rank=2, solver="scaled_gd_anderson", tol=1e-10), 5),
+    (ss.SharedSpanRegressor(rank=2, tol=0, max_iter=40, random_state=0), 7),
+    (ss.SpectralRegressor(rank=2), 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "checkpoint_every"), LOSSES, ids=["often", "never", "anderson", "tpgd", "spectral"]
+)
+def test_shards_lost_between_any_two_commands_come_back(
+    client, sim, model, checkpoint_every, monkeypatch
+):
+    local = clone(model).fit(sim.X, sim.y, task=sim.task)
+    lossy = Lossy(monkeypatch, every=4 if isinstance(model, ss.SpectralRegressor) else 9)
+    engine = ss.DaskEngine(client, shards=3, checkpoint_every=checkpoint_every)
+    remote = clone(model).set_params(engine=engine).fit(sim.X, sim.y, task=sim.task)
+    assert lossy.losses > 1
+    assert_allclose(remote.coef_, local.coef_, atol=1e-9)
+
+
+def test_a_fit_inside_a_task_of_the_cluster_is_refused(client, sim):
+    def fit():
+        ss.PooledRegressor(engine="dask").fit(sim.X, sim.y, task=sim.task)
+
+    with pytest.raises(ss.ClusterError, match="inside a task"):
+        client.submit(fit, pure=False).result(timeout=60)
 
 
 def test_what_a_cluster_lacks_is_said(sim):
@@ -230,11 +279,14 @@ def test_sums_that_do_not_fit_are_refused_before_the_work(client, sim, monkeypat
     from sharedspan.cluster import sources
 
     model = ss.PooledRegressor(engine=ss.DaskEngine(client, shards=2))
-    for limits, said in (((10_000, 10_000), "start more workers"), ((9e9, 9_000), "shards=7")):
+    python = 500_000_000 / 0.8  # what a worker needs before any row
+    small, large = python + 100_000, python + 9e9
+    for limits, said in (((small, small), "start more workers"), ((large, small), "more shards")):
         workers = {f"w{i}": {"memory_limit": limit} for i, limit in enumerate(limits)}
         monkeypatch.setattr(sources, "workers_of", lambda client, found=workers: found)
         with pytest.raises(ss.ClusterError, match=said):
             model.fit(sim.X, sim.y, task=sim.task)
+    monkeypatch.undo()
     with pytest.raises(ValueError, match="rank=9 is larger"):
         ss.SharedSpanRegressor(rank=9, engine=client).fit(sim.X, sim.y, task=sim.task)
 

@@ -97,6 +97,21 @@ def test_other_data_and_settings_are_refused(sim, tmp_path):
         clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=7)
 
 
+def test_small_features_beside_large_ones_are_looked_at_too(tmp_path):
+    rng = np.random.default_rng(0)
+    X = np.column_stack(
+        [1e6 + 1e6 * rng.standard_normal(600), rng.standard_normal((600, 3)) * 1e-5]
+    )
+    y, task, path = rng.standard_normal(600), np.repeat(np.arange(20), 30), tmp_path / "c"
+    model = ss.SharedSpanRegressor(rank=1, tol=0, max_iter=3, random_state=0)
+    model.fit(X, y, task=task, checkpoint=path)
+    clone(model).fit(X, y, task=task, checkpoint=path)  # it had come to its end
+    other = X.copy()
+    other[7, 3] += 3e-5
+    with pytest.raises(ss.CheckpointError, match="other rows in 1 task, such as 0"):
+        clone(model).fit(other, y, task=task, resume=path)
+
+
 def test_a_fit_under_way_is_not_overwritten_by_another(sim, tmp_path):
     path = tmp_path / "fit.checkpoint"
     model = ss.SharedSpanRegressor(rank=2, random_state=0)

@@ -181,3 +181,12 @@ def test_what_has_no_sums_says_so(sim):
         kept.partial_fit(sim.X, sim.y, task=sim.task)
     assert not hasattr(ss.SharedSpanRegressor(solver="nsgd"), "partial_fit")
     assert not hasattr(ss.CurriculumRegressor(mode="pair"), "merge")
+
+
+def test_tasks_that_have_faded_away_do_no_harm(sim):
+    stream = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0)
+    stream.partial_fit(sim.X, sim.y, task=sim.task)
+    rows = sim.task < 20
+    for _ in range(8):
+        stream.partial_fit(sim.X[rows], sim.y[rows], task=sim.task[rows], forgetting=1e-45)
+    assert np.isfinite(stream.coef_).all()

@@ -444,9 +444,8 @@ def fit(
         raise MistakeError(f"There is no folder {out.parent}: make it or give another --out.")
     if out.suffix.lower() not in (".csv", ".parquet"):
         raise MistakeError(f"--out {out} must end in .csv or .parquet.")
-    if any(out.resolve() == Path(table).resolve() for table in tables):
-        raise MistakeError(f"--out {out} is one of the tables: give another file.")
     with _manners(f"Stopped. {out} was not written."):
+        _require_apart(out, tables)
         about = _fit(
             {"estimator": estimator, "rank": rank, "solver": solver, "seed": seed,
              "engine": engine, "checkpoint": checkpoint, "resume": resume},
@@ -460,6 +459,13 @@ def fit(
         click.echo(json.dumps(about, indent=2, allow_nan=False))
     else:
         _print_fit(about)
+
+
+def _require_apart(out: Path, tables: tuple[str, ...]) -> None:
+    from sharedspan.data.sources import find_files
+
+    if out.exists() and any(out.samefile(table) for table in find_files(tables)):
+        raise MistakeError(f"--out {out} is one of the tables: give another file.")
 
 
 @contextmanager
@@ -476,7 +482,10 @@ def _manners(when_stopped: str) -> Iterator[None]:
             raise
         raise MistakeError(str(error)) from error
     except OSError as error:
-        raise MistakeError(f"{(error.strerror or str(error)).rstrip('.')}.") from error
+        said = (error.strerror or str(error)).rstrip(".")
+        if error.filename is not None and str(error.filename) not in said:
+            said = f"{error.filename}: {said}"
+        raise MistakeError(f"{said}.") from error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.data.canonical import Canonical
-from sharedspan.data.statistics import TaskMeans
+from sharedspan.data.statistics import Statistics
 from sharedspan.objective import Objective
 from sharedspan.treefile import KINDS, Tree, plain
 
@@ -95,7 +95,7 @@ class Fingerprint:
 
 
 def data_numbers(
-    objective: Objective, statistics: TaskMeans, canonical: Canonical
+    objective: Objective, statistics: Statistics, canonical: Canonical
 ) -> dict[str, np.ndarray]:
     """Numbers for a ``Fingerprint``, each beside its scale: one changed row changes them.
 
@@ -110,8 +110,13 @@ def data_numbers(
     canonical : Canonical
     """
     units, P, T = canonical.units, canonical.P, objective.n_tasks
-    p = np.random.default_rng(0).standard_normal((len(units.scale), 1))
-    q = p if P is None else np.linalg.pinv(P) @ p  # canonical features have x'Pq = x'p
+    inverse = np.eye(len(units.scale)) if P is None else np.linalg.pinv(P)  # (d', d)
+    # Each feature by its own spread, or a large one would hide what happens to the others; to a
+    # power of two, which a changed row leaves alone.
+    variance = np.maximum(statistics.variances(), 0.0) @ inverse**2
+    power = np.round(np.log2(np.where(variance > 0, variance, 1.0)) / 2)
+    p = (np.random.default_rng(0).standard_normal(len(power)) * 2.0**-power)[:, None]
+    q = inverse @ p  # canonical features have x'Pq = x'p
     zeros, ones = np.zeros((1, T)), np.ones((1, T))
     at_zero, at_one = (
         np.asarray(objective.gradients(q, objective.lift(w))[2])[0] for w in (zeros, ones)

@@ -32,6 +32,7 @@ class Cluster:
     bounds: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=int))  # (shards + 1,)
     given: int = 0  # numbers given out
     freed: list[int] = field(default_factory=list)  # numbers that the shards may forget
+    dead: set[int] = field(default_factory=set)  # those that they have been told to
     live: set[int] = field(default_factory=set)  # matrices in use
     known: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)  # their products
     passes: int = 0
@@ -50,25 +51,25 @@ class Cluster:
         """A matrix in use; its number is freed when nobody uses it any more."""
         self.live.add(number)
         handle = Handle(number)
-        weakref.finalize(handle, self._free, number)
+        # Nothing but an append: the collector may run in another thread.
+        weakref.finalize(handle, lambda: self.freed.append(number))
         return handle
 
-    def _free(self, number: int) -> None:
-        self.freed.append(number)
-        self.live.discard(number)
-        for pair in [pair for pair in self.known if number in pair]:
-            del self.known[pair]
-
-    def take_freed(self) -> list[int]:
-        """Numbers to forget, handed over once."""
-        freed, self.freed = self.freed, []
+    def take_freed(self) -> tuple[int, ...]:
+        """Numbers for the shards to forget, handed over once."""
+        freed, self.freed = tuple(self.freed), []
+        gone = set(freed)
+        self.live -= gone
+        self.known = {pair: M for pair, M in self.known.items() if not gone.intersection(pair)}
+        self.dead |= gone
         return freed
 
     def count_pass(self) -> None:
         """A checkpoint of all matrices at times."""
         self.passes += 1
         if self.passes % self.shards.engine.checkpoint_every == 0:
-            self.shards.checkpoint(save_matrices, restore_matrices)
+            self.shards.checkpoint(save_matrices, restore_matrices, self.dead)
+            self.dead = set()
 
     def product(self, first: int, second: int) -> np.ndarray:
         """MN' of two matrices; whatever else is not known yet of those in use comes along."""

@@ -85,6 +85,10 @@ class ClusterStatistics(TaskMeans):
         return ClusterObjective(self, noise, dtype)
 
 
+def _freed(cluster: Cluster, number: int) -> None:
+    cluster.freed.append(number)
+
+
 def _pooled_gram(statistics: Statistics) -> tuple[Arrays, Arrays]:
     return (statistics.pooled_gram(),), ()
 
@@ -128,10 +132,10 @@ class ClusterObjective(Objective):
         self.n, self.n_features = statistics.n, statistics.n_features
         self.response = task_scale(self.n, noise)
         self.number = self.cluster.new()
-        weakref.finalize(self, self.cluster.freed.append, self.number)
+        weakref.finalize(self, _freed, self.cluster, self.number)
         each = [(part,) for part in self.cluster.cut(self.response)]
         command = (shard.set_objective, self.number, dtype, left_out)
-        self.cluster.shards.run(*command, each=each, lasting=True)
+        self.cluster.shards.run(*command, each=each, lasting=True, makes=self.number)
 
     def each_part(
         self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray

@@ -198,7 +198,7 @@ def moments(shard: Shard, at: int) -> np.ndarray:
 
 def save_matrices(shard: Shard) -> dict[int, np.ndarray]:
     """All matrices, for the driver's checkpoint."""
-    return shard.matrices
+    return dict(shard.matrices)
 
 
 def restore_matrices(shard: Shard, saved: dict[int, np.ndarray]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,7 +14,7 @@ import numpy as np
 from sharedspan.cluster.matrix import Cluster
 from sharedspan.cluster.objective import ClusterRows, ClusterStatistics
 from sharedspan.cluster.shard import Shard, find_units, row_counts
-from sharedspan.data.budget import in_words
+from sharedspan.data.budget import INTERPRETER, in_words
 from sharedspan.data.columns import as_target, split_columns
 from sharedspan.data.files import Partition, Tally, partitions, read_partition
 from sharedspan.data.gathering import Gathered
@@ -29,6 +30,7 @@ from sharedspan.engine.dask import (
     Shards,
     Source,
     connect,
+    require_package,
     results,
     workers_of,
 )
@@ -100,11 +102,14 @@ class Shuffled:
         """See Source."""
         rows, self.rows = self.rows or self.read(client), []
         cut = [client.submit(pieces, part, self.edges, tuple(ids), pure=False) for part in rows]
+        workers = sorted(workers_of(client))
         return {
             i: client.submit(
                 assemble,
                 [client.submit(getitem, part, j, pure=False) for part in cut],
                 pure=False,
+                workers=workers[j % len(workers)] if workers else None,  # evenly, if they stay
+                allow_other_workers=bool(workers),
             )
             for j, i in enumerate(ids)
         }
@@ -124,6 +129,7 @@ def pieces(rows: Rows, edges: np.ndarray, ids: Sequence[int]) -> list[Rows]:
 
 def assemble(parts: Sequence[Rows]) -> Shard:
     """A shard of pieces of all partitions; rows of a task stay in the order of the partitions."""
+    parts = [part for part in parts if len(part.y)]  # empty ones have labels of no kind
     labels, codes = np.unique(np.concatenate([part.labels for part in parts]), return_inverse=True)
     order = np.argsort(codes, kind="stable")
     starts = np.append(0, np.cumsum(np.bincount(codes, minlength=len(labels))))
@@ -174,16 +180,31 @@ def gather_partitions(
     for mistake in (part for part in found if isinstance(part, Exception)):
         raise mistake
     check(reduce(add, (tally for _, _, tally in found)))
+    found = [part for part in found if len(part[0])]
+    _require_one_kind([part for part, _, _ in found])
     labels, places = np.unique(np.concatenate([part for part, _, _ in found]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([count for _, count, _ in found]))
     count = _shard_count(engine, client, len(labels))
     starts = np.append(0, np.cumsum(counts))
     bounds = _even_bounds(starts, count)
+    _require_room(client, np.diff(bounds), len(names), float(counts.sum()))
     source = Shuffled(read, labels[bounds[:-1]], partitions)
     del partitions  # what has been dealt out need not stay
     return gather_from(
         engine, client, source, len(bounds) - 1, tuple(labels.tolist()), names, centred, **options
     )
+
+
+def _require_one_kind(labels: Sequence[np.ndarray]) -> None:
+    if not labels:
+        raise ValueError("There are no rows: give at least one.")
+    numbers = [part.dtype.kind in "biuf" for part in labels]
+    if any(numbers) and not all(numbers):
+        raise TypeError(
+            "Labels of tasks are numbers in some partitions and text in others, such as "
+            f"{labels[numbers.index(True)][0]!r} and {labels[numbers.index(False)][0]!r}: on a "
+            "cluster all must be of one kind."
+        )
 
 
 def is_dask_frame(X: Any) -> bool:
@@ -278,6 +299,11 @@ def gather_files(
 
 def file_rows(selection: Selection, partition: Partition) -> Rows:
     """The rows of a partition of files."""
+    path = selection.files[partition.file].path
+    if not os.path.exists(path):
+        raise ValueError(
+            f"{path} is not there on a worker: put it where all workers see it under this path."
+        )
     rows = read_partition(selection, partition)
     return Rows(rows.labels, rows.X, rows.y, rows.tally)
 
@@ -301,6 +327,7 @@ def gather_rows(engine: DaskEngine, tasks: Tasks, centred: bool, **options: Any)
     client = connect(engine)
     count = _shard_count(engine, client, tasks.n_tasks)
     bounds = _even_bounds(tasks.starts, count)
+    _require_room(client, np.diff(bounds), tasks.n_features, tasks.n_rows)
     source = DriverRows(tasks, bounds)
     return gather_from(
         engine, client, source, len(bounds) - 1, tasks.labels, tasks.names, centred, **options
@@ -333,11 +360,11 @@ def gather_from(
     keep_rows : bool
         Whether the shards keep their rows, for folds.
     """
+    require_package(client)
     cluster = Cluster(Shards(engine, client, source, count))
     cluster.shards.start()
     counts = cluster.shards.run(row_counts)
     cluster.bounds = np.append(0, np.cumsum([tasks for _, tasks in counts]))
-    _require_room(cluster, client, len(names))
     if kind == "auto":
         kind = cheaper_kind(sum(rows for rows, _ in counts), len(labels), len(names))
     units = reduce(Units.including, cluster.shards.run(find_units, centred, common_scale))
@@ -346,22 +373,39 @@ def gather_from(
     return Gathered(statistics, units, labels, names, rows)
 
 
-def _require_room(cluster: Cluster, client: Any, n_features: int) -> None:
-    """Raise before the work where the workers' memory cannot hold the sums of all tasks."""
-    limits = [worker.get("memory_limit") or np.inf for worker in workers_of(client).values()]
-    tasks = np.diff(cluster.bounds)
-    size = 4.0 * n_features * (n_features + 7)  # bytes per task
-    if size * tasks.sum() > sum(limits):
+def _require_room(client: Any, tasks: np.ndarray, n_features: int, n_rows: float) -> None:
+    """Raise before the work where the workers' memory cannot hold the rows and the sums.
+
+    Parameters
+    ----------
+    client : Client
+    tasks : ndarray of shape (shards,)
+        Number of tasks of each shard.
+    n_features : int
+    n_rows : float
+        Of all shards.
+    """
+    known = workers_of(client).values()
+    # Dask pauses a worker at four fifths of its memory, and Python and its libraries come first.
+    limits = [
+        max(0.8 * about["memory_limit"] - INTERPRETER, 0.0) if about["memory_limit"] else np.inf
+        for about in known
+    ]
+    sums = 4.0 * n_features * (n_features + 7)  # bytes per task
+    rows = 2 * 8.0 * n_rows * (n_features + 2)  # on their way from one worker to another
+    needed = sums * tasks.sum() + rows
+    if limits and needed > sum(limits):
         raise ClusterError(
-            f"The sums of {tasks.sum()} tasks with {n_features} features take "
-            f"{in_words(size * tasks.sum())}, and the {len(limits)} workers have "
-            f"{in_words(sum(limits))} together: start more workers, or leave features out."
+            f"The rows and sums of {tasks.sum()} tasks with {n_features} features take about "
+            f"{in_words(needed)}, and the {len(limits)} workers have {in_words(sum(limits))} for "
+            "them: start more workers, give them more memory, or leave features out."
         )
-    if size * tasks.max() > min(limits):
-        enough = int(np.ceil(2 * size * tasks.sum() / min(limits)))
+    shard = needed * tasks.max() / tasks.sum()
+    if limits and shard > min(limits):
+        enough = int(np.ceil(2 * needed / max(min(limits), 1e-3 * needed)))
         raise ClusterError(
-            f"A shard takes {in_words(size * tasks.max())}, and a worker has "
-            f"{in_words(min(limits))}: use more shards, engine=ss.DaskEngine(shards={enough})."
+            f"A shard takes about {in_words(shard)}, and a worker has {in_words(min(limits))} for "
+            f"it: use more shards, engine=ss.DaskEngine(shards={enough})."
         )
 
 

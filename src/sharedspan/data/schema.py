@@ -209,7 +209,9 @@ def _features(
             other = "dropped too" if name in drop else "given twice"
             raise ValueError(f"The column {name!r} is a feature and {other}: give it once.")
     if features is None:
-        wanted = [name for name in names if name not in (task, target, *drop)]
+        left_out = {task, target, *drop}
+        # pandas writes the labels of shuffled rows as a column of such a name.
+        wanted = [n for n in names if n not in left_out and not n.startswith("__index_level_")]
     if not wanted:
         raise ValueError("No column is left as a feature: keep one besides task and target.")
     return wanted
@@ -253,6 +255,7 @@ class _Columns:
     files: Sequence[SourceFile]
     kinds: dict[str, str]
     odd: dict[str, str | None] = field(default_factory=dict)  # a value that is no number
+    where: dict[str, str] = field(default_factory=dict)  # the file that holds it
 
     def problem(self, name: str) -> str | None:
         """Why a column is not of numbers, or None; text that reads as numbers is."""
@@ -273,6 +276,7 @@ class _Columns:
                 ).fetchall()
             self.odd[name] = found[0][0] if found else None
             if found:
+                self.where[name] = str(file.path)
                 break
         return self.odd[name]
 
@@ -283,15 +287,19 @@ class _Columns:
         if not found:
             return
         it = "it" if len(found) == 1 else "them"
-        what = "The column" if len(found) == 1 else "The columns"
+        what = "column" if len(found) == 1 else "columns"
+        first = next(name for name in names if problems[name])
+        where = self.where.get(first, self.files[0].path)
         does = "does" if len(found) == 1 else "do"
         encode = f", or encode {it} as numbers"
         way = f"leave {it} out (--drop, or drop= in Python)"
         if part == "target":
-            what, way = "The target", "give another column (--target, or target= in Python)"
+            what, way = "target", "give another column (--target, or target= in Python)"
         elif text is not None and any(self.kinds[name] == "varchar" for name in names):
             encode = f", or encode {it} (--text one_hot, or text='one_hot' in Python)"
-        raise ValueError(f"{what} {joined(found)} {does} not hold numbers: {way}{encode}.")
+        raise ValueError(
+            f"{where}: the {what} {joined(found)} {does} not hold numbers: {way}{encode}."
+        )
 
     def encoded(self, name: str) -> list[Feature]:
         """A column of numbers as it is, a text column level by level but for the first."""

@@ -26,6 +26,8 @@ from sharedspan.kernels import cpu, grams, sums
 Watch = Callable[[Block], None]
 Arrays = tuple[np.ndarray, ...]
 
+FADED = 1e-100  # rows; what weighs less counts as forgotten
+
 # Raw rows are the cheaper statistics below this many rows per feature (`benchmarks/crossover.py`).
 ROWS_PER_FEATURE = 0.5
 
@@ -168,9 +170,15 @@ class GramStatistics(TaskMeans):
         return other
 
     def weighted(self, factor: float) -> GramStatistics:
-        """The sums of rows whose weights are all times ``factor``, in place."""
+        """The sums of rows whose weights are all times ``factor``, in place.
+
+        What has faded to next to nothing is gone: weights near the smallest number have no digits.
+        """
+        gone = self.n * factor < FADED
         for name in ("n", "packed", "g", "q"):
-            setattr(self, name, getattr(self, name) * factor)
+            values = getattr(self, name) * factor
+            values[gone] = 0.0
+            setattr(self, name, values)
         return self
 
     def rescaled(self, old: Units, new: Units) -> GramStatistics:

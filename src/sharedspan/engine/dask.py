@@ -11,15 +11,19 @@ worker holds what, nor on who was lost.
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sharedspan.engine.local import one_blas_thread, use_threads
 
 POLL = 0.5  # seconds between two looks whether a worker that does not answer is still there
-MOST_LOSSES = 4  # times that a shard may lose its worker in a row, before it is to blame
+ANSWER = 20.0  # seconds that the scheduler may take to answer
+MOST_LOSSES = 8  # workers that may be lost in a row over the same work, before it is to blame
 
 
 class ClusterError(RuntimeError):
@@ -102,6 +106,11 @@ def connect(engine: DaskEngine) -> Any:
             "engine='dask' needs Dask, which is not installed: pip install 'sharedspan[dask]', or "
             "use engine='local'."
         ) from error
+    if _inside_a_task(distributed):
+        raise ClusterError(
+            "This fit runs inside a task of a cluster, whose worker it would wait for: use "
+            "engine='local' here, or fit from outside of the cluster."
+        )
     if engine.cluster is None:
         try:
             return distributed.get_client()
@@ -135,6 +144,25 @@ def out_of_memory(when: str) -> ClusterError:
     )
 
 
+def _inside_a_task(distributed: Any) -> bool:
+    try:
+        distributed.get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def require_package(client: Any) -> None:
+    """Raise where a worker lacks this package."""
+    found = client.run(importlib.util.find_spec, "sharedspan", on_error="return")
+    lacking = [address for address, spec in found.items() if spec is None]
+    if lacking:
+        raise ClusterError(
+            f"The worker {lacking[0]} has no sharedspan: install it there, in the same version and "
+            "with the same Python."
+        )
+
+
 NO_SCHEDULER = (
     "The scheduler does not answer any more. Start it and its workers again, then fit again; with "
     "checkpoint=PATH the fit goes on from there with resume=PATH."
@@ -145,12 +173,18 @@ def workers_of(client: Any) -> dict[str, Any]:
     """The workers that the scheduler knows; none while the client has lost the scheduler."""
     if client.status == "connecting":
         return {}
+    return _asked(client, "identity", n_workers=-1)["workers"]
+
+
+def _asked(client: Any, question: str, **arguments: Any) -> Any:
+    """The scheduler's answer, in time."""
+    if client.status != "running":
+        raise ClusterError(NO_SCHEDULER)
     try:
-        if client.status == "running":
-            return client.scheduler_info(n_workers=-1)["workers"]
+        ask = getattr(client.scheduler, question)
+        return client.sync(ask, **arguments, callback_timeout=ANSWER)
     except (OSError, TimeoutError) as error:
         raise ClusterError(NO_SCHEDULER) from error
-    raise ClusterError(NO_SCHEDULER)
 
 
 class Patience:
@@ -159,15 +193,26 @@ class Patience:
     def __init__(self, engine: DaskEngine, client: Any) -> None:
         self.client, self.seconds = client, engine.patience
         self.since = time.monotonic()
+        self.seen: set[str] = set()  # and lost since
 
-    def workers(self) -> dict[str, Any]:
-        """The workers there are; raises where there has been none for too long."""
-        workers = workers_of(self.client)
+    def workers(self) -> list[str]:
+        """The workers that take work; raises where there has been none for too long."""
+        known = workers_of(self.client)
+        workers = [address for address, about in known.items() if about["status"] == "running"]
+        self.seen |= known.keys()
+        if len(self.seen) - len(known) > MOST_LOSSES:
+            raise out_of_memory("they were waited for")
         if workers:
             self.since = time.monotonic()
         elif time.monotonic() - self.since > self.seconds:
             if self.client.status != "running":
                 raise ClusterError(NO_SCHEDULER)
+            if known:
+                raise ClusterError(
+                    f"All {len(known)} workers have been paused for {self.seconds:g} seconds for "
+                    "want of memory: use more workers, workers with more memory, or more shards "
+                    "(engine=ss.DaskEngine(shards=...))."
+                )
             raise ClusterError(
                 f"The cluster has no worker, after {self.seconds:g} seconds: start some with "
                 "'dask worker ADDRESS', then fit again; with checkpoint=PATH the fit goes on from "
@@ -183,6 +228,8 @@ def results(engine: DaskEngine, client: Any, futures: Sequence[Any], when: str) 
     wait_for(engine, client, futures)
     try:
         return client.gather(list(futures))
+    except CancelledError as error:
+        raise ClusterError(NO_SCHEDULER) from error
     except KilledWorker as error:
         raise out_of_memory(when) from error
 
@@ -198,6 +245,8 @@ def wait_for(engine: DaskEngine, client: Any, futures: Sequence[Any]) -> None:
             return
         except TimeoutError:
             patience.workers()
+        except CancelledError as error:
+            raise ClusterError(NO_SCHEDULER) from error
 
 
 class Source(Protocol):
@@ -213,10 +262,11 @@ class Source(Protocol):
 class Host:
     """The actor on a worker that holds its shards."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: int) -> None:
         from distributed import get_worker
 
-        use_threads(get_worker().state.nthreads)
+        if os.getpid() != driver:  # a worker in the driver's own process shares its threads
+            use_threads(get_worker().state.nthreads)
         self.shards: dict[int, Any] = {}
         self.done: dict[int, tuple[int, Any]] = {}
 
@@ -266,6 +316,7 @@ class Command:
     shared: tuple[Any, ...]
     each: Sequence[tuple[Any, ...]] | None
     lasting: bool
+    makes: int | None = None
 
     def arguments(self, i: int) -> tuple[Any, ...]:
         return self.shared if self.each is None else (*self.shared, *self.each[i])
@@ -291,7 +342,6 @@ class Shards:
     place: dict[int, str] = field(default_factory=dict)  # shard -> address
     log: list[Command] = field(default_factory=list)
     number: int = 0
-    losses: int = 0
 
     def start(self) -> None:
         """Build all shards."""
@@ -304,6 +354,7 @@ class Shards:
         each: Sequence[tuple[Any, ...]] | None = None,
         changes: bool = False,
         lasting: bool = False,
+        makes: int | None = None,
     ) -> list[Any]:
         """The results of ``function(shard, *shared, *each[i])``, by shard.
 
@@ -319,32 +370,34 @@ class Shards:
             Whether it changes the shard, so that a shard built again needs it too.
         lasting : bool
             The same, where a checkpoint does not hold what it changes.
+        makes : int, optional
+            The number of what it makes, which may be out of use one day.
         """
         self.number += 1
-        command = Command(self.number, function, shared, each, lasting)
+        command = Command(self.number, function, shared, each, lasting, makes)
         results = self._finish(command, range(self.count))
         if changes or lasting:
             self.log.append(command)
         return [results[i] for i in range(self.count)]
 
-    def checkpoint(self, save: Callable[..., Any], restore: Callable[..., Any]) -> None:
+    def checkpoint(
+        self, save: Callable[..., Any], restore: Callable[..., Any], unused: set[int]
+    ) -> None:
         """Keep what ``save(shard)`` returns: commands before this are not repeated any more.
 
-        ``restore(shard, saved)`` puts it back. Commands that last are repeated all the same.
+        ``restore(shard, saved)`` puts it back. Commands that last are repeated all the same, but
+        for those that made what is ``unused`` by now.
         """
         saved = self.run(save)
-        self.log = [command for command in self.log if command.lasting]
+        self.log = [c for c in self.log if c.lasting and c.makes not in unused]
         self.number += 1
         again = Command(self.number, restore, (), [(part,) for part in saved], lasting=False)
         self.log.append(again)
 
     def close(self) -> None:
         """Let the workers go."""
-        futures = [future for future, _ in self.hosts.values()]
-        self.hosts.clear()
-        self.place.clear()
-        if futures and self.client.status == "running":
-            self.client.cancel(futures, force=True)
+        for address in list(self.hosts):
+            self._lose(address)
 
     def _finish(self, command: Command, ids: Iterable[int]) -> dict[int, Any]:
         """The results of a command on some shards, whoever is lost on the way."""
@@ -411,7 +464,11 @@ class Shards:
 
     def _lose(self, address: str) -> set[int]:
         """Forget a worker, and say which shards went with it."""
-        self.hosts.pop(address, None)
+        future, actor = self.hosts.pop(address, (None, None))
+        # Both hold on to the actor; neither waits for a scheduler that may be gone.
+        for held in (future, getattr(actor, "_future", None)):
+            if held is not None:
+                held.release()
         gone = {i for i, place in self.place.items() if place == address}
         for i in gone:
             del self.place[i]
@@ -457,26 +514,39 @@ class Shards:
 
         wait_for(self.engine, self.client, list(futures.values()))
         for future in futures.values():
+            if future.status in ("cancelled", "lost"):
+                raise ClusterError(NO_SCHEDULER)
             if future.status == "error":
                 error = future.exception()
                 if isinstance(error, KilledWorker):
                     raise out_of_memory("shards were built") from error
                 raise error
-        holders = self.client.who_has(list(futures.values()))
+        keys = [future.key for future in futures.values()]
+        holders = _asked(self.client, "who_has", keys=keys)
         self._find_hosts()
         found = {i: holders.get(future.key) or () for i, future in futures.items()}
         return {i: places[0] for i, places in found.items() if places and places[0] in self.hosts}
 
     def _actor(self, address: str, future: Any) -> Any:
         """The actor that a worker was asked for, None if the worker is gone."""
+        began = time.monotonic()
         while True:
             try:
                 return future.result(timeout=POLL)
-            except TimeoutError:
+            except TimeoutError as error:
                 if address not in workers_of(self.client):
                     return None
-            except Exception:  # lost while it was made
-                return None
+                if time.monotonic() - began > self.engine.patience:
+                    raise ClusterError(
+                        f"The worker {address} has been busy for {self.engine.patience:g} seconds "
+                        "with other tasks: wait for them, or fit on another cluster."
+                    ) from error
+            except CancelledError as error:
+                raise ClusterError(NO_SCHEDULER) from error
+            except Exception:
+                if address in workers_of(self.client):
+                    raise
+                return None  # lost while it was made
 
     def _find_hosts(self) -> None:
         """An actor on each worker; raises where there is no worker for too long."""
@@ -488,11 +558,12 @@ class Shards:
             with self.client.as_current():
                 made = {
                     address: self.client.submit(
-                        Host, actor=True, workers=[address], allow_other_workers=False, pure=False
+                        Host, os.getpid(), actor=True, workers=[address],
+                        allow_other_workers=False, pure=False,
                     )
                     for address in workers
                     if address not in self.hosts
-                }
+                }  # fmt: skip
                 for address, future in made.items():
                     actor = self._actor(address, future)
                     if actor is not None:

@@ -71,9 +71,10 @@ class Keeping:
 
 
 def _has_ended(checkpoint: Checkpoint) -> bool:
-    run = checkpoint.run
+    run, settings = checkpoint.run, checkpoint.fingerprint["settings"]
+    all_done = settings["tol"] == 0 and run["iteration"] >= settings["max_iter"]
     return bool(checkpoint.caller["last"]) and (
-        run["converged"] or run["ending"] in (PLANNED, STALLED)
+        run["converged"] or run["ending"] in (PLANNED, STALLED) or all_done
     )
 
 
