@@ -107,16 +107,16 @@ def kills(quick):
     sim = ss.simulate(n_tasks=3000, n_features=20, rank=3, n_samples=60, random_state=0)
     settings = {"rank": 3, "tol": 0, "max_iter": 100, "random_state": 0}
     expected = ss.SharedSpanRegressor(**settings).fit(sim.X, sim.y, task=sim.task).coef_
-    cluster, client = start(2)
-    model = ss.SharedSpanRegressor(**settings, engine=ss.DaskEngine(client, checkpoint_every=20))
-    model.fit(sim.X, sim.y, task=sim.task)
-    began = time.perf_counter()
-    model.fit(sim.X, sim.y, task=sim.task)
-    whole = time.perf_counter() - began
     rng, worst, longest = random.Random(0), 0.0, 0.0
     count = 6 if quick else 20
-    for run in range(count):
-        client.wait_for_workers(2)
+    for run in range(count):  # each on a cluster of its own
+        cluster, client = start(2)
+        engine = ss.DaskEngine(client, checkpoint_every=20)
+        model = ss.SharedSpanRegressor(**settings, engine=engine)
+        model.fit(sim.X, sim.y, task=sim.task)
+        began = time.perf_counter()
+        model.fit(sim.X, sim.y, task=sim.task)
+        whole = time.perf_counter() - began
         pid = rng.choice(list(client.run(os.getpid).values()))
         delay = rng.uniform(0, 0.3 * whole) if run % 2 else rng.uniform(0.3 * whole, 0.95 * whole)
         timer = threading.Timer(delay, os.kill, (pid, signal.SIGKILL))
@@ -126,8 +126,8 @@ def kills(quick):
         longest = max(longest, time.perf_counter() - began)
         timer.join()
         worst = max(worst, np.abs(model.coef_ - expected).max())
-    client.close()
-    cluster.close()
+        client.close()
+        cluster.close()
     print(
         f"kills     {count} runs, each with a worker killed: largest difference {worst:.1e}; "
         f"{whole:.1f} s undisturbed, at most {longest:.1f} s disturbed"

@@ -156,6 +156,15 @@ def test_files_are_read_by_the_workers(client, sim, tmp_path, ending):
         remote.fit_file(tmp_path, task="shop", target="sales")
 
 
+@pytest.fixture
+def mortal():
+    """A cluster of its own: one whose workers are killed again and again may stay without them."""
+    cluster, client = start_cluster()
+    yield client
+    client.close()
+    cluster.close()
+
+
 class Killer:
     """Kills a random worker by its process id after a while."""
 
@@ -173,7 +182,8 @@ class Killer:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("run", range(int(os.environ.get("SHAREDSPAN_KILLS", "6"))))
-def test_a_killed_worker_changes_nothing(client, run):
+def test_a_killed_worker_changes_nothing(mortal, run):
+    client = mortal
     random.seed(run)
     sim = ss.simulate(n_tasks=2000, n_features=20, rank=2, n_samples=40, random_state=0)
     model = ss.SharedSpanRegressor(
