@@ -348,8 +348,10 @@ def test_other_shapes_are_refused(tmp_path):
 
 
 def test_an_iteration_without_checkpoints_asks_for_no_state(monkeypatch):
-    monkeypatch.setattr(loop.Record, "state", lambda self: 1 / 0)
+    asked = []
+    monkeypatch.setattr(loop.Record, "state", asked.append)
     Fit("scaled_gd_anderson").run()
+    assert not asked
 
 
 def test_writes_follow_the_clock_and_the_count(tmp_path, monkeypatch):
@@ -762,6 +764,7 @@ def test_labels_are_told_apart_by_hash_in_other_processes(tmp_path):
 
 
 def test_no_warning_is_raised_on_the_way(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         Fit("auto", tol=1e-9).run(tmp_path / "c", every=1)
+    assert not caught

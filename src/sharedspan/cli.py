@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -39,6 +39,29 @@ class MistakeError(click.ClickException):
     """What the user can mend, said in one line."""
 
     exit_code = 2
+
+
+def _of_columns(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what the columns of a table are, for every command that reads one."""
+    options = (
+        click.option(
+            "--task", required=True, metavar="COL", help="Column that says the task of a row."
+        ),
+        click.option("--target", required=True, metavar="COL", help="Column to predict."),
+        click.option(
+            "--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable."
+        ),
+        click.option(
+            "--missing",
+            type=click.Choice(["error", "drop"]),
+            default="error",
+            show_default=True,
+            help="Rows that lack a value: refuse the table, or leave them out.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -207,16 +230,7 @@ def _print_verdicts(found: list[Verdict], folder: Path) -> None:
 
 @main.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--task", required=True, metavar="COL", help="Column that says the task of a row.")
-@click.option("--target", required=True, metavar="COL", help="Column to predict.")
-@click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
-@click.option(
-    "--missing",
-    type=click.Choice(["error", "drop"]),
-    default="error",
-    show_default=True,
-    help="Rows that lack a value: refuse the table, or leave them out.",
-)
+@_of_columns
 @click.option("--repeats", type=int, default=5, show_default=True, help="Splits, at least two.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of splits and fits.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
@@ -369,16 +383,7 @@ def plan(
 
 @main.command()
 @click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
-@click.option("--task", required=True, metavar="COL", help="Column that says the task of a row.")
-@click.option("--target", required=True, metavar="COL", help="Column to predict.")
-@click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
-@click.option(
-    "--missing",
-    type=click.Choice(["error", "drop"]),
-    default="error",
-    show_default=True,
-    help="Rows that lack a value: refuse the table, or leave them out.",
-)
+@_of_columns
 @click.option(
     "--text",
     type=click.Choice(["error", "one_hot"]),

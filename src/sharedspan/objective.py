@@ -128,52 +128,16 @@ class Objective(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """R(V) (d, T) and each task's loss (T,); ``out`` (T, d), if given, takes R'."""
 
-    def gradients(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    @abstractmethod
+    def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
         """loss(BW), R W' (d, k) and B'R (k, T)."""
-        return self._fused(B, W, solve=False)
 
-    def profile(self, B: np.ndarray, W: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    @abstractmethod
+    def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
         """The least loss(BW) over W for this B, its gradient R W' (d, k), and that W (k, T).
 
         W is where to start from, as in ``solve_W``.
         """
-        return self._fused(B, W, solve=True)
-
-    def _fused(
-        self, B: np.ndarray, W: np.ndarray, solve: bool
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """The loss, R W' and either B'R or the W of least squares, in one pass."""
-        (d, k), T = B.shape, self.n_tasks
-        blocks = min(BLOCKS, -(-T // TASKS_PER_BLOCK))
-        bounds = T * np.arange(blocks + 1) // blocks
-        B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
-        out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
-
-        def work(first: int, last: int) -> None:
-            self._block_gradients(B, W, solve, out_W, grad_B, loss, bounds, first, last)
-
-        over_tasks(work, blocks, self._numbers * (2.0 * k + 2.0 if solve else 2.0))
-        return float(loss.sum()), grad_B.sum(axis=0).T, out_W
-
-    @property
-    @abstractmethod
-    def _numbers(self) -> float:
-        """Numbers that a pass reads."""
-
-    @abstractmethod
-    def _block_gradients(
-        self,
-        B: np.ndarray,
-        W: np.ndarray,
-        solve: bool,
-        out_W: np.ndarray,
-        grad_B: np.ndarray,
-        loss: np.ndarray,
-        bounds: np.ndarray,
-        first: int,
-        last: int,
-    ) -> None:
-        """Blocks first <= i < last of the fused pass; see ``kernels.grams.gram_gradients``."""
 
     def moments(self) -> np.ndarray:
         """CC' (d, d), C = [weight_t r_t X_t'y_t]: in a canonical problem C is V* plus noise."""
@@ -235,7 +199,55 @@ class Objective(ABC):
         return np.ascontiguousarray(V.T, dtype=np.float64)
 
 
-class GramObjective(Objective):
+class BlockObjective(Objective):
+    """An objective whose pass runs here, over blocks of tasks."""
+
+    def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
+        """See Objective."""
+        return self._fused(B, W, solve=False)
+
+    def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
+        """See Objective."""
+        return self._fused(B, W, solve=True)
+
+    def _fused(
+        self, B: np.ndarray, W: np.ndarray, solve: bool
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """The loss, R W' and either B'R or the W of least squares, in one pass."""
+        (d, k), T = B.shape, self.n_tasks
+        blocks = min(BLOCKS, -(-T // TASKS_PER_BLOCK))
+        bounds = T * np.arange(blocks + 1) // blocks
+        B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
+        out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
+
+        def work(first: int, last: int) -> None:
+            self._block_gradients(B, W, solve, out_W, grad_B, loss, bounds, first, last)
+
+        over_tasks(work, blocks, self._numbers * (2.0 * k + 2.0 if solve else 2.0))
+        return float(loss.sum()), grad_B.sum(axis=0).T, out_W
+
+    @property
+    @abstractmethod
+    def _numbers(self) -> float:
+        """Numbers that a pass reads."""
+
+    @abstractmethod
+    def _block_gradients(
+        self,
+        B: np.ndarray,
+        W: np.ndarray,
+        solve: bool,
+        out_W: np.ndarray,
+        grad_B: np.ndarray,
+        loss: np.ndarray,
+        bounds: np.ndarray,
+        first: int,
+        last: int,
+    ) -> None:
+        """Blocks first <= i < last of the fused pass; see ``kernels.grams.gram_gradients``."""
+
+
+class GramObjective(BlockObjective):
     """The objective from per-task sums."""
 
     def __init__(
@@ -291,7 +303,7 @@ class GramObjective(Objective):
         return self.statistics.intercepts(V)
 
 
-class RowObjective(Objective):
+class RowObjective(BlockObjective):
     """The objective from rows; ``mask`` (rows,) leaves some of them out.
 
     Besides the seam it can be split by rows, for the solvers that need that.

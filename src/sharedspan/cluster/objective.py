@@ -194,9 +194,8 @@ class ClusterObjective(Objective):
 
     def moments(self) -> np.ndarray:
         """See Objective."""
-        return total_of([(part,) for part in self.cluster.shards.run(shard.moments, self.number)])[
-            0
-        ]
+        parts = self.cluster.shards.run(shard.moments, self.number)
+        return total_of([(part,) for part in parts])[0]
 
     def residuals(
         self, V: np.ndarray, out: np.ndarray | None = None
@@ -227,11 +226,6 @@ class ClusterObjective(Objective):
     def intercepts(self, V: np.ndarray) -> np.ndarray:
         """See Objective."""
         return self.statistics.intercepts(V)
-
-    _numbers = 0.0
-
-    def _block_gradients(self, *blocks: Any) -> None:
-        raise NotImplementedError  # the shards' own
 
 
 def _residuals(objective: Objective, V: np.ndarray) -> tuple[Arrays, Arrays]:

@@ -58,12 +58,10 @@ class DriverRows:
     def __init__(self, tasks: Tasks, bounds: np.ndarray) -> None:
         self.tasks, self.bounds = tasks, bounds
 
-    def futures(self, client: Any, ids: Sequence[int]) -> None:
+    def shards(self, client: Any, ids: Sequence[int]) -> dict[int, Any]:
         """See Source."""
-
-    def send(self, i: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """See Source."""
-        return Shard, (_part(self.tasks, int(self.bounds[i]), int(self.bounds[i + 1])),)
+        ends = self.bounds.tolist()
+        return {i: (Shard, (_part(self.tasks, ends[i], ends[i + 1]),)) for i in ids}
 
 
 def _part(tasks: Tasks, first: int, last: int) -> Tasks:
@@ -98,7 +96,7 @@ class Shuffled:
     ) -> None:
         self.read, self.edges, self.rows = read, edges, rows
 
-    def futures(self, client: Any, ids: Sequence[int]) -> dict[int, Any]:
+    def shards(self, client: Any, ids: Sequence[int]) -> dict[int, Any]:
         """See Source."""
         rows, self.rows = self.rows or self.read(client), []
         cut = [client.submit(pieces, part, self.edges, tuple(ids), pure=False) for part in rows]
@@ -113,10 +111,6 @@ class Shuffled:
             )
             for j, i in enumerate(ids)
         }
-
-    def send(self, i: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """See Source: the workers build these shards themselves."""
-        raise NotImplementedError
 
 
 def pieces(rows: Rows, edges: np.ndarray, ids: Sequence[int]) -> list[Rows]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
@@ -252,11 +253,11 @@ def wait_for(engine: DaskEngine, client: Any, futures: Sequence[Any]) -> None:
 class Source(Protocol):
     """Where shards come from, at the start and after a loss."""
 
-    def futures(self, client: Any, ids: Sequence[int]) -> dict[int, Any] | None:
-        """Futures of these shards, computed by the cluster; None where the driver sends them."""
+    def shards(self, client: Any, ids: Sequence[int]) -> dict[int, Any]:
+        """For each shard a future that the cluster computes, or a function and its arguments.
 
-    def send(self, i: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """A function and its arguments that build shard i on a worker."""
+        The function is called on the worker that is to hold the shard.
+        """
 
 
 class Host:
@@ -490,20 +491,18 @@ class Shards:
     def _build(self, ids: Sequence[int]) -> None:
         """One attempt to build shards; what a lost worker was to hold is missing afterwards."""
         self._find_hosts()
-        futures = self.source.futures(self.client, ids)
+        made = self.source.shards(self.client, ids)
+        futures = {i: shard for i, shard in made.items() if not isinstance(shard, tuple)}
+        computed = self._computed(futures) if futures else {}
         calls = []
-        if futures is None:
-            for i in ids:
-                held = dict.fromkeys(self.hosts, 0)
-                for place in self.place.values():
-                    held[place] += 1
-                address = min(held, key=lambda place: held[place])
-                self.place[i] = address
-                calls.append((address, self._call(address, "build", i, *self.source.send(i))))
-        else:
-            for i, address in self._computed(futures).items():
-                self.place[i] = address
-                calls.append((address, self._call(address, "adopt", i, futures[i].key)))
+        for i, shard in made.items():
+            if i in computed:
+                self.place[i] = computed[i]
+                calls.append((computed[i], self._call(computed[i], "adopt", i, shard.key)))
+            elif i not in futures:
+                held = Counter(self.place.values())
+                self.place[i] = address = min(self.hosts, key=lambda host: held[host])
+                calls.append((address, self._call(address, "build", i, *shard)))
         for address, call in calls:
             if address in self.hosts and self._answer(address, call) is None:
                 self._lose(address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -82,8 +82,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         except BaseException:
             self._forget()
             raise
-        self.tasks_ = label_array(tasks.labels)
-        self.coef_names_ = np.array(tasks.names, dtype=object)
+        self._name(tasks.labels, tasks.names)
         return self
 
     def fit_file(
@@ -157,8 +156,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
                 path, task=task, target=target, features=features, drop=drop, text=text
             )
             names = chosen.names if self.task_column is None else chosen.names_with_task()
-            self.feature_names_in_ = np.array(names, dtype=object)
-            self.n_features_in_ = len(names)
+            self._set_feature_names(names)
             self._fit_selection(chosen, missing, memory_limit, tick)
         except BaseException:
             self._forget()
@@ -177,8 +175,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
                 tick("fitting", 0, 0)
             self._validate_tasks(tasks)
             self._fit_tasks(tasks)
-        self.tasks_ = label_array(tasks.labels)
-        self.coef_names_ = np.array(tasks.names, dtype=object)
+        self._name(tasks.labels, tasks.names)
 
     def predict(self, X: Any, task: Any = None) -> Any:
         """Predict responses.
@@ -264,6 +261,16 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
                 "unseen='mean' to predict them by the mean over tasks."
             )
         return features, codes
+
+    def _name(self, labels: Sequence[Any], names: Sequence[str]) -> None:
+        """Whose coefficients these are."""
+        self.tasks_ = label_array(labels)
+        self.coef_names_ = np.array(names, dtype=object)
+
+    def _set_feature_names(self, names: Sequence[str]) -> None:
+        """The columns of X, where it is no array that scikit-learn could look at."""
+        self.n_features_in_ = len(names)
+        self.feature_names_in_ = np.array(names, dtype=object)
 
     def _forget(self) -> None:
         """Drop everything learned, so that a failed fit leaves no half-fitted model."""

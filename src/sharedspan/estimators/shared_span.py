@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import numbers
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -233,6 +233,10 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
         self,
         path: FilePaths,
         *,
+        task: str,
+        target: str,
+        features: str | Iterable[str] | None = None,
+        memory_limit: int | str | None = None,
         checkpoint: Any = None,
         resume: Any = None,
         checkpoint_seconds: float = 60.0,
@@ -242,19 +246,22 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
 
         Parameters
         ----------
-        path : str, path, or iterable of them
+        path, task, target, features, memory_limit
+            As in the other estimators.
         checkpoint, resume, checkpoint_seconds
             As in ``fit``.
         **options
-            ``task``, ``target``, ``features``, ``memory_limit`` and the others of ``fit_file`` of
-            all estimators; see ``ss.PooledRegressor.fit_file``.
+            ``drop``, ``missing``, ``text`` and ``tick``, as in the other estimators.
 
         Returns
         -------
         self
         """
         with self._kept(checkpoint, resume, checkpoint_seconds):
-            return super().fit_file(path, **options)
+            return super().fit_file(
+                path, task=task, target=target, features=features, memory_limit=memory_limit,
+                **options,
+            )  # fmt: skip
 
     @contextmanager
     def _kept(self, checkpoint: Any, resume: Any, seconds: float) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -22,7 +22,6 @@ from sharedspan.cluster.sources import (
     is_dask_frame,
 )
 from sharedspan.data.gathering import Gathered, gather
-from sharedspan.data.labels import label_array
 from sharedspan.data.statistics import GramStatistics
 from sharedspan.data.tasks import Tasks, is_task_list, open_tasks
 from sharedspan.engine.dask import as_engine, portable
@@ -138,12 +137,7 @@ class SumsRegressor(TaskRegressor):
                 if isinstance(kept.statistics, GramStatistics):  # rows are nothing to keep
                     self._sums_ = kept
             self._fit_gathered(gathered)
-        self.tasks_ = label_array(gathered.labels)
-        self.coef_names_ = np.array(gathered.names, dtype=object)
-
-    def _set_feature_names(self, names: Sequence[str]) -> None:
-        self.n_features_in_ = len(names)
-        self.feature_names_in_ = np.array(names, dtype=object)
+        self._name(gathered.labels, gathered.names)
 
     def _fit_tasks(self, tasks: Tasks) -> None:
         with closing(self._gather(tasks)) as gathered:
@@ -198,8 +192,9 @@ class SumsRegressor(TaskRegressor):
     ) -> Self:
         """Add rows, of known or of new tasks, and fit again from all sums.
 
-        The order of rows, and how they are cut into chunks, does not matter. The model keeps sums
-        of d (d + 7) / 2 numbers per task and no rows, so ``rank="auto"`` goes by evidence here.
+        The order of rows, and how they are cut into chunks, does not matter, but for tasks with no
+        more rows than rank and intercept, which have many best weights. The model keeps sums of
+        d (d + 7) / 2 numbers per task and no rows, so ``rank="auto"`` goes by evidence here.
 
         Parameters
         ----------
@@ -236,8 +231,8 @@ class SumsRegressor(TaskRegressor):
         """Add the sums of other fitted models to this one's, and fit again.
 
         For sites that may share sums but not rows: the result is that of one fit to the rows of
-        all. Tasks of the same label are one task. All models must have kept their sums, by
-        ``partial_fit`` or ``keep_statistics=True``; the others are not changed.
+        all. Tasks of the same label are one task. All models must have kept their sums, as
+        ``partial_fit`` does and ``keep_statistics`` says; the others are not changed.
 
         Parameters
         ----------
@@ -272,8 +267,7 @@ class SumsRegressor(TaskRegressor):
         last = self._solution() if self.__sklearn_is_fitted__() else None
         self._fit_gathered(sums.copy(), last)
         self._sums_ = sums
-        self.tasks_ = label_array(sums.labels)
-        self.coef_names_ = np.array(sums.names, dtype=object)
+        self._name(sums.labels, sums.names)
         return self
 
     def _require_sums(self, method: str) -> None:
