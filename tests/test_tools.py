@@ -172,6 +172,8 @@ LAYERS = (
         "checkpoint",
         "fingerprint",
         "treefile",
+        "persist",
+        "serving",
         "holdout",
     ),
     ("backends", "cluster"),

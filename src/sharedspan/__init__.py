@@ -19,6 +19,7 @@ _HOMES = {
     "ClusterError": "sharedspan.engine.dask",
     "CurriculumRegressor": "sharedspan.estimators.curriculum",
     "DaskEngine": "sharedspan.engine.dask",
+    "ModelFileError": "sharedspan.persist",
     "MomentRegressor": "sharedspan.estimators.moment",
     "NewTaskRegressor": "sharedspan.estimators.transfer",
     "PerTaskRegressor": "sharedspan.estimators.baselines",
@@ -32,6 +33,7 @@ _HOMES = {
     "diagnose": "sharedspan.report.diagnosis",
     "error_floor": "sharedspan.inference",
     "factor_distance": "sharedspan.subspace",
+    "load": "sharedspan.estimators.keeping",
     "parameter_error": "sharedspan.inference",
     "plan": "sharedspan.planning",
     "plot_rank_path": "sharedspan.report.figures",
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from sharedspan.estimators.armul import ARMULRegressor
     from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
     from sharedspan.estimators.curriculum import CurriculumRegressor
+    from sharedspan.estimators.keeping import load
     from sharedspan.estimators.moment import MomentRegressor
     from sharedspan.estimators.penalized import PenalizedERMRegressor
     from sharedspan.estimators.scoring import task_scorer
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from sharedspan.estimators.spectral import SpectralRegressor
     from sharedspan.estimators.transfer import NewTaskRegressor
     from sharedspan.inference import error_floor, parameter_error
+    from sharedspan.persist import ModelFileError
     from sharedspan.planning import plan
     from sharedspan.report.diagnosis import diagnose
     from sharedspan.report.figures import plot_rank_path

@@ -20,7 +20,7 @@ class CheckpointError(ValueError):
     """A file that is no checkpoint, is damaged, or belongs to another fit."""
 
 
-FORMAT = TreeFormat("checkpoint", 1, CheckpointError)
+FORMAT = TreeFormat("checkpoint", 1, CheckpointError, "give another checkpoint, or do without")
 
 
 @dataclass(frozen=True)

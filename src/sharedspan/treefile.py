@@ -44,11 +44,14 @@ class TreeFormat:
         Of what is written; files of later ones are refused.
     error : type of exception
         Raised for a file that cannot be read as one.
+    remedy : str
+        What to do about a damaged one.
     """
 
     noun: str
     version: int
     error: type[ValueError]
+    remedy: str
 
     @property
     def magic(self) -> bytes:
@@ -87,10 +90,7 @@ class TreeFormat:
 
     def damaged(self, path: Path) -> ValueError:
         """The error for a file whose content is not what it should be."""
-        return self.error(
-            f"{os.fspath(path)!r} is damaged, cut short or changed: give another {self.noun}, or "
-            "do without."
-        )
+        return self.error(f"{os.fspath(path)!r} is damaged, cut short or changed: {self.remedy}.")
 
     def _verified(self, file: BinaryIO, path: Path) -> int:
         """Where the content ends, once its digest is found right; leaves the first line behind."""

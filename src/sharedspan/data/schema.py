@@ -56,15 +56,25 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """What to read of which files; made by ``resolve``, small, and safe to pickle."""
+class Columns:
+    """What the columns of a table are: enough to read more rows as those of the fit were read."""
 
-    files: tuple[SourceFile, ...]  # in the order of their names
     task: str
     target: str
     features: tuple[Feature, ...]
     label: str  # SQL type of the labels: BIGINT, UBIGINT, DOUBLE or VARCHAR
+
+
+@dataclass(frozen=True)
+class Selection(Columns):
+    """What to read of which files; made by ``resolve``, small, and safe to pickle."""
+
+    files: tuple[SourceFile, ...]  # in the order of their names
     dtype: str  # of X: float32 where that holds every feature exactly, else float64
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.task, self.target, self.features, self.label)
 
     @property
     def n_features(self) -> int:
@@ -156,7 +166,7 @@ def resolve(
         raise ValueError(f"The columns {joined([repr(n) for n in names])} hold one level each.")
     exact = all(f.level is not None or kinds[f.column] in EXACT_IN_FLOAT32 for f in found)
     dtype = "float32" if exact else "float64"
-    return Selection(tuple(files), task, target, tuple(found), _label_type(kinds[task]), dtype)
+    return Selection(task, target, tuple(found), _label_type(kinds[task]), tuple(files), dtype)
 
 
 def _label_type(kind: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -158,6 +159,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             names = chosen.names if self.task_column is None else chosen.names_with_task()
             self._set_feature_names(names)
             self._fit_selection(chosen, missing, memory_limit, tick)
+            self.columns_ = chosen.columns
         except BaseException:
             self._forget()
             raise
@@ -221,6 +223,32 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             return float(r2_score(y, prediction, sample_weight=sample_weight))
         return float(r2_score(y, self.predict(X, task), sample_weight=sample_weight))
 
+    def save(self, path: str | os.PathLike[str], *, statistics: bool = False) -> None:
+        """Write the fitted model to a file, to be read by ``ss.load``.
+
+        The file holds arrays and JSON, with a checksum, and no code. The old file of that name is
+        replaced once the new one is whole; a file that is no model is never replaced. Settings of
+        scikit-learn's own (``set_output``, metadata requests) are not kept.
+
+        Parameters
+        ----------
+        path : str or path
+            By custom it ends in ``.span``.
+        statistics : bool, default=False
+            Whether to keep the sums that ``partial_fit`` and ``merge`` go on from, too; they are
+            d / k times larger than the rest.
+
+        Raises
+        ------
+        TypeError
+            For task labels other than str, int, float, bool, dates and tuples of them, and for
+            parameters such as functions.
+        """
+        from sharedspan.estimators.keeping import save
+
+        check_is_fitted(self)
+        save(self, path, statistics)
+
     def _mean_task(self) -> tuple[np.ndarray, float]:
         """Coefficients and intercept of a task that was not fitted: the mean over tasks."""
         return self.coef_.mean(axis=0), float(self.intercept_.mean())
@@ -280,6 +308,14 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     def _validate_parameters(self) -> None:
         one_of("unseen", self.unseen, ("error", "mean"))
         one_of("fit_intercept", self.fit_intercept, (True, False))
+
+    def _validate_read(self) -> None:
+        """Check what predictions depend on, of a model that was read from a file."""
+        TaskRegressor._validate_parameters(self)
+        widths = {self.coef_.shape[1], self.coef_.shape[1] + (self.task_column is not None)}
+        names = getattr(self, "feature_names_in_", ())
+        if self.n_features_in_ not in widths or len(names) not in (0, self.n_features_in_):
+            raise ValueError(f"{self.n_features_in_} columns do not go with the coefficients.")
 
     def _validate_tasks(self, tasks: Tasks) -> None:
         """Check parameters against the data."""

@@ -1,0 +1,435 @@
+"""Models in files: nothing is lost, nothing runs, nothing wrong is read."""
+
+import datetime
+import hashlib
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+import sharedspan as ss
+from sharedspan.estimators.keeping import MODELS
+from sharedspan.selection import RankPath
+
+GOLDEN = Path(__file__).parent / "golden"
+HOSTILE = [
+    "quotes \" and ' and `",
+    "<script>alert(1)</script>",
+    "a,b;c\td|e",
+    "two\nlines\r\nand a third",
+    "\N{ROCKET}\N{FAMILY} \N{ZERO WIDTH JOINER}",
+    "\u05e9\u05dc\u05d5\u05dd \u202e\u0645\u0631\u062d\u0628\u0627\u202c",
+    "=1+1",
+    "=cmd|' /C calc'!A0",
+    "x" * 10_000,
+    "ends with a zero\0",
+    "\ud800 alone",
+    "<array>",
+    " ",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def sim():
+    return ss.simulate(n_tasks=30, n_features=17, rank=3, n_samples=25, noise=0.5, random_state=0)
+
+
+def fitted(name, sim, **options):
+    kind = getattr(ss, name)
+    if name == "NewTaskRegressor":
+        model = ss.SharedSpanRegressor(rank=3, random_state=0).fit(sim.X, sim.y, task=sim.task)
+        made = kind.from_model(model).set_params(**options)
+    else:
+        if "random_state" in kind().get_params():
+            options = {"random_state": 0} | options
+        made = kind(**options)
+    return made.fit(sim.X, sim.y, task=sim.task)
+
+
+VARIANTS = [
+    *((name, {}) for name in MODELS),
+    ("SharedSpanRegressor", {"rank": 3, "noise": "per_task", "fit_intercept": False}),
+    ("SharedSpanRegressor", {"rank": 3, "dtype": "float32", "whiten": False}),
+    ("SharedSpanRegressor", {"rank": "evidence", "solver_options": {"steps": "practical"}}),
+    ("AdaptiveSpanRegressor", {"fit_intercept": False}),
+    ("ARMULRegressor", {"structure": "clustered"}),
+    ("ARMULRegressor", {"structure": "vanilla"}),
+    ("CurriculumRegressor", {"levels": {t: 1 + t % 2 for t in range(30)}}),
+    ("NewTaskRegressor", {"method": "sgd"}),
+    ("NewTaskRegressor", {"method": "least_squares"}),
+    ("PooledRegressor", {"unseen": "mean"}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_round_trip_changes_no_bit(name, options, sim, tmp_path):
+    model = fitted(name, sim, **options)
+    with_std = hasattr(model, "coef_interval") and options.get("method") != "sgd"
+    model.save(tmp_path / "m.span")
+    same = ss.load(tmp_path / "m.span")
+    assert type(same) is type(model)
+    assert np.array_equal(same.predict(sim.X, task=sim.task), model.predict(sim.X, task=sim.task))
+    if with_std:
+        for one, other in zip(
+            same.predict(sim.X, task=sim.task, return_std=True),
+            model.predict(sim.X, task=sim.task, return_std=True),
+            strict=True,
+        ):
+            assert np.array_equal(one, other)
+        assert np.array_equal(same.coef_std_, model.coef_std_)
+    assert str(same.get_params()) == str(model.get_params())
+    kept = {key for key in vars(model) if key.endswith("_") and not key.startswith("_")}
+    assert kept <= set(vars(same))
+    for key in kept:
+        one, other = getattr(same, key), getattr(model, key)
+        if isinstance(other, RankPath):
+            one, other = vars(one), vars(other)
+        np.testing.assert_equal(one, other)
+    assert str(ss.diagnose(same)) == str(ss.diagnose(model))
+
+
+def test_a_model_with_its_statistics_goes_on_as_if_it_had_never_been_away(sim, tmp_path):
+    first, later = sim.task < 20, sim.task >= 20
+    model = ss.SharedSpanRegressor(rank=3, solver="auto", random_state=0)
+    model.fit(sim.X[first], sim.y[first], task=sim.task[first])
+    model.save(tmp_path / "with.span", statistics=True)
+    model.save(tmp_path / "without.span")
+    same, bare = ss.load(tmp_path / "with.span"), ss.load(tmp_path / "without.span")
+    for one in (same, model):
+        one.partial_fit(sim.X[later], sim.y[later], task=sim.task[later])
+    assert np.array_equal(same.coef_, model.coef_)
+    with pytest.raises(ValueError, match="keep_statistics"):
+        bare.partial_fit(sim.X[later], sim.y[later], task=sim.task[later])
+
+
+def test_new_tasks_go_on_streaming_after_a_round_trip(sim, tmp_path):
+    model = fitted("SharedSpanRegressor", sim, rank=3)
+    half = np.arange(len(sim.y)) % 25 < 12
+    new = ss.NewTaskRegressor.from_model(model).fit(sim.X[half], sim.y[half], task=sim.task[half])
+    new.save(tmp_path / "new.span")
+    same = ss.load(tmp_path / "new.span")
+    for one in (new, same):
+        one.partial_fit(sim.X[~half], sim.y[~half], task=sim.task[~half])
+    assert np.array_equal(new.coef_, same.coef_)
+    assert np.array_equal(new.coef_std_, same.coef_std_)
+
+
+LABELS = {
+    "hostile": HOSTILE,
+    "numbers": [1, -2, 3.5, 10**30, float("inf")],
+    "mixed": [1, "1", 2.5, "two", (1, "a", (2.5, True)), datetime.date(2026, 1, 31)],
+    "flags": [True, False],
+    "dates": [datetime.date(2020, 2, 29), datetime.date(1, 1, 1)],
+    "times": [
+        datetime.datetime(2020, 2, 29, 12, 30, 1, 5),
+        datetime.datetime(2020, 2, 29, tzinfo=datetime.UTC),
+    ],
+    "datetime64": list(np.array(["2020-01-01", "2021-06-05"], dtype="M8[D]")),
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_labels_come_back_as_they_were(labels, tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(8 * len(labels), 2)), rng.normal(size=8 * len(labels))
+    task = [label for label in labels for _ in range(8)]
+    model = ss.PerTaskRegressor().fit(X, y, task=task)
+    model.save(tmp_path / "m.span")
+    same = ss.load(tmp_path / "m.span")
+    assert same.tasks_.tolist() == model.tasks_.tolist()
+    assert list(map(type, same.tasks_.tolist())) == list(map(type, model.tasks_.tolist()))
+    assert same.tasks_.dtype == model.tasks_.dtype
+    assert np.array_equal(same.predict(X, task=task), model.predict(X, task=task))
+
+
+def test_hostile_names_of_columns_come_back_as_they_were(tmp_path):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    names = [name for name in HOSTILE if "\ud800" not in name]
+    frame = pd.DataFrame(rng.normal(size=(60, len(names))), columns=names)
+    frame["<task>"] = np.repeat(["a", "b", "c"], 20)
+    model = ss.PooledRegressor(task_column="<task>").fit(frame, rng.normal(size=60))
+    model.save(tmp_path / "m.span")
+    same = ss.load(tmp_path / "m.span")
+    assert same.coef_names_.tolist() == model.coef_names_.tolist()
+    assert np.array_equal(same.predict(frame), model.predict(frame))
+
+
+@pytest.mark.parametrize(
+    "label", [complex(1, 2), frozenset({1}), datetime.timedelta(1), b"bytes", object()], ids=repr
+)
+def test_labels_of_other_kinds_are_refused(label, tmp_path):
+    rng = np.random.default_rng(0)
+    model = ss.PooledRegressor().fit(rng.normal(size=(9, 2)), rng.normal(size=9), [label] * 9)
+    with pytest.raises(TypeError, match="task labels"):
+        model.save(tmp_path / "m.span")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_kept_is_refused(sim, tmp_path):
+    with pytest.raises(NotFittedError):
+        ss.PooledRegressor().save(tmp_path / "m.span")
+    model = fitted("SharedSpanRegressor", sim, rank=2, solver_options={"callback": print})
+    with pytest.raises(TypeError, match="parameter solver_options"):
+        model.save(tmp_path / "m.span")
+
+    class Mine(ss.PooledRegressor):
+        pass
+
+    with pytest.raises(TypeError, match="only estimators of sharedspan"):
+        Mine().fit(sim.X, sim.y, sim.task).save(tmp_path / "m.span")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("state", [None, 7, np.random.default_rng(1), np.random.RandomState(2)])
+def test_random_states_come_back(state, sim, tmp_path):
+    model = fitted("SharedSpanRegressor", sim, rank=2, random_state=state)
+    model.save(tmp_path / "m.span")
+    same = ss.load(tmp_path / "m.span")
+    if state is None or isinstance(state, int):
+        assert same.random_state == state
+    else:
+        draw = "random" if isinstance(state, np.random.Generator) else "random_sample"
+        assert getattr(same.random_state, draw)() == getattr(model.random_state, draw)()
+
+
+# Files that are not as they were written
+
+
+@pytest.fixture(scope="module")
+def content(sim, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "m.span"
+    fitted("SharedSpanRegressor", sim).save(path)
+    return path.read_bytes()
+
+
+def mutated(content, rng):
+    """Bytes flipped, cut, put in, doubled, or two pieces swapped; never the same again."""
+    data = bytearray(content)
+    kind = rng.integers(6)
+    a, b = sorted(rng.integers(0, len(data), 2).tolist())
+    if kind == 0:
+        for at in rng.integers(0, len(data), rng.integers(1, 20)):
+            data[at] ^= int(rng.integers(1, 256))
+    elif kind == 1:
+        del data[a:]
+    elif kind == 2:
+        del data[a : b + 1]
+    elif kind == 3:
+        data[a:a] = rng.bytes(int(rng.integers(1, 50)))
+    elif kind == 4:
+        data[a:a] = data[a : b + 1]
+    else:
+        size = min(64, b - a, len(data) - b)
+        data[a : a + size], data[b : b + size] = data[b : b + size], data[a : a + size]
+    return bytes(data)
+
+
+def test_a_thousand_mutated_files_are_refused(content, tmp_path):
+    rng, path, tried = np.random.default_rng(0), tmp_path / "m.span", 0
+    while tried < 1000:
+        data = mutated(content, rng)
+        if data == content:
+            continue
+        tried += 1
+        path.write_bytes(data)
+        with pytest.raises(ss.ModelFileError):
+            ss.load(path)
+
+
+def parts(content):
+    """First line, tree and numbers of a file."""
+    head, rest = content.split(b"\n", 1)
+    size = int.from_bytes(rest[:8], "little")
+    return head, json.loads(rest[8 : 8 + size]), rest[8 + size : -32]
+
+
+def sealed(head, tree, numbers):
+    """A file with these parts and the checksum that goes with them."""
+    text = json.dumps(tree).encode()
+    body = head + b"\n" + len(text).to_bytes(8, "little") + text + numbers
+    return body + hashlib.sha256(body).digest()
+
+
+def places(tree, path=()):
+    """Every place in a tree."""
+    inside = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in inside:
+        yield (*path, key)
+        if isinstance(value, (dict, list)):
+            yield from places(value, (*path, key))
+
+
+def at(tree, path):
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+VALUES = (None, True, -1, 0, 1.5, "x", [], {}, [1, 2], {"<array>": ["<f8", [2], "C"]},
+          {"<array>": ["|O", [1], "C"]}, {"<record>": ["Posterior", {}]}, {"<date>": "x"},
+          {"<generator>": {"bit_generator": "os"}}, {"<tuple>": 3}, {"<what>": 1},
+          10**400)  # fmt: skip
+
+
+def test_members_changed_under_a_right_checksum_never_raise_another_error(content, sim, tmp_path):
+    """Who can make the checksum can change a number; but whatever loads also predicts."""
+    rng, path, refused = np.random.default_rng(1), tmp_path / "m.span", 0
+    head, original, numbers = parts(content)
+    assert sealed(head, original, numbers) == content
+    every = list(places(original))
+    for _ in range(1000):
+        tree = json.loads(json.dumps(original))
+        one, other = (every[i] for i in rng.integers(0, len(every), 2))
+        home = at(tree, one[:-1])
+        if rng.random() < 0.3:
+            del home[one[-1]]
+        elif rng.random() < 0.5:
+            home[one[-1]] = VALUES[rng.integers(len(VALUES))]
+        else:
+            home[one[-1]] = json.loads(json.dumps(at(original, other)))
+        path.write_bytes(sealed(head, tree, numbers))
+        try:
+            model = ss.load(path)
+        except ss.ModelFileError:
+            refused += 1
+            continue
+        if model.task_column is None:
+            assert model.predict(sim.X[:2], task=sim.task[:2]).shape == (2,)
+    assert refused > 500
+
+
+def test_foreign_newer_and_missing_files_are_told_apart(content, tmp_path, sim):
+    path = tmp_path / "m.span"
+    path.write_bytes(b"PK\3\4 something else")
+    with pytest.raises(ss.ModelFileError, match="is no model file of sharedspan"):
+        ss.load(path)
+    path.write_bytes(b"")
+    with pytest.raises(ss.ModelFileError, match="is no model file"):
+        ss.load(path)
+    path.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ss.ModelFileError, match="is no model file"):
+        ss.load(path)
+    path.write_bytes(content.replace(b"format 1\n", b"format 2\n", 1))
+    with pytest.raises(ss.ModelFileError, match=r"newer sharedspan.*update"):
+        ss.load(path)
+    path.write_bytes(content[:-40])
+    with pytest.raises(ss.ModelFileError, match="damaged, cut short or changed"):
+        ss.load(path)
+    with pytest.raises(ss.ModelFileError, match="is not a file"):
+        ss.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        ss.load(tmp_path / "none.span")
+    checkpoint = tmp_path / "c"
+    model = ss.SharedSpanRegressor(rank=2, random_state=0)
+    model.fit(sim.X, sim.y, task=sim.task, checkpoint=checkpoint)
+    with pytest.raises(ss.ModelFileError, match="is no model file"):
+        ss.load(checkpoint)
+
+
+def test_a_file_that_is_no_model_is_never_overwritten(sim, tmp_path):
+    path = tmp_path / "thesis.txt"
+    path.write_text("years of work")
+    model = fitted("PooledRegressor", sim)
+    with pytest.raises(ss.ModelFileError, match="something else"):
+        model.save(path)
+    assert path.read_text() == "years of work"
+    model.save(tmp_path / "m.span")
+    model.save(tmp_path / "m.span")  # an older model may be
+    assert {file.name for file in tmp_path.iterdir()} == {"thesis.txt", "m.span"}
+
+
+def test_only_classes_of_the_format_are_made(content, tmp_path):
+    """A record of another class, even a harmless one of the package, is refused."""
+    head, tree, numbers = parts(content)
+    for name in ("Popen", "Tasks", "system", "__builtins__"):
+        tree["fitted"]["message_"] = {"<record>": [name, {"args": "true"}]}
+        (tmp_path / "m.span").write_bytes(sealed(head, tree, numbers))
+        with pytest.raises(ss.ModelFileError):
+            ss.load(tmp_path / "m.span")
+
+
+# Files of released versions
+
+
+def golden_problem():
+    """The rows that golden models were fitted to and are asked about; never to be changed."""
+    rng = np.random.default_rng(20261115)
+    X = rng.normal(size=(120, 4))
+    task = np.repeat(["north", "south", "öst", "<west>", "5", ""], 20)
+    y = X @ rng.normal(size=4) + np.repeat(rng.normal(size=6), 20) + rng.normal(size=120)
+    return X, y, task
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.span")), ids=lambda p: p.stem)
+def test_files_of_released_versions_are_still_read(path, tmp_path):
+    X, _, task = golden_problem()
+    shutil.copy(path, tmp_path / "m.span")
+    model = ss.load(tmp_path / "m.span")
+    expected = json.loads(path.with_suffix(".json").read_text())
+    assert type(model).__name__ == expected["model"]
+    assert model.tasks_.tolist() == expected["tasks"]
+    assert model.predict(X[::7], task=task[::7]).tolist() == expected["prediction"]
+    if "std" in expected:
+        std = model.predict(X[::7], task=task[::7], return_std=True)[1]
+        np.testing.assert_allclose(std, expected["std"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_estimator_has_a_golden_file_of_this_format_with_the_same_members(name, tmp_path):
+    """If this fails, the format has changed: give it a new number and a way to read the old."""
+    X, y, task = golden_problem()
+    maker = getattr(ss, name)
+    if name == "NewTaskRegressor":
+        maker = ss.NewTaskRegressor.from_model(
+            ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=task)
+        )
+    else:
+        maker = maker()
+    maker.fit(X, y, task=task).save(tmp_path / "m.span")
+    _, new, _ = parts((tmp_path / "m.span").read_bytes())
+    _, old, _ = parts((GOLDEN / f"{name}-1.span").read_bytes())
+    assert members(new) == members(old)
+
+
+def members(tree):
+    """Names of parameters, attributes and records; what is None in one may be there in another."""
+    found = {("parameter", name) for name in tree["parameters"]}
+    found |= {("fitted", name) for name in tree["fitted"]}
+    stack = [tree["fitted"]]
+    while stack:
+        node = stack.pop()
+        inside = list(node.values()) if isinstance(node, dict) else node
+        if isinstance(node, dict) and "<record>" in node:
+            name, state = node["<record>"]
+            found |= {(name, attribute) for attribute in state}
+        stack += [part for part in inside if isinstance(part, (dict, list))]
+    return found
+
+
+def write_golden():
+    """Files of this version: `python -c "import test_keeping; test_keeping.write_golden()"`."""
+    X, y, task = golden_problem()
+    for name in MODELS:
+        if name == "NewTaskRegressor":
+            base = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=task)
+            model = ss.NewTaskRegressor.from_model(base)
+        else:
+            model = getattr(ss, name)()
+            if "random_state" in model.get_params():
+                model.set_params(random_state=0)
+        model.fit(X, y, task=task)
+        path = GOLDEN / f"{name}-1.span"
+        model.save(path)
+        about = {"model": name, "tasks": model.tasks_.tolist()}
+        about["prediction"] = model.predict(X[::7], task=task[::7]).tolist()
+        if hasattr(model, "coef_interval"):
+            std = model.predict(X[::7], task=task[::7], return_std=True)[1]
+            about["std"] = std.tolist()
+        path.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")
