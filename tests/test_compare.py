@@ -203,7 +203,7 @@ def test_the_terminal_shows_a_leaderboard_and_a_file_keeps_it(table, tmp_path):
          "have at least 4 rows"),
         (["{}", "--task", "shop", "--target", "sales", "--repeats", "1"], "at least 2"),
         (["{}", "--task", "shop", "--target", "sales", "--seed", "-1"], "zero or more"),
-        (["{}", "--task", "shop", "--target", "sales", "-o", "{}"], "the table itself"),
+        (["{}", "--task", "shop", "--target", "sales", "-o", "{}"], "one of the files to be read"),
         (["{}", "--task", "shop", "--target", "sales", "-o", "no/such/b.csv"], "no folder"),
     ],
     ids=str,

@@ -28,7 +28,8 @@ from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 
 import sharedspan as ss
-from sharedspan.cli import ESTIMATORS, main
+from sharedspan.cli import main
+from sharedspan.cli.options import ESTIMATORS
 from sharedspan.comparison import METHODS
 from sharedspan.data.budget import Budget, as_bytes, in_words
 from sharedspan.data.files import Tally, partitions, read_partition
@@ -683,8 +684,8 @@ def test_simulate_writes_what_fit_reads(tmp_path):
     done = run("simulate", *SIZE, "--noise", 0.01, "--csv", "-o", tmp_path / "s")
     assert done.exit_code == 0, done.output
     assert "600 rows of 30 tasks, 4 features: 1 file of" in done.output
-    out = tmp_path / "coef.csv"
-    done = run("fit", tmp_path / "s", "--task", "task", "--target", "y", "--rank", 2, "-o", out)
+    out, more = tmp_path / "coef.csv", ("--rank", 2, "-o", tmp_path / "m.span")
+    done = fit(tmp_path / "s", "--coefficients", out, *more)
     assert done.exit_code == 0, done.output
     assert "SharedSpanRegressor: 30 tasks, 600 rows, 4 features, rank 2, noise 0.0" in done.output
     found = pyarrow.csv.read_csv(out)
@@ -740,15 +741,17 @@ def fit(folder, *more):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--target", "z", "-o", "c.csv"), "There is no column 'z'"),
-        (("-o", "c.txt"), "must end in .csv or .parquet"),
-        (("-o", "no/c.csv"), "There is no folder"),
-        (("--seed", "-1", "-o", "c.csv"), "zero or more"),
-        (("--rank", "many", "-o", "c.csv"), "rank='many' is unknown"),
-        (("--estimator", "PooledRegressor", "--rank", "2", "-o", "c.csv"), "has no rank"),
-        (("--solver", "magic", "-o", "c.csv"), "magic"),
-        (("--memory-limit", "1MB", "-o", "c.csv"), "too small"),
-        (("-o", "s/part-00000.parquet"), "is one of the tables"),
+        (("--target", "z", "-o", "c.span"), "There is no column 'z'"),
+        (("-o", "c.csv"), "would hold a model, not a table"),
+        (("-o", "c.span", "--coefficients", "c.txt"), "must end in .csv or .parquet"),
+        (("-o", "no/c.span"), "There is no folder"),
+        (("--seed", "-1", "-o", "c.span"), "zero or more"),
+        (("--rank", "many", "-o", "c.span"), "rank='many' is unknown"),
+        (("--estimator", "PooledRegressor", "--rank", "2", "-o", "c.span"), "has no rank"),
+        (("--solver", "magic", "-o", "c.span"), "magic"),
+        (("--memory-limit", "1MB", "-o", "c.span"), "too small"),
+        (("-o", "c.span", "--coefficients", "s/part-00000.parquet"), "one of the files to be read"),
+        (("-o", "s/truth.npz"), "holds something else than a model file"),
     ],
     ids=str,
 )
@@ -767,8 +770,10 @@ def test_mistakes_of_fit_exit_with_two_and_write_nothing(more, words, tmp_path, 
 @pytest.mark.parametrize("estimator", ["AdaptiveSpanRegressor", "PooledRegressor"])
 def test_fit_takes_other_estimators_and_prints_json(estimator, tmp_path):
     simulate_files(tmp_path / "s", n_tasks=20, n_features=3, rank=1, n_samples=19, random_state=0)
-    out = tmp_path / "c.parquet"
-    done = fit(tmp_path / "s", "--estimator", estimator, "--json", "-o", out)
+    out, model = tmp_path / "c.parquet", tmp_path / "m.span"
+    done = fit(
+        tmp_path / "s", "--estimator", estimator, "--json", "--coefficients", out, "-o", model
+    )
     assert done.exit_code == 0, done.output
     about = json.loads(done.stdout)
     assert (about["estimator"], about["n_tasks"], about["n_rows"]) == (estimator, 20, 380)
@@ -787,7 +792,7 @@ def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path, tempor
             tmp_path / "s", n_tasks=20_000, n_features=30, rank=2, n_samples=40, shuffle=True,
             random_state=0,
         )  # fmt: skip
-        arguments = ["fit", "s", "--task", "task", "--target", "y", "-o", "c.csv"]
+        arguments = ["fit", "s", "--task", "task", "--target", "y", "-o", "c.span"]
     else:
         size = ("--tasks", "100000", "--features", "30", "--rank", "2", "--rows", "100")
         arguments = ["simulate", *size, "-o", "new"]
@@ -822,7 +827,7 @@ def test_warnings_of_a_fit_are_told_in_lines(tmp_path, monkeypatch):
         solve(self, tasks)
 
     monkeypatch.setattr(ss.PooledRegressor, "_fit_tasks", warn)
-    out = tmp_path / "c.csv"
+    out = tmp_path / "c.span"
     done = fit(tmp_path / "s", "--estimator", "PooledRegressor", "-o", out)
     assert done.exit_code == 0, done.output
     assert done.stderr == "Warning: This is odd.\n"

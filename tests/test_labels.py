@@ -5,7 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from sharedspan.data.labels import canonical_order, label_array
+from sharedspan.data.labels import as_labels, canonical_order, label_array
 from sharedspan.data.tasks import codes_of, open_tasks
 
 
@@ -77,3 +77,12 @@ def test_contiguous_rows_are_not_copied():
     tasks = open_tasks(X, np.zeros(6), [0, 0, 1, 1, 2, 2])
     assert np.shares_memory(tasks.X, X)
     assert tasks.order is None
+
+
+def test_one_long_label_does_not_make_the_others_long():
+    """An array of text gives every label the room of the longest: 40 kB each, for 10^5 rows."""
+    labels = ["x" * 10_000] + ["y"] * 99_999
+    heads, starts = as_labels(labels, len(labels))
+    assert (heads, starts.tolist()) == (["x" * 10_000, "y"], [0, 1])
+    assert label_array(heads).nbytes < 100
+    assert label_array(heads).tolist() == heads

@@ -7,7 +7,7 @@ from conftest import statistics_of
 from sharedspan.data.folds import assign_folds
 from sharedspan.data.tasks import open_tasks
 from sharedspan.objective import build_objective
-from sharedspan.report.figures import plot_rank_path
+from sharedspan.report.plots import plot_rank_path
 from sharedspan.selection import (
     RANK_METHODS,
     RankPath,

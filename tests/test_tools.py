@@ -180,7 +180,7 @@ LAYERS = (
     ("solvers",),
     ("selection",),
     ("estimators",),
-    ("report", "comparison"),
+    ("report", "comparison", "tables"),
     ("experiments",),
     ("cli",),
 )

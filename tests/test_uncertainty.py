@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -344,3 +345,24 @@ def test_mistakes_are_explained(small):
         wrong = ss.NewTaskRegressor(model.representation_, representation_covariance=bad)
         with pytest.raises(ValueError, match=message):
             wrong.fit(small.X, small.y, small.task)
+
+
+@pytest.mark.parametrize("make", [ss.SharedSpanRegressor, ss.AdaptiveSpanRegressor])
+def test_intervals_of_predictions_cover_new_responses_at_their_level(make):
+    sim = ss.simulate(n_tasks=40, n_features=8, rank=2, n_samples=60, noise=0.5, random_state=1)
+    fit = np.arange(len(sim.y)) % 2 == 0
+    model = make(random_state=0, unseen="mean").fit(sim.X[fit], sim.y[fit], task=sim.task[fit])
+    for level in (0.5, 0.9):
+        low, high = model.predict_interval(sim.X[~fit], task=sim.task[~fit], level=level)
+        covered = np.mean((low < sim.y[~fit]) & (sim.y[~fit] < high))
+        assert covered == pytest.approx(level, abs=0.05)  # three standard errors of 1,200 rows
+    mean, std = model.predict(sim.X[:5], task=sim.task[:5], return_std=True)
+    low, high = model.predict_interval(sim.X[:5], task=sim.task[:5], level=0.9)
+    degrees = model._uncertainty().degrees[:5]
+    assert_allclose((high + low) / 2, mean, rtol=1e-9)
+    assert_allclose((high - low) / 2 / std, stats.t.ppf(0.95, degrees), rtol=1e-9)
+    low, high = model.predict_interval(sim.X[:1], task=["new"], level=0.9)
+    _, std = model.predict(sim.X[:1], task=["new"], return_std=True)
+    assert_allclose((high - low) / 2 / std, stats.norm.ppf(0.95), rtol=1e-9)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        model.predict_interval(sim.X[:1], task=["new"], level=95.0)

@@ -36,11 +36,16 @@ _HOMES = {
     "load": "sharedspan.estimators.keeping",
     "parameter_error": "sharedspan.inference",
     "plan": "sharedspan.planning",
-    "plot_rank_path": "sharedspan.report.figures",
+    "plot_convergence": "sharedspan.report.plots",
+    "plot_loadings": "sharedspan.report.plots",
+    "plot_rank_path": "sharedspan.report.plots",
+    "plot_spectrum": "sharedspan.report.plots",
+    "plot_tasks": "sharedspan.report.plots",
     "principal_angles": "sharedspan.subspace",
     "simulate": "sharedspan.data.synthetic",
     "subspace_distance": "sharedspan.subspace",
     "task_scorer": "sharedspan.estimators.scoring",
+    "write_report": "sharedspan.report.page",
 }
 
 __all__ = ["__version__", "datasets", *_HOMES]
@@ -67,7 +72,14 @@ if TYPE_CHECKING:
     from sharedspan.persist import ModelFileError
     from sharedspan.planning import plan
     from sharedspan.report.diagnosis import diagnose
-    from sharedspan.report.figures import plot_rank_path
+    from sharedspan.report.page import write_report
+    from sharedspan.report.plots import (
+        plot_convergence,
+        plot_loadings,
+        plot_rank_path,
+        plot_spectrum,
+        plot_tasks,
+    )
     from sharedspan.solvers import SOLVERS
     from sharedspan.subspace import factor_distance, principal_angles, subspace_distance
 

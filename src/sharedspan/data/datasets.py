@@ -38,6 +38,14 @@ class Dataset:
         frame[self.target_name] = self.y
         return frame
 
+    def write_csv(self, path: str | Path) -> None:
+        """The table as a CSV file: task column, features, target."""
+        from sharedspan.data.writing import table_appearing
+
+        names = [self.task_name, *self.feature_names, self.target_name]
+        with table_appearing(Path(path)) as write:
+            write([self.task, *self.X.T, self.y], names)
+
 
 def load_parkinsons(target: str = "total_updrs") -> Dataset:
     """42 patients, 101 to 168 voice recordings each: predict a symptom score.

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+LONG_TEXT = 200  # characters of a label
+
 
 def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable], np.ndarray]:
     """Labels of runs of equal neighbours, and the row where each run starts.
@@ -96,7 +98,8 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
                 f"{name} is {task!r}, a {type(task).__name__}: give one label per row."
             ) from error
         kinds = {type(value) for value in values}
-        if len(kinds) == 1 and issubclass(next(iter(kinds)), (str, int, float, np.generic)):
+        simple = len(kinds) == 1 and issubclass(next(iter(kinds)), (str, int, float, np.generic))
+        if simple and not _has_long_text(values):
             labels = np.asarray(values)
         else:
             labels = np.empty(len(values), dtype=object)
@@ -134,15 +137,21 @@ def canonical_order(labels: Sequence[Hashable]) -> list[Hashable]:
 
 
 def label_array(labels: Sequence[Hashable]) -> np.ndarray:
-    """Labels as an array: of numbers or strings where all are, otherwise of objects."""
+    """Labels as an array: of numbers or short strings where all are, otherwise of objects."""
     kinds = {type(label) for label in labels}
-    if kinds and (kinds <= {int, float} or kinds <= {str} or kinds <= {bool}):
+    simple = kinds and (kinds <= {int, float} or kinds <= {str} or kinds <= {bool})
+    if simple and not _has_long_text(labels):
         array = np.asarray(labels)
         if array.tolist() == list(labels):  # large integers next to floats would be rounded
             return array
     array = np.empty(len(labels), dtype=object)
     array[:] = labels
     return array
+
+
+def _has_long_text(labels: Sequence[Any]) -> bool:
+    """Whether one text is so long that an array, which gives all as much room, would be large."""
+    return max((len(label) for label in labels if isinstance(label, str)), default=0) > LONG_TEXT
 
 
 def spread(values: np.ndarray, starts: np.ndarray, n_rows: int) -> np.ndarray:

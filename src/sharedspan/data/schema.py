@@ -6,7 +6,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -60,8 +60,9 @@ class Columns:
     """What the columns of a table are: enough to read more rows as those of the fit were read."""
 
     task: str
-    target: str
+    target: str | None  # None where rows are only to be predicted
     features: tuple[Feature, ...]
+    base: tuple[Feature, ...]  # the level of each text column that no feature stands for
     label: str  # SQL type of the labels: BIGINT, UBIGINT, DOUBLE or VARCHAR
 
 
@@ -74,7 +75,7 @@ class Selection(Columns):
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.task, self.target, self.features, self.label)
+        return Columns(self.task, self.target, self.features, self.base, self.label)
 
     @property
     def n_features(self) -> int:
@@ -100,13 +101,15 @@ class Selection(Columns):
         label = f"CAST({quoted(self.task)} AS {self.label})"
         return f"{label} + 0" if self.label == "DOUBLE" else label  # -0.0 becomes 0.0
 
-    def query(self, scan: str, label: str | None = None) -> str:
-        """SQL of label, target and features, in the order of the file.
+    def query(self, scan: str, label: str | None = None, also: Sequence[str] = ()) -> str:
+        """SQL of label, target, features and other columns, in the order of the file.
 
         Under numbers for names: no two of them can clash.
         """
-        chosen = [label or self.label_sql(), f"CAST({quoted(self.target)} AS DOUBLE)"]
+        target = "NULL" if self.target is None else quoted(self.target)
+        chosen = [label or self.label_sql(), f"CAST({target} AS DOUBLE)"]
         chosen += [feature.sql(self.dtype) for feature in self.features]
+        chosen += map(quoted, also)
         return f"SELECT {', '.join(f'{sql} AS c{i}' for i, sql in enumerate(chosen))} FROM {scan}"
 
 
@@ -150,32 +153,40 @@ def resolve(
         raise ValueError(f"text={text!r} is unknown: use 'error' or 'one_hot'.")
     with connect() as connection:
         files = [describe(connection, path) for path in find_files(paths)]
-        _require_same_columns(files)
+        require_same_columns(files)
         names = _features(files[0], task, target, features, drop)
-        kinds = _common_kinds(_filled(connection, files), files[0].kinds)
+        kinds = common_kinds(files_with_rows(connection, files), files[0].kinds)
         if not files[0].is_parquet:  # as text everywhere, where it is text somewhere
             files = [replace(file, kinds=kinds) for file in files]
-        used = _Columns(connection, files, kinds)
+        used = TypedColumns(connection, files, kinds)
         used.require_numbers([target], "target", None)
+        base: list[Feature] = []
         if text == "one_hot":
-            found = [feature for name in names for feature in used.encoded(name)]
+            found = [feature for name in names for feature in used.encoded(name, base)]
         else:
             used.require_numbers(names, "feature", text)
             found = [Feature(name) for name in names]
     if not found:
         raise ValueError(f"The columns {joined([repr(n) for n in names])} hold one level each.")
-    exact = all(f.level is not None or kinds[f.column] in EXACT_IN_FLOAT32 for f in found)
-    dtype = "float32" if exact else "float64"
-    return Selection(task, target, tuple(found), _label_type(kinds[task]), tuple(files), dtype)
+    columns = (task, target, tuple(found), tuple(base), label_type(kinds[task]))
+    return Selection(*columns, tuple(files), feature_dtype(found, kinds))
 
 
-def _label_type(kind: str) -> str:
+def feature_dtype(features: Iterable[Feature], kinds: Mapping[str, str]) -> str:
+    """The smallest float that holds every feature exactly."""
+    exact = all(f.level is not None or kinds[f.column] in EXACT_IN_FLOAT32 for f in features)
+    return "float32" if exact else "float64"
+
+
+def label_type(kind: str) -> str:
+    """The SQL type of the labels in a column of this kind."""
     if kind in INTEGERS:
         return "BIGINT"
     return "UBIGINT" if kind == "ubigint" else "DOUBLE" if kind in FLOATS else "VARCHAR"
 
 
-def _require_same_columns(files: Sequence[SourceFile]) -> None:
+def require_same_columns(files: Sequence[SourceFile]) -> None:
+    """Raise unless all files have the columns of the first."""
     first = files[0]
     for file in files[1:]:
         for one, other in ((first, file), (file, first)):
@@ -227,7 +238,9 @@ def _features(
     return wanted
 
 
-def _filled(connection: DuckDBPyConnection, files: Sequence[SourceFile]) -> list[SourceFile]:
+def files_with_rows(
+    connection: DuckDBPyConnection, files: Sequence[SourceFile]
+) -> list[SourceFile]:
     """Files that say something of kinds: a CSV file without rows does not."""
     return [
         file
@@ -238,7 +251,7 @@ def _filled(connection: DuckDBPyConnection, files: Sequence[SourceFile]) -> list
     ]
 
 
-def _common_kinds(files: Sequence[SourceFile], default: dict[str, str]) -> dict[str, str]:
+def common_kinds(files: Sequence[SourceFile], default: dict[str, str]) -> dict[str, str]:
     """One kind for each column that holds the values of all files."""
     return {
         name: _common_kind({file.kinds[name] for file in files}) if files else kind
@@ -258,8 +271,8 @@ def _common_kind(kinds: set[str]) -> str:
 
 
 @dataclass
-class _Columns:
-    """Columns over all files, and what has to be known of their text."""
+class TypedColumns:
+    """Columns over all files with their kinds, and what has to be known of their text."""
 
     connection: DuckDBPyConnection
     files: Sequence[SourceFile]
@@ -311,12 +324,14 @@ class _Columns:
             f"{where}: the {what} {joined(found)} {does} not hold numbers: {way}{encode}."
         )
 
-    def encoded(self, name: str) -> list[Feature]:
-        """A column of numbers as it is, a text column level by level but for the first."""
+    def encoded(self, name: str, base: list[Feature]) -> list[Feature]:
+        """A column of numbers as it is, a text column level by level; the first goes to base."""
         if self.kinds[name] != "varchar" or self.problem(name) is None:
             self.require_numbers([name], "feature", None)
             return [Feature(name)]
-        return [Feature(name, level) for level in sorted(self.levels(name))[1:]]
+        first, *others = (Feature(name, level) for level in sorted(self.levels(name)))
+        base.append(first)
+        return others
 
     def levels(self, name: str) -> set[str]:
         """Distinct values of a text column; the search ends where they are too many."""

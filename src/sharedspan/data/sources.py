@@ -33,6 +33,8 @@ NO_PARQUET = "it is no Parquet file, or only a part of one: write or copy it aga
 HEADS_MEMORY = 200_000_000  # bytes are enough to look at columns
 THREAD_MEMORY = 50_000_000  # bytes that DuckDB reads with in one thread
 MOST_NAMED = 5  # columns named in one message
+LONGEST_HEAD = 1 << 24  # characters of the column names of a CSV file
+QUOTED = re.compile('"[^"]*"')
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class SourceFile:
     path: str
     kinds: dict[str, str]
     delimiter: str | None = None  # None for Parquet
+    line_end: str | None = None  # of CSV, where DuckDB could not tell it
 
     @property
     def is_parquet(self) -> bool:
@@ -57,7 +60,7 @@ class SourceFile:
         if self.delimiter is not None:
             columns = ", ".join(f"{literal(k)}: '{v.upper()}'" for k, v in self.kinds.items())
             types = f"auto_detect=false, columns={{{columns}}}"
-            return f"read_csv({file}, {_csv_options(self.delimiter)}, {types})"
+            return f"read_csv({file}, {_csv_options(self.delimiter, self.line_end)}, {types})"
         if stop is None:
             return f"read_parquet({file})"
         rows = f"file_row_number >= {first} AND file_row_number < {stop}"
@@ -99,25 +102,27 @@ def batches(
 def describe(connection: DuckDBPyConnection, path: Path) -> SourceFile:
     """A file's columns and their kinds; nothing but its head is read where the format allows it."""
     file = literal(glob.escape(str(path)))
-    delimiter, scan = None, f"read_parquet({file})"
+    delimiter, line_end, scan = None, None, f"read_parquet({file})"
     if is_csv(path):
         # The first line alone says the delimiter, and the whole column its kind: a guess from a
         # part of the file would skip lines that do not fit it, or fail far into the file.
-        delimiter = _delimiter(path)
+        delimiter, line_end = _delimiter(path), _line_end(path)
         candidates = "['BOOLEAN', 'BIGINT', 'DOUBLE', 'VARCHAR']"
         guess = f"sample_size=-1, auto_type_candidates={candidates}"
-        scan = f"read_csv({file}, {_csv_options(delimiter)}, {guess})"
+        scan = f"read_csv({file}, {_csv_options(delimiter, line_end)}, {guess})"
     with readable(path):
         source = connection.sql(f"FROM {scan}")
     kinds = (str(kind.id) for kind in source.types)
-    return SourceFile(str(path), dict(zip(source.columns, kinds, strict=True)), delimiter)
+    columns = dict(zip(source.columns, kinds, strict=True))
+    return SourceFile(str(path), columns, delimiter, line_end)
 
 
-def _csv_options(delimiter: str) -> str:
+def _csv_options(delimiter: str, line_end: str | None) -> str:
     marks = ", ".join(map(literal, MISSING_MARKS))
+    ends = "" if line_end is None else f", new_line={literal(repr(line_end)[1:-1])}"
     return (
         f"delim={literal(delimiter)}, quote='\"', escape='\"', comment='', header=true, skip=0, "
-        f"nullstr=[{marks}]"
+        f"nullstr=[{marks}]{ends}"
     )
 
 
@@ -254,17 +259,33 @@ def _text(path: Path) -> TextIO:
 
 
 def _delimiter(path: Path) -> str:
-    """The candidate that the first line has most of; a comma where it has none."""
+    """The candidate that the column names have most of between them; a comma where none is."""
+    first = _column_names(path)
+    if not first.strip():
+        raise ValueError(f"{path} does not begin with a line of column names.")
+    return max(DELIMITERS, key=QUOTED.sub("", first).count)
+
+
+def _line_end(path: Path) -> str | None:
+    """How lines end, where a name of several lines would mislead DuckDB; else it can tell."""
+    first = _column_names(path)
+    if not any(end in name for name in QUOTED.findall(first) for end in "\r\n"):
+        return None
+    return next((end for end in ("\r\n", "\n", "\r") if first.endswith(end)), None)
+
+
+def _column_names(path: Path) -> str:
+    """The first line of a CSV file, or the first lines, where a name in quotes has several."""
     try:
         with _text(path) as text:
             first = text.readline()
+            while first.count('"') % 2 and len(first) < LONGEST_HEAD and (more := text.readline()):
+                first += more
+            return first
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} could not be read: {NOT_UTF8}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} could not be read: {one_line(error)}") from error
-    if not first.strip():
-        raise ValueError(f"{path} does not begin with a line of column names.")
-    return max(DELIMITERS, key=first.count)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

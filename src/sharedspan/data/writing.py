@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -18,6 +19,29 @@ def file_appearing(path: Path) -> Iterator[Path]:
         hidden.replace(path)
     finally:
         hidden.unlink(missing_ok=True)
+
+
+@contextmanager
+def table_appearing(path: Path) -> Iterator[Callable[[Sequence[Any], Sequence[str]], None]]:
+    """A function that appends columns of rows to a table, CSV or Parquet by its ending.
+
+    The file appears at the end, if anything was written.
+    """
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    make = pa.csv.CSVWriter if path.suffix.lower() == ".csv" else pa.parquet.ParquetWriter
+    with file_appearing(path) as hidden, ExitStack() as stack:
+        writers: list[Any] = []
+
+        def write(columns: Sequence[Any], names: Sequence[str]) -> None:
+            table = pa.table(list(columns), names=list(names))
+            if not writers:
+                writers.append(stack.enter_context(make(hidden, table.schema)))
+            writers[0].write_table(table)
+
+        yield write
 
 
 @contextmanager

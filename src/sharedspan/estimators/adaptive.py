@@ -16,6 +16,7 @@ from sharedspan.data.gathering import Gathered
 from sharedspan.data.statistics import Statistics
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import IntervalRegressor, as_generator, number_or_auto, one_of
+from sharedspan.estimators.features import SpanFeatures
 from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.mixed import MixedTasks, Scaling
 from sharedspan.solvers.evidence import KINDS, Fit, Outliers, Search, adapt
@@ -26,7 +27,7 @@ LARGEST_RANK = 15
 SEARCH_WORK = 4e7  # T p^3 of the tasks that variances and directions are learned from
 
 
-class AdaptiveSpanRegressor(SumsRegressor, IntervalRegressor):
+class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
     """Regressions of many tasks, each as far from the others as the data say; nothing to tune.
 
     v_t = b + u_t, u_t ~ N(0, D + LL') over slopes and intercept together: b is shared, D says how

@@ -18,7 +18,7 @@ from sharedspan.data.labels import label_array
 from sharedspan.data.tasks import Tasks, codes_of, is_task_list, open_tasks
 
 if TYPE_CHECKING:
-    from sharedspan.data.schema import Selection
+    from sharedspan.data.schema import Columns, Selection
     from sharedspan.data.sources import FilePaths
     from sharedspan.data.spool import Tick
 
@@ -90,13 +90,14 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         self,
         path: FilePaths,
         *,
-        task: str,
-        target: str,
+        task: str | None = None,
+        target: str | None = None,
         features: str | Iterable[str] | None = None,
         drop: str | Iterable[str] = (),
         memory_limit: int | str | None = None,
         missing: str = "error",
         text: str = "error",
+        columns: Columns | None = None,
         tick: Tick | None = None,
     ) -> Self:
         """Fit all tasks of CSV or Parquet files, which may be larger than memory.
@@ -128,6 +129,9 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             What to do with a feature of text: refuse it, or replace it by columns of zeros and
             ones, one for each of its levels but the first in sorted order, named such as
             "colour=red". What the first level adds is in the intercepts.
+        columns : Columns, optional
+            The ``columns_`` of a model that was fitted to files: these are then read as those
+            were, levels of text included, and nothing else need be said of columns.
         tick : callable of (what, done, total), optional
             Told now and then what is done and how far it is; a total of 0 is an unknown one.
 
@@ -143,19 +147,17 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         OSError
             Where the disk of the temporary folder is full.
         """
-        from sharedspan.data.schema import resolve
-
         self._forget()
         try:
             self._validate_parameters()
-            if self.task_column not in (None, task):
-                raise ValueError(
-                    f"task={task!r}, but the model has task_column={self.task_column!r}: give the "
-                    "same column, or leave task_column out."
-                )
-            chosen = resolve(
-                path, task=task, target=target, features=features, drop=drop, text=text
+            chosen = _chosen(
+                path, columns, task=task, target=target, features=features, drop=drop, text=text
             )
+            if self.task_column not in (None, chosen.task):
+                raise ValueError(
+                    f"task={chosen.task!r}, but the model has task_column={self.task_column!r}: "
+                    "give the same column, or leave task_column out."
+                )
             names = chosen.names if self.task_column is None else chosen.names_with_task()
             self._set_feature_names(names)
             self._fit_selection(chosen, missing, memory_limit, tick)
@@ -249,6 +251,42 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         save(self, path, statistics)
 
+    def export_onnx(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        labels: Iterable[Any] | None = None,
+        dtype: str = "float64",
+    ) -> None:
+        """Write the model as an ONNX graph, for serving (``pip install 'sharedspan[onnx]'``).
+
+        Inputs are ``X`` (rows, d), without the task column, and ``task`` (rows,), int64 or string;
+        the output is ``prediction`` (rows,). A task that was not fitted gives NaN, or the mean task
+        with ``unseen="mean"``.
+
+        Parameters
+        ----------
+        path : str or path
+        labels : iterable of T int or str, optional
+            How the file calls the tasks, in the order of ``tasks_``; needed where these are neither
+            all integers nor all strings. None takes ``tasks_``.
+        dtype : {"float64", "float32"}, default="float64"
+        """
+        from sharedspan import __version__
+        from sharedspan.serving import write_onnx
+
+        check_is_fitted(self)
+        write_onnx(
+            path,
+            labels=self.tasks_.tolist() if labels is None else list(labels),
+            coef=self.coef_,
+            intercept=self.intercept_,
+            mean_task=self._mean_task() if self.unseen == "mean" else None,
+            names=self.coef_names_.tolist(),
+            metadata={"class": type(self).__name__, "sharedspan": __version__},
+            dtype=dtype,
+        )
+
     def _mean_task(self) -> tuple[np.ndarray, float]:
         """Coefficients and intercept of a task that was not fitted: the mean over tasks."""
         return self.coef_.mean(axis=0), float(self.intercept_.mean())
@@ -299,6 +337,18 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """The columns of X, where it is no array that scikit-learn could look at."""
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _get_fitted_attr_html(self, doc_link: str = "") -> Any:
+        """What a notebook shows of a fitted model, without the properties it would compute.
+
+        scikit-learn 1.9 evaluates them all to show their shapes; earlier ones do not ask.
+        """
+        kept = {n: v for n, v in vars(self).items() if n.endswith("_") and not n.startswith("_")}
+        bare = BaseEstimator()
+        vars(bare).update(kept)
+        table = bare._get_fitted_attr_html(doc_link)
+        table.estimator_class = type(self)
+        return table
 
     def _forget(self) -> None:
         """Drop everything learned, so that a failed fit leaves no half-fitted model."""
@@ -373,6 +423,37 @@ class IntervalRegressor(TaskRegressor):
             ``coef_`` less and plus ``coef_std_`` times a quantile of Student's distribution with
             the degrees of freedom of the task's noise variance.
         """
+        reach = self._quantiles(level)[:, None] * self.coef_std_
+        return self.coef_ - reach, self.coef_ + reach
+
+    def predict_interval(
+        self, X: Any, task: Any = None, level: float = 0.95
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Intervals that new responses fall into.
+
+        Parameters
+        ----------
+        X, task
+            As in ``predict``; X is one array or frame.
+        level : float, default=0.95
+            Share of new responses that fall into their intervals, between 0 and 1.
+
+        Returns
+        -------
+        low, high : ndarray of shape (rows,)
+            The prediction less and plus its standard deviation times a quantile of Student's
+            distribution, as in ``coef_interval``; of the normal one for tasks that were not fitted.
+        """
+        from scipy.stats import norm
+
+        quantiles = np.append(self._quantiles(level), norm.ppf(0.5 + level / 2))
+        features, codes = self._rows_to_predict(X, task)
+        mean = self._predict_rows(features, codes)
+        reach = quantiles[codes] * self._response_std(features, codes)  # code -1 is the last
+        return mean - reach, mean + reach
+
+    def _quantiles(self, level: float) -> np.ndarray:
+        """Standard errors to either side of an estimate that make an interval, (T,)."""
         from scipy.stats import norm, t
 
         check_is_fitted(self)
@@ -381,9 +462,7 @@ class IntervalRegressor(TaskRegressor):
             raise ValueError(f"level={level!r} must lie between 0 and 1, such as 0.95.")
         degrees, upper = self._uncertainty().degrees, 0.5 + level / 2
         finite = np.isfinite(degrees)
-        quantile = np.where(finite, t.ppf(upper, np.where(finite, degrees, 1)), norm.ppf(upper))
-        reach = quantile[:, None] * self.coef_std_
-        return self.coef_ - reach, self.coef_ + reach
+        return np.where(finite, t.ppf(upper, np.where(finite, degrees, 1)), norm.ppf(upper))
 
     def predict(self, X: Any, task: Any = None, return_std: bool = False) -> Any:
         """Predict responses.
@@ -432,6 +511,23 @@ class IntervalRegressor(TaskRegressor):
         root = np.linalg.qr(spread - spread.mean(axis=0), mode="r") / np.sqrt(T - 1)
         varied = np.sum((features @ root[:, :-1].T + root[:, -1]) ** 2, axis=1)
         return np.sqrt(varied * (1 + 1 / T) + self.noise_variance_.mean())
+
+
+def _chosen(path: FilePaths, columns: Columns | None, **said: Any) -> Selection:
+    """What to read: the columns that were said, or those of another model."""
+    from sharedspan.data.matching import match
+    from sharedspan.data.schema import resolve
+
+    given = [name for name, value in said.items() if value not in (None, (), "error")]
+    if columns is None:
+        if said["task"] is None or said["target"] is None:
+            raise TypeError("fit_file needs task= and target=, the names of two columns.")
+        return resolve(path, **said)
+    if given:
+        raise ValueError(f"columns= says what all columns are: leave out {', '.join(given)}.")
+    if columns.target is None:
+        raise ValueError("columns= has no target, and a fit needs one: use replace(columns, ...).")
+    return match(path, columns)
 
 
 def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:

@@ -233,8 +233,8 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
         self,
         path: FilePaths,
         *,
-        task: str,
-        target: str,
+        task: str | None = None,
+        target: str | None = None,
         features: str | Iterable[str] | None = None,
         memory_limit: int | str | None = None,
         checkpoint: Any = None,
@@ -251,7 +251,7 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
         checkpoint, resume, checkpoint_seconds
             As in ``fit``.
         **options
-            ``drop``, ``missing``, ``text`` and ``tick``, as in the other estimators.
+            ``drop``, ``missing``, ``text``, ``columns`` and ``tick``, as in the other estimators.
 
         Returns
         -------

@@ -13,6 +13,7 @@ from sharedspan.data.canonical import Canonical, common_scaling, whitening
 from sharedspan.data.gathering import Gathered
 from sharedspan.data.statistics import Statistics
 from sharedspan.estimators.base import TaskRegressor, as_generator, at_least, one_of
+from sharedspan.estimators.features import SpanFeatures
 from sharedspan.holdout import Folds, deal
 from sharedspan.inference import residual_degrees
 from sharedspan.objective import Objective, build_objective
@@ -48,7 +49,7 @@ class Problem:
         return deal(self.rows, len(self.canonical.units.scale), rng, N_FOLDS)
 
 
-class SpanRegressor(TaskRegressor):
+class SpanRegressor(SpanFeatures, TaskRegressor):
     """Base of the estimators that have ``rank``, ``whiten`` and ``random_state``."""
 
     rank: Any

@@ -14,13 +14,14 @@ from sharedspan.data.labels import canonical_order, label_array
 from sharedspan.data.tasks import Tasks, is_task_list, open_tasks
 from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
+from sharedspan.estimators.features import SpanFeatures
 from sharedspan.estimators.stream import Plan, Stream, orthonormal_coordinates
 from sharedspan.uncertainty import CrossSums, SpanError, WeightsUncertainty, weights_covariance
 
 METHODS = ("prior", "least_squares", "sgd")
 
 
-class NewTaskRegressor(IntervalRegressor):
+class NewTaskRegressor(SpanFeatures, IntervalRegressor):
     """New tasks y_t = intercept_t + X_t B w_t + noise in a known span: only w_t is learned.
 
     ``NewTaskRegressor.from_model(model)`` takes B and the prior from a fitted model.

@@ -16,7 +16,7 @@ from sharedspan.estimators.base import TaskRegressor
 from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
 from sharedspan.estimators.shared_span import SharedSpanRegressor
 from sharedspan.inference import error_floor, parameter_error
-from sharedspan.report.figures import new_figure, plot_convergence, plot_spectrum, save
+from sharedspan.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save
 
 SIZE: dict[str, Any] = {"n_tasks": 200, "n_features": 50, "rank": 3, "n_samples": 80, "noise": 0.5}
 TRAIN_SHARE = 0.25  # of each patient's rows: with few rows the tasks need each other most
@@ -112,7 +112,7 @@ def _draw(
     phase_two = int(np.argmax(two_phases.trace_["phase"] == "II"))
     figure, (left, right) = new_figure(2)
     separate, pooled, _ = ratios
-    plot_convergence(
+    _draw_convergence(
         left, np.array(errors) / floor, phase_two,
         {"separate": ratios[separate], "pooled": ratios[pooled]},
     )  # fmt: skip
@@ -121,5 +121,44 @@ def _draw(
         "separate ridge": models[separate].coef_,
         "shared span": span.coef_,
     }
-    plot_spectrum(right, {n: np.linalg.svd(coef, compute_uv=False) for n, coef in spectra.items()})
+    _draw_spectra(
+        right, {name: np.linalg.svd(coef, compute_uv=False) for name, coef in spectra.items()}
+    )
     save(figure, path)
+
+
+def _draw_convergence(
+    panel: Any, ratio: np.ndarray, phase_two: int, rivals: dict[str, float]
+) -> None:
+    """Error over the floor against iterations, with the start of Phase II and rivals' levels."""
+    panel.semilogy(
+        np.arange(1, len(ratio) + 1), ratio, color=BLUE, lw=2, label="shared span (TPGD)"
+    )
+    for (name, level), color in zip(rivals.items(), (ORANGE, GREEN), strict=False):
+        panel.axhline(level, color=color, ls="--", lw=1.5, label=f"{name}: {level:.1f}")
+    panel.axhline(1.0, color=GREY, lw=1, ls=":", label="floor: 1")
+    if phase_two < len(ratio):
+        panel.axvline(phase_two, color=GREY, lw=0.8)
+        panel.annotate(
+            "Phase II", (phase_two, 0.8), xycoords=("data", "axes fraction"), xytext=(-4, 0),
+            textcoords="offset points", ha="right", va="top", color=GREY, fontsize=9,
+        )  # fmt: skip
+    panel.set(xlabel="iteration", ylabel="parameter error / floor", title="Convergence")
+    panel.legend(fontsize=9, framealpha=1, edgecolor="none", loc="center right",
+                 bbox_to_anchor=(0.86, 0.48))  # fmt: skip
+
+
+def _draw_spectra(panel: Any, spectra: dict[str, np.ndarray], shown: int = 12) -> None:
+    """Singular values of coefficient matrices, the first few of each."""
+    styles = zip((GREY, ORANGE, BLUE), ("_", "s", "o"), (14, 5, 6), strict=True)
+    for (name, values), (color, marker, size) in zip(spectra.items(), styles, strict=False):
+        values = values[:shown]
+        panel.plot(
+            np.arange(1, len(values) + 1), values, marker=marker, ms=size, ls="none", color=color,
+            mew=2 if marker == "_" else 0.5, label=name, clip_on=False, zorder=3,
+        )  # fmt: skip
+    panel.set(xlabel="direction", ylabel="singular value of the coefficients",
+              title="Learned spectrum")  # fmt: skip
+    panel.set_ylim(bottom=0)
+    panel.set_xticks(np.arange(1, shown + 1))
+    panel.legend(frameon=False, fontsize=9)

@@ -7,6 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.report.wording import short
+
+NAMED, CANDIDATES = 6, 500  # points that are named, and that are looked at
+ROOM = ((0.25, 0.08), (0.25, 0.2))  # that a name takes, of a square and of a strip
+# For names that came with the data: a dollar or a backslash in them is only a character.
+AS_IT_IS: dict[str, Any] = {"parse_math": False, "usetex": False}
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
 
@@ -30,80 +36,49 @@ def blank_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[An
     return figure, panels.tolist()
 
 
-def plot_convergence(
-    panel: Any, ratio: np.ndarray, phase_two: int, rivals: dict[str, float]
-) -> None:
-    """Error over the floor against iterations, with the start of Phase II and rivals' levels."""
-    panel.semilogy(
-        np.arange(1, len(ratio) + 1), ratio, color=BLUE, lw=2, label="shared span (TPGD)"
+def panel_or(ax: Any, height: float = 4.0) -> Any:
+    """The axes given, or those of a new figure with one panel."""
+    return blank_figure(1, 1, (5.2, height))[1][0][0] if ax is None else ax
+
+
+def shown(label: Any, limit: int = 28) -> str:
+    """A label on one line of so many characters, a box for those that the font would warn of."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    families = FontProperties().get_family()
+    fonts = [get_font(findfont(FontProperties(family=[family]))) for family in families]
+    return "".join(
+        c if any(font.get_char_index(ord(c)) for font in fonts) else "\N{WHITE SQUARE}"
+        for c in short(label, limit)
     )
-    for (name, level), color in zip(rivals.items(), (ORANGE, GREEN), strict=False):
-        panel.axhline(level, color=color, ls="--", lw=1.5, label=f"{name}: {level:.1f}")
-    panel.axhline(1.0, color=GREY, lw=1, ls=":", label="floor: 1")
-    if phase_two < len(ratio):
-        panel.axvline(phase_two, color=GREY, lw=0.8)
-        panel.annotate(
-            "Phase II", (phase_two, 0.8), xycoords=("data", "axes fraction"), xytext=(-4, 0),
-            textcoords="offset points", ha="right", va="top", color=GREY, fontsize=9,
-        )  # fmt: skip
-    panel.set(xlabel="iteration", ylabel="parameter error / floor", title="Convergence")
-    panel.legend(fontsize=9, framealpha=1, edgecolor="none", loc="center right",
-                 bbox_to_anchor=(0.86, 0.48))  # fmt: skip
 
 
-def plot_spectrum(panel: Any, spectra: dict[str, np.ndarray], shown: int = 12) -> None:
-    """Singular values of coefficient matrices, the first few of each."""
-    styles = zip((GREY, ORANGE, BLUE), ("_", "s", "o"), (14, 5, 6), strict=True)
-    for (name, values), (color, marker, size) in zip(spectra.items(), styles, strict=False):
-        values = values[:shown]
-        panel.plot(
-            np.arange(1, len(values) + 1), values, marker=marker, ms=size, ls="none", color=color,
-            mew=2 if marker == "_" else 0.5, label=name, clip_on=False, zorder=3,
-        )  # fmt: skip
-    panel.set(xlabel="direction", ylabel="singular value of the coefficients",
-              title="Learned spectrum")  # fmt: skip
-    panel.set_ylim(bottom=0)
-    panel.set_xticks(np.arange(1, shown + 1))
-    panel.legend(frameon=False, fontsize=9)
+def name_point(panel: Any, x: np.ndarray, y: np.ndarray, t: int, label: Any, strip: bool) -> None:
+    """A name above or below a point, away from the others; in a strip beside it."""
+    share, up = (x[t] - x.min()) / max(np.ptp(x), np.finfo(float).tiny), y[t] >= np.median(y)
+    place = {"xytext": (0, 4 if up else -5), "va": "bottom" if up else "top", "ha": "center"}
+    if strip:
+        place |= {"xytext": (6 if share < 0.5 else -6, 0), "va": "center"}
+    if strip or not 0.2 <= share <= 0.8:  # within the axes
+        place["ha"] = "left" if share < 0.5 else "right"
+    name = shown(label, 20)
+    panel.annotate(name, (x[t], y[t]), textcoords="offset points", fontsize=8, **place, **AS_IT_IS)
 
 
-def plot_rank_path(path: Any, ax: Any = None) -> Any:
-    """The loss along the ranks, with error bars where there are any, and the rank chosen.
-
-    Parameters
-    ----------
-    path : RankPath or fitted estimator
-        An estimator gives its ``rank_path_``.
-    ax : matplotlib axes, optional
-        Where to draw; by default on a new figure, off-screen: ``ax.figure.savefig(...)``.
-
-    Returns
-    -------
-    matplotlib axes
-    """
-    path = getattr(path, "rank_path_", path)
-    if path is None:
-        raise ValueError(
-            "There is no path of ranks: the rank was given, or there was nothing to choose. Fit "
-            "with rank='auto', 'evidence' or 'threshold'."
-        )
-    panel = new_figure(1)[1][0] if ax is None else ax
-    bars = path.standard_error if path.standard_error.any() else None
-    panel.errorbar(
-        path.ranks, path.loss, yerr=bars, color=BLUE, marker="o", ms=5, lw=1.5, capsize=3,
-        label=path.columns[0] if bars is None else f"{path.columns[0]}, error of excess over best",
-    )  # fmt: skip
-    chosen = path.loss[path.ranks == path.rank]
-    panel.plot([path.rank], chosen, marker="o", ms=12, mew=2, mfc="none", ls="none", color=ORANGE,
-               zorder=4, label=f"chosen: rank {path.rank}")  # fmt: skip
-    panel.axvline(path.rank, color=ORANGE, lw=1, ls=":", zorder=1)
-    if path.method == "threshold":
-        panel.axhline(path.loss[0] - path.difference[0], color=GREY, lw=1, ls="--",
-                      label="threshold")  # fmt: skip
-    panel.set(xlabel="rank", ylabel=path.columns[0], title="Choice of the rank")
-    panel.xaxis.get_major_locator().set_params(integer=True)
-    panel.legend(frameon=False, fontsize=9)
-    return panel
+def farthest(x: np.ndarray, y: np.ndarray, off: np.ndarray, strip: bool) -> list[int]:
+    """Points that are ``off``, then those farthest from the middle, as far as names have room."""
+    at = np.column_stack([x, y])
+    at = (at - np.median(at, axis=0)) / np.maximum(np.ptp(at, axis=0), np.finfo(float).tiny)
+    far = np.abs(at[:, 0]) if strip else np.hypot(*at.T)
+    named: list[int] = []
+    for t in np.lexsort([-far, ~off])[:CANDIDATES].tolist():
+        if not (off[t] or far[t] > far.max() / 3):
+            break
+        if not np.any(np.all(np.abs(at[named] - at[t]) < ROOM[strip], axis=1)):
+            named.append(t)
+        if len(named) == NAMED:
+            break
+    return named
 
 
 def save(figure: Any, path: Path) -> None:

@@ -1,0 +1,61 @@
+"""The shared features X B of a span, for estimators that also serve as transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sharedspan.data.columns import split_columns
+from sharedspan.data.tasks import is_task_list
+
+
+class SpanFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
+    """Adds ``transform`` to estimators with a ``representation_`` (d, k)."""
+
+    task_column: Any
+    representation_: np.ndarray
+
+    def transform(self, X: Any) -> Any:
+        """The features that all tasks share: the rows in the k directions of the span.
+
+        They are the same for all tasks, so labels are not needed; those in ``task_column`` are
+        left out. Predictions are these features times ``task_weights_``, where the coefficients
+        lie in the span, plus intercepts. A model of rank 0 gives no features.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (rows, d)
+            With the columns of the fit. Of a list of arrays, all rows, one after the other.
+
+        Returns
+        -------
+        ndarray of shape (rows, k), or a frame after ``set_output``
+            ``X @ representation_``.
+        """
+        check_is_fitted(self)
+        blocks = X if is_task_list(X) else [X]
+        return np.concatenate([self._features(block) @ self.representation_ for block in blocks])
+
+    def fit_transform(
+        self, X: Any, y: Any, task: Any = None, sample_weight: Any = None, **options: Any
+    ) -> Any:
+        """Fit, and give the shared features of the same rows; arguments as in ``fit``."""
+        self.fit(X, y, task=task, sample_weight=sample_weight, **options)
+        return self.transform(X)
+
+    def _features(self, X: Any) -> np.ndarray:
+        features, _, _ = split_columns(X, self.task_column)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        if len(features) == 0:
+            raise ValueError(
+                f"Found array with 0 sample(s) (shape={features.shape}) while a minimum of 1 is "
+                "required: give at least one row to transform."
+            )
+        return features
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.representation_.shape[1]

@@ -1,0 +1,88 @@
+"""Labels and numbers as a reader sees them.
+
+Names come from users' tables and may hold anything. What is shown is made visible and short; what
+is downloaded is the name itself.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import Any
+
+SHOWN = 44  # characters of a name that are shown
+SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def whole(label: Any) -> str:
+    """A label as text that can be written as UTF-8: half a surrogate pair is no character."""
+    return str(label).encode("utf-8", "replace").decode("utf-8")
+
+
+def short(label: Any, limit: int = SHOWN) -> str:
+    """A label on one line of at most ``limit`` characters, its middle left out where it is longer.
+
+    Control characters become visible, and those that turn the direction of text vanish.
+    """
+    text = whole(label)
+    if len(text) > limit:
+        tail = limit // 3
+        text = f"{text[: limit - tail - 1]}…{text[len(text) - tail :]}"
+    text = text.replace("\r\n", "\n")
+    return "".join(map(_visible, text)) or "(empty)"
+
+
+def _visible(character: str) -> str:
+    if character in "\n\r\u2028\u2029":
+        return "↵"
+    if character == "\t":
+        return "⇥"
+    kind = unicodedata.category(character)
+    if kind == "Cc":
+        return "\ufffd"
+    turns = unicodedata.bidirectional(character)
+    return "" if kind == "Cf" and turns not in ("BN", "L", "R", "AL", "ON") else character
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number in words of ``digits`` digits, with a minus sign and thousands apart."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+    if value == 0:
+        return "0"
+    power = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    if -4 <= power < 6:
+        return f"{value:,.{max(digits - 1 - power, 0)}f}".replace("-", "−")
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}".replace("-", "−", 1)
+
+
+def percent(share: float) -> str:
+    """A share in per cent, with a digit after the point where it is small."""
+    size = 100 * share
+    if 0 < size < 0.05:
+        return "<0.1\u00a0%"
+    if abs(size) >= 1000:
+        return f"{number(size, 2)}\u00a0%"
+    return f"{size:.{0 if abs(size) >= 10 or size == 0 else 1}f}\u00a0%".replace("-", "−")
+
+
+def change(ratio: float) -> str:
+    """What a ratio changes, in per cent and with its sign, or as a factor where it is large."""
+    if ratio >= 3:
+        return f"×{number(ratio, 2)}"
+    size = 100 * (ratio - 1)
+    digits = 0 if abs(size) >= 10 else 1
+    if float(f"{size:.{digits}f}") == 0:
+        return "±0\u00a0%"
+    return f"{size:+.{digits}f}\u00a0%".replace("-", "−")
+
+
+def count(n: int, one: str, many: str | None = None) -> str:
+    """A number of things, in words."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def listed(names: list[str]) -> str:
+    """Names in a sentence."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,382 @@
+"""The commands together, as someone with a table and no other knowledge would use them."""
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from numpy.testing import assert_allclose, assert_array_equal
+
+import sharedspan as ss
+from sharedspan.cli import main
+
+LABELS = [
+    'quotes " and \' and ""',
+    "<script>alert('task')</script>",
+    "a,b;c\td|e",
+    "two\nlines\r\nand a third",
+    "\N{ROCKET}\N{FAMILY}",
+    "\u05e9\u05dc\u05d5\u05dd \u202e\u0645\u0631\u062d\u0628\u0627\u202c",
+    "=1+1",
+    "@SUM(A1)",
+    "x" * 10_000,
+    "007",
+    " spaces ",
+]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def good(*arguments):
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def read(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def write(path, names, columns):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows(zip(*columns, strict=True))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Bundled tables, as a new user gets them, and a model of one."""
+    folder = tmp_path_factory.mktemp("user")
+    good("demo", "--tables", folder)
+    table = folder / "parkinsons.csv"
+    good("fit", table, "--task", "subject", "--target", "total_updrs", "--rank", 2, "-o",
+         folder / "m.span")  # fmt: skip
+    return folder
+
+
+def test_bundled_tables_come_out_as_they_are(folder):
+    for name, data in (
+        ("parkinsons", ss.datasets.load_parkinsons()),
+        ("communities_crime", ss.datasets.load_communities_crime()),
+    ):
+        head, *rows = read(folder / f"{name}.csv")
+        assert head == [data.task_name, *data.feature_names, data.target_name]
+        values = np.array(rows, dtype=float)
+        assert_array_equal(values, np.column_stack([data.task, data.X, data.y]))
+
+
+def test_predictions_are_those_of_the_model_row_by_row(folder, tmp_path):
+    data = ss.datasets.load_parkinsons()
+    said = good("predict", folder / "m.span", folder / "parkinsons.csv", "--interval", 0.9,
+                "--keep", "test_time", "-o", tmp_path / "p.csv")  # fmt: skip
+    head, *rows = read(tmp_path / "p.csv")
+    assert head == ["subject", "test_time", "total_updrs", "prediction", "low", "high"]
+    found = np.array(rows, dtype=float).T
+    model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0)
+    model.fit(data.X, data.y, task=data.task)
+    mean = model.predict(data.X, task=data.task)
+    assert_array_equal(found[:3], [data.task, data.X[:, 0], data.y])
+    assert_allclose(found[3], mean, rtol=1e-6)
+    low, high = model.predict_interval(data.X, task=data.task, level=0.9)
+    assert_allclose(found[4:], [low, high], rtol=1e-5)
+    assert np.mean((found[4] < data.y) & (data.y < found[5])) == pytest.approx(0.9, abs=0.05)
+    rmse = np.sqrt(np.mean((data.y - mean) ** 2))
+    assert f"Root mean squared error against total_updrs: {rmse:.4g}" in said
+    assert "5,875 rows of 42 tasks predicted." in said
+
+
+def test_rows_without_a_target_in_another_order_and_format_are_predicted(folder, tmp_path):
+    data = ss.datasets.load_parkinsons()
+    rows = np.random.default_rng(0).permutation(len(data.y))[:500]
+    columns = {name: data.X[rows, j] for j, name in enumerate(data.feature_names)}
+    table = pa.table({"extra": ["?"] * 500} | dict(reversed(columns.items()))
+                     | {"subject": data.task[rows]})  # fmt: skip
+    pq.write_table(table, tmp_path / "new.parquet")
+    about = json.loads(good("predict", folder / "m.span", tmp_path / "new.parquet", "--json", "-o",
+                            tmp_path / "p.parquet"))  # fmt: skip
+    assert (about["n_rows"], about["rmse"]) == (500, None)
+    found = pq.read_table(tmp_path / "p.parquet")
+    assert found.column_names == ["subject", "prediction"]
+    model = ss.load(folder / "m.span")
+    frame = table.to_pandas()[list(data.feature_names)]
+    expected = model.predict(frame, task=data.task[rows])
+    assert_allclose(found["prediction"], expected, rtol=1e-12)
+
+
+def test_new_tasks_are_adapted_and_predicted(folder, tmp_path):
+    data = ss.datasets.load_parkinsons()
+    known, few = data.task < 40, np.flatnonzero(data.task >= 40)[::6]
+    names = [data.task_name, *data.feature_names, data.target_name]
+    for name, rows in (("known", known), ("few", few)):
+        write(tmp_path / f"{name}.csv", names, [data.task[rows], *data.X[rows].T, data.y[rows]])
+    columns = ("--task", "subject", "--target", "total_updrs")
+    good("fit", tmp_path / "known.csv", *columns, "--rank", 2, "-o", tmp_path / "m.span")
+    said = good("adapt", tmp_path / "m.span", tmp_path / "few.csv", "-o", tmp_path / "new.span")
+    assert "NewTaskRegressor: 3 tasks" in said
+    model = ss.load(tmp_path / "m.span")
+    new = ss.NewTaskRegressor.from_model(model).fit(data.X[few], data.y[few], task=data.task[few])
+    same = ss.load(tmp_path / "new.span")
+    assert same.tasks_.tolist() == [40, 41, 42]
+    assert same.coef_names_.tolist() == list(data.feature_names)
+    assert_allclose(same.coef_, new.coef_, rtol=1e-9)
+    good("predict", tmp_path / "new.span", tmp_path / "few.csv", "-o", tmp_path / "p.csv")
+    assert len(read(tmp_path / "p.csv")) == len(few) + 1
+
+
+def test_text_is_encoded_as_in_the_fit_and_unknown_levels_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    task, colour = np.repeat(["a", "b", "c"], 40), rng.choice(["01", "1", "red"], 120)
+    x = rng.normal(size=120)
+    y = x + 3.0 * (colour == "red") + rng.normal(size=120) / 10
+    write(tmp_path / "t.csv", ["shop", "colour", "x", "y"], [task, colour, x, y])
+    columns = ("--task", "shop", "--target", "y", "--text", "one_hot")
+    good("fit", tmp_path / "t.csv", *columns, "--estimator", "PooledRegressor", "-o",
+         tmp_path / "m.span")  # fmt: skip
+    model = ss.load(tmp_path / "m.span")
+    assert model.coef_names_.tolist() == ["colour=1", "colour=red", "x"]
+    numbers = colour != "red"  # read alone, "01" and "1" would both be the number one
+    write(
+        tmp_path / "n.csv", ["shop", "colour", "x"], [part[numbers] for part in (task, colour, x)]
+    )
+    good("predict", tmp_path / "m.span", tmp_path / "n.csv", "-o", tmp_path / "p.csv")
+    found = np.array([row[1] for row in read(tmp_path / "p.csv")[1:]], dtype=float)
+    X = np.column_stack([colour == "1", colour == "red", x])[numbers].astype(float)
+    assert_allclose(found, ss.tables.for_arrays(model).predict(X, task=task[numbers]), rtol=1e-12)
+    write(tmp_path / "odd.csv", ["shop", "colour", "x"], [["a"], ["blue"], [1.0]])
+    done = run("predict", tmp_path / "m.span", tmp_path / "odd.csv", "-o", tmp_path / "p2.csv")
+    assert done.exit_code == 2
+    assert "'blue', which was not in the fit" in done.output
+    assert not (tmp_path / "p2.csv").exists()
+
+
+def test_labels_keep_their_kind_whatever_the_next_table_looks_like(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=60), rng.normal(size=60)
+    write(tmp_path / "t.csv", ["id", "x", "y"], [np.repeat(["007", "7", "seven"], 20), X, y])
+    write(tmp_path / "some.csv", ["id", "x"], [["007", "7"], [1.0, 1.0]])
+    columns = ("--task", "id", "--target", "y", "--estimator", "PerTaskRegressor")
+    good("fit", tmp_path / "t.csv", *columns, "-o", tmp_path / "m.span")
+    good("predict", tmp_path / "m.span", tmp_path / "some.csv", "-o", tmp_path / "p.csv")
+    model = ss.tables.for_arrays(ss.load(tmp_path / "m.span"))
+    rows = read(tmp_path / "p.csv")[1:]
+    assert [row[0] for row in rows] == ["007", "7"]
+    expected = model.predict(np.ones((2, 1)), task=["007", "7"])
+    assert_allclose([float(row[1]) for row in rows], expected, rtol=1e-12)
+    write(tmp_path / "n.csv", ["id", "x", "y"], [np.repeat([1, 2], 30), X, y])
+    good("fit", tmp_path / "n.csv", *columns, "-o", tmp_path / "n.span")
+    for labels, words in (([1.0, 1.5], r"1\.5"), (["1", "x"], "holds 'x'")):
+        write(tmp_path / "odd.csv", ["id", "x"], [labels, [1.0, 1.0]])
+        done = run("predict", tmp_path / "n.span", tmp_path / "odd.csv", "-o", tmp_path / "q.csv")
+        assert done.exit_code == 2
+        assert re.search(words, done.output)
+
+
+def test_hostile_labels_and_names_pass_through_every_command(tmp_path):
+    """Fit, save, predict, adapt, coefficients as CSV: what comes out is what went in."""
+    rng = np.random.default_rng(0)
+    names = [f"{label} {j}".strip() for j, label in enumerate(LABELS)]
+    task = np.repeat(np.array(LABELS, dtype=object), 40)
+    X = rng.normal(size=(len(task), len(names)))
+    y = X @ rng.normal(size=len(names)) + rng.normal(size=len(task))
+    head = ['the "task",\n<b>', *names, "=target\n"]
+    write(tmp_path / "t.csv", head, [task, *X.T, y])
+    columns = ("--task", head[0], "--target", head[-1])
+    model, coef = tmp_path / "m.span", tmp_path / "c.csv"
+    good("fit", tmp_path / "t.csv", *columns, "--rank", 2, "--coefficients", coef, "-o", model)
+    fitted = ss.load(model)
+    assert set(fitted.tasks_.tolist()) == set(LABELS)
+    assert fitted.coef_names_.tolist() == names
+    table = read(coef)
+    assert table[0] == [head[0], "intercept", *names]
+    assert [row[0] for row in table[1:]] == fitted.tasks_.tolist()
+    assert_allclose(np.array([row[2:] for row in table[1:]], dtype=float), fitted.coef_)
+    for source, out in ((model, tmp_path / "p.csv"), (tmp_path / "a.span", tmp_path / "q.csv")):
+        if source != model:
+            good("adapt", model, tmp_path / "t.csv", "-o", source)
+        good("predict", source, tmp_path / "t.csv", "--keep", names[0], "-o", out)
+        rows = read(out)
+        assert rows[0] == [head[0], names[0], head[-1], "prediction"]
+        assert [row[0] for row in rows[1:]] == task.tolist()
+        expected = ss.tables.for_arrays(ss.load(source)).predict(X, task=task)
+        assert_allclose([float(row[3]) for row in rows[1:]], expected, rtol=1e-9, atol=1e-9)
+    page = tmp_path / "r.html"
+    good("report", model, "--data", tmp_path / "t.csv", "-o", page)
+    text = page.read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    assert "<b>" not in text.split("</style>")[-1]
+
+
+def test_columns_of_the_output_do_not_hide_those_of_the_table(tmp_path):
+    rng = np.random.default_rng(0)
+    write(tmp_path / "t.csv", ["prediction", "x", "low"],
+          [np.repeat(["a", "b"], 20), rng.normal(size=40), rng.normal(size=40)])  # fmt: skip
+    good("fit", tmp_path / "t.csv", "--task", "prediction", "--target", "low", "--rank", 1, "-o",
+         tmp_path / "m.span")  # fmt: skip
+    good("predict", tmp_path / "m.span", tmp_path / "t.csv", "--interval", 0.5, "-o",
+         tmp_path / "p.csv")  # fmt: skip
+    head = read(tmp_path / "p.csv")[0]
+    assert head == ["prediction", "low", "(prediction)", "(low)", "high"]
+
+
+def test_models_made_in_python_serve_on_the_command_line(tmp_path):
+    pd = pytest.importorskip("pandas")
+    sim = ss.simulate(n_tasks=8, n_features=3, rank=1, n_samples=20, random_state=0)
+    frame = pd.DataFrame(sim.X, columns=list("abc")).assign(shop=sim.task, sales=sim.y)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    model = ss.SharedSpanRegressor(rank=1, task_column="shop", random_state=0)
+    model.fit(frame.drop(columns="sales"), frame["sales"]).save(tmp_path / "m.span")
+    good("predict", tmp_path / "m.span", tmp_path / "t.csv", "-o", tmp_path / "p.csv")
+    found = np.array([row[1] for row in read(tmp_path / "p.csv")[1:]], dtype=float)
+    assert_allclose(found, model.predict(frame.drop(columns="sales")), rtol=1e-12)
+    done = run("adapt", tmp_path / "m.span", tmp_path / "t.csv", "-o", tmp_path / "a.span")
+    assert done.exit_code == 2
+    assert "--target" in done.output
+    good("adapt", tmp_path / "m.span", tmp_path / "t.csv", "--target", "sales", "-o",
+         tmp_path / "a.span")  # fmt: skip
+    bare = ss.PooledRegressor().fit(sim.X, sim.y, task=sim.task)
+    bare.save(tmp_path / "b.span")
+    done = run("predict", tmp_path / "b.span", tmp_path / "t.csv", "-o", tmp_path / "q.csv")
+    assert done.exit_code == 2
+    assert "--task" in done.output
+
+
+def test_rows_that_lack_a_value_are_refused_or_left_out(folder, tmp_path):
+    lines = (folder / "parkinsons.csv").read_text().splitlines()[:100]
+    lines[5] = re.sub(r",[^,]*,", ",,", lines[5], count=1)
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    arguments = ("predict", folder / "m.span", tmp_path / "t.csv", "-o", tmp_path / "p.csv")
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert "lack a value ('test_time' 1)" in done.output
+    assert not (tmp_path / "p.csv").exists()
+    assert "1 row(s) with missing values were left out." in good(*arguments, "--missing", "drop")
+    assert len(read(tmp_path / "p.csv")) == 99
+
+
+MISTAKES = {
+    "no such model": (["predict", "no.span", "{t}", "-o", "p.csv"], "no.span"),
+    "a table as the model": (["predict", "{t}", "{t}", "-o", "p.csv"], "is no model file"),
+    "no such table": (["predict", "{m}", "no.csv", "-o", "p.csv"], "There is no file no.csv"),
+    "other columns": (["predict", "{m}", "{c}", "-o", "p.csv"], "has no column 'subject'"),
+    "odd ending": (["predict", "{m}", "{t}", "-o", "p.txt"], "must end in .csv or .parquet"),
+    "output over table": (["predict", "{m}", "{t}", "-o", "{t}"], "one of the files to be read"),
+    "no folder": (["predict", "{m}", "{t}", "-o", "no/p.csv"], "There is no folder"),
+    "no level": (["predict", "{m}", "{t}", "--interval", "2", "-o", "p.csv"], "between 0 and 1"),
+    "no column to keep": (["predict", "{m}", "{t}", "--keep", "z", "-o", "p.csv"], "'z'"),
+    "adapt over the model": (["adapt", "{m}", "{t}", "-o", "{m}"], "one of the files to be read"),
+    "adapt over a text": (["adapt", "{m}", "{t}", "-o", "notes.txt"], "something else"),
+    "adapt without a span": (["adapt", "{b}", "{t}", "-o", "a.span"], "give a model with a span"),
+    "interval of none": (["predict", "{b}", "{t}", "--interval", "0.9", "-o", "p.csv"],
+                         "leave --interval out"),
+    "report of no model": (["report", "{t}", "-o", "r.html"], "is no model file"),
+    "report of other data": (["report", "{m}", "--data", "{c}", "-o", "r.html"], "no column"),
+    "report to text": (["report", "{m}", "-o", "r.txt"], "must end in .html"),
+    "columns of no data": (["report", "{m}", "--task", "a", "-o", "r.html"], "--data"),
+    "tables into a file": (["demo", "--tables", "notes.txt"], "notes.txt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_exit_with_two_one_line_and_nothing_written(case, folder, tmp_path, monkeypatch):
+    arguments, words = MISTAKES[case]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    sim = ss.simulate(n_tasks=3, n_features=2, rank=1, n_samples=9, random_state=0)
+    ss.PooledRegressor().fit(sim.X, sim.y, task=sim.task).save(tmp_path / "b.span")
+    paths = {"t": folder / "parkinsons.csv", "c": folder / "communities_crime.csv",
+             "m": folder / "m.span", "b": "b.span"}  # fmt: skip
+    before = {path: path.read_bytes() for path in (*tmp_path.iterdir(), *folder.iterdir())}
+    done = run(*(argument.format(**paths) for argument in arguments))
+    assert done.exit_code == 2, done.output
+    assert words in done.output
+    assert done.stdout == ""
+    after = {path: path.read_bytes() for path in (*tmp_path.iterdir(), *folder.iterdir())}
+    assert after == before
+    if "Usage" not in done.stderr:
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", list(main.commands))
+def test_every_command_has_help_with_an_example_of_its_own_options(name):
+    text = run(name, "--help").output
+    example = re.search(rf"Example:\s+(sharedspan {name} .*?)\n\n", text, re.DOTALL)
+    assert example, text
+    used = set(re.findall(r"(?<=\s)--?[a-z-]+", example[1]))
+    known = {option for p in main.commands[name].params for option in (*p.opts, *p.secondary_opts)}
+    assert used <= known
+
+
+def test_options_of_one_name_are_one_thing_in_every_command():
+    seen = {}
+    for name, command in main.commands.items():
+        known = {p.opts[-1]: p for p in command.params if isinstance(p, click.Option)}
+        for option, p in known.items():
+            if option != "--tables":  # a folder of the demo, files elsewhere
+                about = (p.opts, p.is_flag, p.multiple, p.metavar)
+                assert seen.setdefault(option, about) == about, (name, option)
+        assert {"--json", "--out"} <= known.keys() or name == "plan"
+
+
+def test_output_for_machines_is_json_and_nothing_else(folder, tmp_path):
+    done = run("fit", folder / "parkinsons.csv", "--task", "subject", "--target", "total_updrs",
+               "--estimator", "PooledRegressor", "--json", "-o", tmp_path / "m.span")  # fmt: skip
+    assert json.loads(done.stdout)["n_tasks"] == 42
+    assert done.stderr == ""
+    done = run("report", folder / "m.span", "--json", "-o", tmp_path / "r.html")
+    about = json.loads(done.stdout)
+    assert about["n_bytes"] == (tmp_path / "r.html").stat().st_size
+    done = run("demo", "--tables", tmp_path / "tables", "--json")
+    assert [one["n_tasks"] for one in json.loads(done.stdout)] == [42, 46]
+    size = ("--tasks", 5, "--features", 3, "--rank", 1)
+    done = run("simulate", *size, "--json", "-o", tmp_path / "s.csv")
+    assert json.loads(done.stdout)["n_rows"] == 500
+
+
+@pytest.mark.parametrize("command", ["predict", "adapt", "report"])
+def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path):
+    good("simulate", "--tasks", 3000, "--features", 30, "--rank", 2, "--rows", 100, "--csv", "-o",
+         tmp_path / "t.csv")  # fmt: skip
+    good("simulate", "--tasks", 20, "--features", 30, "--rank", 2, "-o", tmp_path / "s.parquet")
+    columns = ("--task", "task", "--target", "y", "--rank", 2)
+    good("fit", tmp_path / "s.parquet", *columns, "-o", tmp_path / "m.span")
+    arguments = {"predict": ["m.span", "t.csv", "--unseen", "mean", "-o", "p.csv"],
+                 "adapt": ["m.span", "t.csv", "-o", "a.span"],
+                 "report": ["m.span", "--data", "t.csv", "-o", "r.html"]}  # fmt: skip
+    before = sorted(tmp_path.iterdir())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sharedspan.cli", command, *arguments[command]], cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(2.0)
+    if process.poll() is not None:
+        pytest.skip("it was done before it could be stopped")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.strip().startswith("Stopped.")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_output_to_a_closed_pipe_ends_quietly():
+    code = "import sys; from sharedspan.cli import main; main(['plan', '--help'])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    with process.stderr:
+        said = process.stderr.read()
+    process.wait(timeout=60)
+    assert "Traceback" not in said
