@@ -179,7 +179,7 @@ def hard_tables():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_hard_tables_give_finite_fits(name):
     X, y, task = hard_tables()[name]
-    models = [ARMULRegressor(structure=s, random_state=0) for s in STRUCTURES]
+    models = [ARMULRegressor(structure=s, max_iter=50, random_state=0) for s in STRUCTURES]
     models += [ARMULRegressor(rank=1, penalty=1.0, whiten=False, fit_intercept=False)]
     models += [PenalizedERMRegressor(random_state=0), PenalizedERMRegressor(rank=1, whiten=False)]
     for model in models:
@@ -190,7 +190,10 @@ def test_hard_tables_give_finite_fits(name):
 
 
 @pytest.mark.parametrize(
-    "estimator", [ARMULRegressor(structure=s) for s in STRUCTURES], ids=STRUCTURES
+    "estimator",
+    # The way a penalty is found is the same for all of them.
+    [ARMULRegressor(), *(ARMULRegressor(structure=s, penalty=1.0) for s in STRUCTURES[1:])],
+    ids=STRUCTURES,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learn_finds_no_fault(estimator):

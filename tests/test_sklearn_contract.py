@@ -17,7 +17,10 @@ import sharedspan as ss
 
 ESTIMATORS = [
     ss.SharedSpanRegressor(),
-    ss.SharedSpanRegressor(rank=1, solver="scaled_gd", noise="per_task", whiten=False),
+    # The contract does not ask for convergence, which takes long on its odd tables.
+    ss.SharedSpanRegressor(
+        rank=1, solver="scaled_gd", noise="per_task", whiten=False, max_iter=200
+    ),
     ss.AdaptiveSpanRegressor(),
     ss.PooledRegressor(),
     ss.PerTaskRegressor(),

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.engine.local import one_blas_thread
+
 
 def parameter_error(coef: Any, true_coef: Any) -> float:
     """Sum over tasks of the squared distance between coefficients, both of shape (T, d)."""
@@ -98,7 +100,8 @@ def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float
 
     bounds = [(np.log(0.1), np.log(1e6)), (center - 40, center + 10)]
     starts = [(0.7, float(np.median(np.log(variances)))), (3.0, center)]
-    fits = [minimize(negative, start, method="L-BFGS-B", bounds=bounds) for start in starts]
+    with one_blas_thread():
+        fits = [minimize(negative, start, method="L-BFGS-B", bounds=bounds) for start in starts]
     best = min(fits, key=lambda fit: fit.fun)
     # Where the tasks do not differ the likelihood is flat in nu, and a search stops anywhere.
     if negative(np.array([bounds[0][1], center])) <= best.fun + 1e-5:
