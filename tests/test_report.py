@@ -8,10 +8,10 @@ import pytest
 
 import sharedspan as ss
 from sharedspan.report import table as tables
-from sharedspan.report.diagnosis import _read_rows
 from sharedspan.report.gains import Gains, find_gains
 from sharedspan.report.loadings import find_directions
 from sharedspan.report.page import write_report
+from sharedspan.report.rows import read_rows
 from sharedspan.report.sentences import against
 from sharedspan.report.svg import Scale
 from sharedspan.report.wording import number, short
@@ -208,7 +208,7 @@ def test_what_does_not_fit_the_page_is_left_out_and_said(fitted, tmp_path, monke
 
 def test_gains_are_errors_of_refits_to_the_other_rows(fitted):
     model, sim = fitted
-    rows = _read_rows(model, sim.X, sim.y, sim.task)
+    rows = read_rows(model, sim.X, sim.y, sim.task)
     gains = find_gains(model, rows)
     assert isinstance(gains, Gains)
     from sharedspan.report.gains import _folds
@@ -229,7 +229,7 @@ def test_gains_are_errors_of_refits_to_the_other_rows(fitted):
 
 def test_interval_of_a_gain_is_that_of_leaving_tasks_out(fitted):
     model, sim = fitted
-    gains = find_gains(model, _read_rows(model, sim.X, sim.y, sim.task))
+    gains = find_gains(model, read_rows(model, sim.X, sim.y, sim.task))
     mine, other = gains.squares["model"], gains.squares["pooled"]
     T = len(mine)
     logs = np.array([0.5 * np.log(np.delete(mine, t).sum() / np.delete(other, t).sum())
@@ -278,7 +278,7 @@ def test_small_tasks_are_fitted_but_not_scored(tmp_path):
     sizes = [2, 3] + [30] * 8
     sim = ss.simulate(n_tasks=10, n_features=4, rank=1, n_samples=sizes, random_state=0)
     model = ss.SharedSpanRegressor(rank=1, solver="auto").fit(sim.X, sim.y, task=sim.task)
-    gains = find_gains(model, _read_rows(model, sim.X, sim.y, sim.task))
+    gains = find_gains(model, read_rows(model, sim.X, sim.y, sim.task))
     assert gains.small == 2
     assert gains.rows.tolist() == [0, 0] + [30] * 8
     page = read(write_report(model, tmp_path / "report.html", sim.X, sim.y, sim.task))
@@ -294,7 +294,7 @@ def test_loadings_do_not_depend_on_the_units_of_features(kind):
     for X in (sim.X, sim.X * units):
         options = {"random_state": 0} | ({"solver": "auto"} if kind == "SharedSpan" else {})
         model = getattr(ss, f"{kind}Regressor")(rank=2, **options).fit(X, sim.y, task=sim.task)
-        found.append(find_directions(model, _read_rows(model, X, sim.y, sim.task)))
+        found.append(find_directions(model, read_rows(model, X, sim.y, sim.task)))
     np.testing.assert_allclose(found[0].loadings, found[1].loadings, atol=1e-4)
     np.testing.assert_allclose(found[0].reach, found[1].reach, rtol=1e-2)
     np.testing.assert_allclose(found[0].places, found[1].places, atol=1e-4)
@@ -307,7 +307,7 @@ def test_intervals_of_loadings_cover_the_true_span(kind):
         sim = ss.simulate(n_tasks=60, n_features=8, rank=2, n_samples=40, noise=1.0,
                           condition_number=2.0, random_state=seed)  # fmt: skip
         model = getattr(ss, f"{kind}Regressor")(rank=2).fit(sim.X, sim.y, task=sim.task)
-        found = find_directions(model, _read_rows(model, sim.X, sim.y, sim.task))
+        found = find_directions(model, read_rows(model, sim.X, sim.y, sim.task))
         Q = found.loadings
         V = sim.coef * found.deviation
         V = V - V.mean(axis=0) if found.about_mean else V

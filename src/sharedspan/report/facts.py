@@ -11,9 +11,10 @@ import numpy as np
 
 from sharedspan.estimators.base import TaskRegressor, check_is_fitted
 from sharedspan.estimators.baselines import PerTaskRegressor
-from sharedspan.report.diagnosis import Diagnosis, _read_rows, _Rows, diagnose
+from sharedspan.report.diagnosis import Diagnosis, diagnose
 from sharedspan.report.gains import Gains, Tick, find_gains
 from sharedspan.report.loadings import Directions, find_directions
+from sharedspan.report.rows import TaskRows, read_rows
 from sharedspan.report.wording import short
 
 LONG = 60  # characters from which a name is cut in a sentence
@@ -82,7 +83,7 @@ def find_facts(
     if tick is not None:
         tick("diagnosis", 0, 0)
     found = diagnose(model, X, y, task)
-    rows = None if X is None else _read_rows(model, X, y, task)
+    rows = None if X is None else read_rows(model, X, y, task)
     known = model.tasks_
     labels = list(known) if known.dtype == object else known.tolist()
     place = {label: t for t, label in enumerate(labels)}
@@ -106,7 +107,7 @@ def find_facts(
 
 
 def _separate_spectrum(
-    rows: _Rows, directions: Directions, odd: list[int], intercept: bool
+    rows: TaskRows, directions: Directions, odd: list[int], intercept: bool
 ) -> np.ndarray | None:
     """Singular values of separate regressions of the same rows, as those of the model are."""
     assert rows.y is not None

@@ -15,7 +15,7 @@ import numpy as np
 
 from sharedspan.estimators.base import TaskRegressor
 from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
-from sharedspan.report.diagnosis import _Rows
+from sharedspan.report.rows import TaskRows
 
 RIVALS = {"separate": "separate regressions", "pooled": "pooled regression"}
 N_FOLDS = 4
@@ -91,7 +91,7 @@ class Gains:
         )
 
 
-def find_gains(model: TaskRegressor, rows: _Rows, tick: Tick | None = None) -> Gains | str:
+def find_gains(model: TaskRegressor, rows: TaskRows, tick: Tick | None = None) -> Gains | str:
     """Cross-validated errors of each task, or a sentence that says why there are none."""
     assert rows.y is not None
     T = len(model.coef_)

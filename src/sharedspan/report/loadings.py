@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.engine.local import one_blas_thread
-from sharedspan.report.diagnosis import _feature_deviations, _Rows
+from sharedspan.report.rows import TaskRows, feature_deviations
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 from sharedspan.uncertainty import LARGEST_EXACT, SpanUncertainty
 
@@ -83,12 +83,12 @@ class Directions:
         return runs
 
 
-def find_directions(model: Any, rows: _Rows | None, odd: Sequence[int] = ()) -> Directions:
+def find_directions(model: Any, rows: TaskRows | None, odd: Sequence[int] = ()) -> Directions:
     """The directions of a fitted model; those of no span are none.
 
     Tasks ``odd`` do not fit and have no say in which axes are principal, nor in shares.
     """
-    deviation = _feature_deviations(model, rows)
+    deviation = feature_deviations(model, rows)
     centre = getattr(model, "mean_coef_", None)
     S = (model.coef_ if centre is None else model.coef_ - centre) * deviation  # (T, d)
     span = getattr(model, "representation_", np.zeros((len(deviation), 0)))
@@ -121,7 +121,7 @@ def _quantile(model: Any) -> float:
 
 
 def _standard_errors(
-    model: Any, rows: _Rows | None, deviation: np.ndarray, Q: np.ndarray, places: np.ndarray
+    model: Any, rows: TaskRows | None, deviation: np.ndarray, Q: np.ndarray, places: np.ndarray
 ) -> tuple[np.ndarray | None, str]:
     """Standard errors of the loadings (d, k), or why there are none."""
     kept = getattr(model, "_uncertainty_", None)
@@ -153,7 +153,7 @@ def _of_span(kept: SpanUncertainty, deviation: np.ndarray, Q: np.ndarray) -> np.
 
 
 def _of_mixed(
-    model: Any, rows: _Rows, deviation: np.ndarray, Q: np.ndarray, places: np.ndarray
+    model: Any, rows: TaskRows, deviation: np.ndarray, Q: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
     """From the information of the mixed model on the directions, places profiled out.
 

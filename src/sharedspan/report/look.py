@@ -1,0 +1,202 @@
+"""A fitted model as the diagnosis sees it: numbers of its coefficients, and of rows if given.
+
+Coefficients are looked at in units of standardised features (the deviations that the model saw, or
+those of the rows given), so that a feature in grams weighs as much as the same one in tons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
+from sharedspan.estimators.base import TaskRegressor
+from sharedspan.report.rows import TaskRows, feature_deviations
+from sharedspan.subspace import orthonormal_basis
+
+SPARE_ROWS = 5  # rows beyond its features that a task needs to tell what lies off the span
+HARD = 1e-10  # share of the variation off the span that is rounding
+
+
+class Look:
+    """A model, and rows if there are any, as the diagnosis sees them."""
+
+    def __init__(self, model: TaskRegressor, rows: TaskRows | None) -> None:
+        self.model, self.rows = model, rows
+        known = model.tasks_
+        self.labels: list[Hashable] = list(known) if known.dtype == object else known.tolist()
+        self.adaptive = isinstance(model, AdaptiveSpanRegressor)
+        basis = getattr(model, "representation_", None)
+        self.rank: int | None = None if basis is None else int(model.rank_)
+        deviation = feature_deviations(model, rows)
+        self.coef = model.coef_ * deviation  # (T, d)
+        centre = getattr(model, "mean_coef_", None)
+        self.shift = self.coef - (self.coef.mean(axis=0) if centre is None else centre * deviation)
+        self.deviation = deviation
+        self.basis = np.zeros((len(deviation), 0))  # (d, k) of standardised features
+        if basis is not None and basis.size:
+            self.basis = orthonormal_basis(basis * deviation[:, None])
+        off = self.shift - self.shift @ self.basis @ self.basis.T
+        self.off_span = np.linalg.norm(off, axis=1)  # (T,)
+        self.off_feature = np.abs(off).argmax(axis=1)
+        # Coefficients that cannot leave the span say nothing of what lies off it.
+        self.hard = bool(self.rank) and not self.adaptive
+        self.hard = self.hard and np.sum(off**2) <= HARD * np.sum(self.coef**2)
+        self.residuals = None if rows is None or rows.y is None else self._residual_squares()
+        self.fits = self._fits_off_span() if self.hard and self.residuals is not None else []
+        self.share_by = "construction" if self.hard else "coefficients"
+        self.share_by = "rows" if self.fits else self.share_by
+        variance = getattr(model, "noise_variance_", None)
+        self.noise: float | None = None
+        if variance is not None and np.isfinite(variance).any():
+            self.noise = float(np.sqrt(np.nanmedian(variance)))
+        elif self.residuals is not None:
+            _, squares, degrees = self.residuals
+            if degrees.sum() > 0:
+                self.noise = float(np.sqrt(squares.sum() / degrees.sum()))
+
+    # Numbers
+
+    def condition_number(self, good: np.ndarray) -> float | None:
+        """s_1 / s_k within the span."""
+        if not self.basis.size:
+            return None
+        V = (self.shift if self.adaptive else self.coef)[good]
+        s = np.linalg.svd(V @ self.basis, compute_uv=False)
+        if len(s) < self.basis.shape[1] or s[0] == 0:
+            return None
+        return float(s[0] / s[-1]) if s[-1] > 0 else float("inf")
+
+    def span_share(self, good: np.ndarray) -> float | None:
+        """Share of the variation between tasks in the span, of the tasks that fit."""
+        if self.rank is None:
+            return None
+        fits = [fit for fit in self.fits if good[fit.task]] or self.fits
+        if fits:
+            noise = sum(fit.left for fit in fits) / sum(fit.spare for fit in fits)
+            inside = sum(fit.inside for fit in fits) - noise * self.rank * len(fits)
+            # The span itself was fitted, k (d - k) numbers, to what it explains.
+            spent = self.rank * fits[0].extra * len(fits) / len(self.labels)
+            outside = sum(fit.outside - noise * fit.extra for fit in fits) + noise * spent
+            inside, outside = max(inside, 0.0), max(outside, 0.0)
+            return inside / (inside + outside) if inside + outside > 0 else None
+        total = float(np.sum(self.shift[good] ** 2))
+        if total <= np.finfo(float).eps * np.sum(self.coef[good] ** 2):
+            return None
+        return 1 - float(np.sum(self.off_span[good] ** 2)) / total
+
+    def signal_to_noise(self) -> float | None:
+        """Variance within tasks of Xv over that of the noise."""
+        assert self.rows is not None
+        if not self.noise:
+            return None
+        variance = getattr(self.model, "noise_variance_", None)
+        level = self.noise**2 if variance is None else float(np.nanmean(variance))
+        centred, total = self.model.fit_intercept, 0.0
+        for t, X, _ in self.rows.tasks(centred):
+            total += float(np.sum((X @ self.model.coef_[t]) ** 2))
+        return total / len(self.rows.X) / level
+
+    def task_r2(self) -> dict[Hashable, float]:
+        """R^2 about the mean of each task."""
+        if self.residuals is None or self.rows is None:
+            return {}
+        found = {}
+        for (t, _, y), squares in zip(self.rows.tasks(True), self.residuals[1], strict=True):
+            total = float(np.sum(y**2))
+            if total > 0:
+                found[self.labels[t]] = 1 - float(squares) / total
+        return found
+
+    def isometry(self) -> dict[str, Any]:
+        """Eigenvalues of B'S_t B after whitening by the pooled one, and the task farthest from 1.
+
+        Along the span, whitening all features first is the same as whitening these k alone.
+        """
+        assert self.rows is not None
+        moments, codes, sizes = self._moments()
+        if not codes:
+            return {}
+        pooled = np.average(moments, axis=0, weights=sizes)
+        values, axes = np.linalg.eigh(pooled)
+        if values[0] <= 1e-12 * values[-1]:
+            return {}
+        root = axes / np.sqrt(values)
+        eigenvalues = np.linalg.eigvalsh(root.T @ moments @ root)
+        self.least = dict(zip(codes, eigenvalues[:, 0], strict=True))
+        worst = np.abs(eigenvalues - 1).max(axis=1)
+        at = int(worst.argmax())
+        ratio = np.sqrt(self.basis.shape[1] / max(sizes[at] - self.model.fit_intercept, 1))
+        return {
+            "isometry": float(worst[at]),
+            "isometry_task": self.labels[codes[at]],
+            "isometry_by_chance": float((1 + ratio) ** 2 - 1),
+        }
+
+    least: dict[int, float]  # smallest eigenvalue of each task, once isometry was looked at
+
+    def _moments(self) -> tuple[np.ndarray, list[int], list[int]]:
+        """Second moments (T, k, k) of the features along the span, task codes and sizes."""
+        assert self.rows is not None
+        self.least = {}
+        moments, codes, sizes = [], [], []
+        user = getattr(self.model, "representation_", np.zeros((self.coef.shape[1], 0)))
+        if not user.size:
+            return np.zeros((0, 0, 0)), [], []
+        for t, X, _ in self.rows.tasks(self.model.fit_intercept):
+            Z = X @ user
+            moments.append(Z.T @ Z / len(Z))
+            codes.append(t)
+            sizes.append(len(Z))
+        return np.stack(moments), codes, sizes
+
+    # Residuals
+
+    def _residual_squares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Codes, sums of squared residuals and about their degrees of freedom, each (T',)."""
+        assert self.rows is not None
+        model, rows = self.model, self.rows
+        assert rows.y is not None
+        residual = rows.y - model._predict_rows(rows.X, rows.codes)
+        ids, counts = rows.sizes
+        squares = np.bincount(rows.codes, residual**2, minlength=len(self.labels))[ids]
+        used = (self.rank or 0) + int(model.fit_intercept)
+        if self.rank is None:  # slopes of their own, or one vector for all
+            d = model.coef_.shape[1]
+            used += d if np.ptp(model.coef_, axis=0).any() else d / len(self.labels)
+        return ids, squares, np.maximum(counts - used, 0).astype(float)
+
+    def _fits_off_span(self) -> list[OffSpan]:
+        """Least squares of each task with enough rows, in the span and in all features."""
+        assert self.rows is not None
+        found, centred = [], bool(self.model.fit_intercept)
+        mean = self.model.coef_.mean(axis=0)
+        safe = np.where(self.deviation > 0, self.deviation, 1.0)
+        span: np.ndarray = self.model.representation_
+        for t, X, y in self.rows.tasks(centred):
+            if len(X) < X.shape[1] + centred + SPARE_ROWS:
+                continue
+            inner, _, k, _ = np.linalg.lstsq(X @ span, y, rcond=None)
+            outer, _, d, _ = np.linalg.lstsq(X / safe, y, rcond=None)
+            left = float(np.sum((y - X / safe @ outer) ** 2))
+            outside = float(np.sum((y - X @ (span @ inner)) ** 2)) - left
+            inside = float(np.sum((X @ (span @ inner - mean)) ** 2))
+            spare = len(X) - int(d) - centred
+            if d > k:
+                found.append(OffSpan(t, inside, max(outside, 0.0), int(d - k), left, spare))
+        return found
+
+
+@dataclass(frozen=True)
+class OffSpan:
+    """Sums of squares of one task: what the span explains, what other features add, the rest."""
+
+    task: int
+    inside: float  # of the deviation from the mean task
+    outside: float
+    extra: int  # degrees of freedom of outside
+    left: float
+    spare: int  # degrees of freedom of left
