@@ -183,6 +183,29 @@ def test_units_of_features_do_not_matter(clean, adaptive):
     )
 
 
+def test_without_scales_of_the_features_units_are_said_to_matter(clean):
+    X = clean.X * [1e-4, *np.ones(11)]
+    model = ss.MomentRegressor(rank=2).fit(X, clean.y, task=clean.task)
+    found = ss.diagnose(model)
+    assert "in units of the features" in str(found)
+    assert found.condition_number > 100
+    assert not said(found, "times weaker")
+    with_rows = ss.diagnose(model, X, clean.y, clean.task)
+    assert "in units of the features" not in str(with_rows)
+    assert with_rows.condition_number < 10
+
+
+@pytest.mark.parametrize("kind", ["SharedSpan", "AdaptiveSpan"])
+@pytest.mark.parametrize("with_rows", [True, False])
+def test_features_whose_squares_do_not_exist_are_diagnosed(clean, kind, with_rows):
+    X = clean.X * np.array([1e200, 1e-200, *np.ones(10)])
+    model = getattr(ss, f"{kind}Regressor")(rank=2)
+    model.fit(X, clean.y, task=clean.task)
+    found = ss.diagnose(model, *((X, clean.y, clean.task) if with_rows else ()))
+    assert np.isfinite(found.condition_number)
+    assert found.outliers == []
+
+
 def test_a_weak_direction_is_pointed_out(clean):
     sim = ss.simulate(**(COMMON | {"noise": 0.05}), condition_number=20, random_state=0)
     assert said(ss.diagnose(span(sim)), "times weaker")
@@ -296,3 +319,84 @@ def test_a_model_must_be_fitted_and_of_this_package(clean):
         ss.diagnose(LinearRegression().fit(clean.X, clean.y))
     with pytest.raises(ValueError, match="task"):
         ss.diagnose(span(clean), clean.X, clean.y)
+
+
+# Collinear features
+
+
+@pytest.fixture(scope="module")
+def dummies():
+    """Tasks that differ along one feature; three others are shares that sum to nearly one."""
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(60), 40)
+    kind = rng.integers(0, 3, len(task))
+    X = np.column_stack([rng.standard_normal((len(task), 2)), np.eye(3)[kind]])
+    X[:5, 2:] = 0.0  # of unknown kind
+    slopes = np.zeros((60, 5))
+    slopes[:, 0] = 2 + 0.4 * rng.standard_normal(60)
+    slopes[:, 2:] = [1.0, 0.0, -1.0]
+    y = np.einsum("ij,ij->i", X, slopes[task]) + rng.standard_normal(len(task))
+    return X, y, task
+
+
+def test_collinear_noise_does_not_hide_that_slopes_vary(dummies):
+    X, y, task = dummies
+    model = ss.SharedSpanRegressor(rank=1, random_state=0).fit(X, y, task=task)
+    assert np.sum(model.coef_std_**2) > np.sum((model.coef_ - model.coef_.mean(axis=0)) ** 2)
+    assert not said(ss.diagnose(model), "hardly vary between tasks")
+
+
+def test_collinear_features_are_named(dummies):
+    X, y, task = dummies
+    for model in (ss.SharedSpanRegressor(rank=1, random_state=0), ss.PerTaskRegressor()):
+        found = ss.diagnose(model.fit(X, y, task=task))
+        assert said(found, "coefficients of x2, x3 and x4 cannot be told apart")
+    without = ss.PerTaskRegressor().fit(X[:, :4], y, task=task)
+    assert not said(ss.diagnose(without), "told apart")
+    few = ss.PerTaskRegressor().fit(np.random.default_rng(0).random((20, 40)), y[:20], task[:20])
+    assert said(ss.diagnose(few), "40 of the 40 features apart")
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-3])
+def test_a_repeated_feature_changes_no_number_of_the_diagnosis(clean, rounding):
+    rng = np.random.default_rng(0)
+    near = 3 * clean.X[:, :1] + rounding * rng.standard_normal((len(clean.y), 1))
+    found = ss.diagnose(span(clean), clean.X, clean.y, clean.task)
+    X = np.column_stack([clean.X, near])
+    model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, clean.y, task=clean.task)
+    other = ss.diagnose(model, X, clean.y, clean.task)
+    for name in ("condition_number", "span_share", "noise", "signal_to_noise"):
+        assert_allclose(getattr(other, name), getattr(found, name), rtol=0.05 if rounding else 1e-6)
+    assert not said(other, "times weaker")
+
+
+def test_ridges_that_nearly_interpolate_are_not_called_noisy():
+    rng = np.random.default_rng(0)
+    sizes = np.r_[np.full(30, 60), np.full(10, 14)]
+    task = np.repeat(np.arange(40), sizes)
+    X = rng.standard_normal((len(task), 12))
+    y = X @ np.ones(12) + rng.standard_normal(len(task))
+    model = ss.PerTaskRegressor().fit(X, y, task=task)
+    assert ss.diagnose(model, X, y, task).outliers == []
+
+
+def test_ridges_pay_for_what_they_use_alone():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(40), 20)
+    X, y = rng.standard_normal((800, 12)), rng.standard_normal(800)  # nothing to predict
+    model = ss.PerTaskRegressor().fit(X, y, task=task)
+    assert_allclose(ss.diagnose(model, X, y, task).noise, 1.0, rtol=0.1)
+
+
+def test_what_is_odd_off_the_span_is_larger_than_what_is_typical():
+    noise = np.full(60, 1.0)
+    noise[7] = 0.01  # so quiet that what the span leaves of it shows
+    sim = ss.simulate(**(COMMON | {"noise": noise}), random_state=0)
+    y = sim.y + np.where(sim.task == 7, 0.2 * sim.X[:, 5], 0.0)
+    model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(sim.X, y, task=sim.task)
+    found = ss.diagnose(model, sim.X, y, sim.task)
+    odd = [misfit for misfit in found.misfits if misfit.what == "off the span"]
+    assert [misfit.task for misfit in odd] == [7]
+    assert odd[0].value > 5 * odd[0].typical
+    assert_allclose(odd[0].typical, 1.0, atol=0.3)
+    assert "over its noise" in str(found)

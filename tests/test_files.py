@@ -749,6 +749,11 @@ def fit(folder, *more):
         (("--rank", "many", "-o", "c.span"), "rank='many' is unknown"),
         (("--estimator", "PooledRegressor", "--rank", "2", "-o", "c.span"), "has no rank"),
         (("--solver", "magic", "-o", "c.span"), "magic"),
+        (
+            ("--estimator", "PooledRegressor", "--noise-per-task", "-o", "c.span"),
+            "--noise-per-task",
+        ),
+        (("--max-iter", "0", "-o", "c.span"), "max_iter=0"),
         (("--memory-limit", "1MB", "-o", "c.span"), "too small"),
         (("-o", "c.span", "--coefficients", "s/part-00000.parquet"), "one of the files to be read"),
         (("-o", "s/truth.npz"), "holds something else than a model file"),
@@ -831,6 +836,6 @@ def test_warnings_of_a_fit_are_told_in_lines(tmp_path, monkeypatch):
     done = fit(tmp_path / "s", "--estimator", "PooledRegressor", "-o", out)
     assert done.exit_code == 0, done.output
     assert done.stderr == "Warning: This is odd.\n"
-    assert done.stdout.count("\n") == 2
+    assert done.stdout.count("\n") == 3
     done = fit(tmp_path / "s", "--estimator", "PooledRegressor", "--json", "-o", out)
     assert json.loads(done.stdout)["warnings"] == ["This is odd."]

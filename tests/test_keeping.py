@@ -1,17 +1,23 @@
 """Models in files: nothing is lost, nothing runs, nothing wrong is read."""
 
 import datetime
+import enum
 import hashlib
 import json
 import pickle
 import shutil
+import tempfile
+import zoneinfo
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
+from sharedspan.data.schema import Columns, Feature
 from sharedspan.estimators.keeping import MODELS
 from sharedspan.selection import RankPath
 
@@ -357,7 +363,126 @@ def test_only_classes_of_the_format_are_made(content, tmp_path):
             ss.load(tmp_path / "m.span")
 
 
+def test_a_file_cannot_bring_its_own_sql(sim, tmp_path):
+    """Names and types of columns become part of queries."""
+    columns = Columns("g", "y", (Feature("x"),), (), "BIGINT")
+    evil = "BIGINT) FROM x; COPY (SELECT 1) TO 'pwned.csv'; SELECT CAST(1 AS BIGINT"
+    with pytest.raises(ValueError, match="no columns of a table"):
+        replace(columns, label=evil)
+    model = fitted("PooledRegressor", sim)
+    model.columns_ = columns
+    model.save(tmp_path / "m.span")
+    assert ss.load(tmp_path / "m.span").columns_ == columns
+    head, tree, numbers = parts((tmp_path / "m.span").read_bytes())
+    for key, value in (("label", evil), ("task", 7), ("features", {"<tuple>": ["x"]})):
+        changed = json.loads(json.dumps(tree))
+        changed["fitted"]["columns_"]["<record>"][1][key] = value
+        (tmp_path / "evil.span").write_bytes(sealed(head, changed, numbers))
+        with pytest.raises(ss.ModelFileError):
+            ss.load(tmp_path / "evil.span")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"bit_generator": "MT19937", "state": {"key": [0] * 624, "pos": 10**9}},
+        {"bit_generator": "MT19937", "state": {"key": [0] * 624, "pos": -5}},
+        {"bit_generator": "Philox", "state": {"counter": [0] * 4, "key": [0] * 2},
+         "buffer": [0] * 4, "buffer_pos": 10**6, "has_uint32": 0, "uinteger": 0},
+        {"bit_generator": "os", "state": {}},
+    ],
+    ids=["after the end", "before the start", "after the buffer", "no generator"],
+)  # fmt: skip
+def test_generators_that_would_read_beyond_their_memory_are_refused(state, content, tmp_path):
+    head, tree, numbers = parts(content)
+    for tag in ("<generator>", "<random state>"):
+        tree["parameters"]["random_state"] = {tag: state}
+        (tmp_path / "m.span").write_bytes(sealed(head, tree, numbers))
+        with pytest.raises(ss.ModelFileError):
+            ss.load(tmp_path / "m.span")
+
+
+def test_a_small_file_does_not_take_much_memory(content, tmp_path):
+    head, tree, numbers = parts(content)
+    tree["fitted"]["notes_"] = {"<strings>": ["x" * 10**5] + [""] * 20_000}  # 8 GB as an array
+    (tmp_path / "m.span").write_bytes(sealed(head, tree, numbers))
+    with pytest.raises(ss.ModelFileError):
+        ss.load(tmp_path / "m.span")
+
+
+class Colour(str, enum.Enum):  # noqa: UP042, prints as Colour.RED
+    RED = "red"
+    GREEN = "green"
+
+
+class Plan(NamedTuple):
+    """Of the name of a class that the format knows."""
+
+    method: str
+    rank: int
+
+
+@pytest.mark.parametrize(
+    "labels", [list(Colour), [Plan("a", 1), Plan("b", 2)]], ids=["enum", "named"]
+)
+def test_labels_of_classes_of_their_own_are_kept_as_what_they_are(labels, tmp_path):
+    rng = np.random.default_rng(0)
+    X, y, task = (
+        rng.normal(size=(20, 2)),
+        rng.normal(size=20),
+        [t for t in labels for _ in range(10)],
+    )
+    for given in (task, np.fromiter(task, dtype=object)):
+        model = ss.PerTaskRegressor().fit(X, y, task=given)
+        assert len(model.tasks_) == 2
+        model.save(tmp_path / "m.span")
+        assert np.array_equal(ss.load(tmp_path / "m.span").predict(X, task=given),
+                              model.predict(X, task=given))  # fmt: skip
+
+
+def test_attributes_of_the_users_own_do_not_spoil_the_file(sim, tmp_path):
+    model = fitted("PooledRegressor", sim)
+    model.note = "trained on a Monday"
+    model.save(tmp_path / "m.span")
+    assert not hasattr(ss.load(tmp_path / "m.span"), "note")
+
+
+def test_times_that_their_text_does_not_tell_are_refused(tmp_path):
+    zone = zoneinfo.ZoneInfo("America/New_York")
+    for when in (datetime.datetime(2020, 11, 1, 1, 30, tzinfo=zone), 10**4400, np.longdouble(1.5)):
+        model = ss.PooledRegressor()
+        model.fit(np.arange(9.0)[:, None], np.arange(9.0), np.array([when] * 9, dtype=object))
+        with pytest.raises(TypeError, match="task labels"):
+            model.save(tmp_path / "m.span")
+
+
+def test_a_file_keeps_its_rights(sim, tmp_path):
+    path = tmp_path / "m.span"
+    model = fitted("PooledRegressor", sim)
+    model.save(path)
+    path.chmod(0o600)
+    model.save(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        model.save(tmp_path / "no" / "m.span")
+
+
+def test_standard_errors_keep_their_last_bits_where_features_outnumber_rows(tmp_path):
+    for seed in range(10):
+        sim = ss.simulate(n_tasks=2, n_features=60, rank=1, n_samples=20, random_state=seed)
+        model = ss.SharedSpanRegressor(rank=1, random_state=0).fit(sim.X, sim.y, task=sim.task)
+        model.save(tmp_path / "m.span")
+        assert np.array_equal(ss.load(tmp_path / "m.span").coef_std_, model.coef_std_)
+
+
 # Files of released versions
+
+GOLDEN_NAMES = [
+    *MODELS,
+    "SharedSpanRegressor-labels",
+    "PooledRegressor-files",
+    "NewTaskRegressor-sgd",
+]
 
 
 def golden_problem():
@@ -376,26 +501,20 @@ def test_files_of_released_versions_are_still_read(path, tmp_path):
     model = ss.load(tmp_path / "m.span")
     expected = json.loads(path.with_suffix(".json").read_text())
     assert type(model).__name__ == expected["model"]
-    assert model.tasks_.tolist() == expected["tasks"]
-    prediction = model.predict(X[::7], task=task[::7])
-    np.testing.assert_allclose(prediction, expected["prediction"], rtol=1e-12)
+    assert len(model.tasks_) == expected["n_tasks"]
+    assert model.coef_.tolist() == expected["coef"]
+    if "prediction" in expected:
+        prediction = model.predict(X[::7], task=task[::7])
+        np.testing.assert_allclose(prediction, expected["prediction"], rtol=1e-12)
     if "std" in expected:
         std = model.predict(X[::7], task=task[::7], return_std=True)[1]
         np.testing.assert_allclose(std, expected["std"], rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_estimator_has_a_golden_file_of_this_format_with_the_same_members(name, tmp_path):
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_every_kind_of_model_has_a_golden_file_of_this_format_with_the_same_members(name, tmp_path):
     """If this fails, the format has changed: give it a new number and a way to read the old."""
-    X, y, task = golden_problem()
-    maker = getattr(ss, name)
-    if name == "NewTaskRegressor":
-        maker = ss.NewTaskRegressor.from_model(
-            ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=task)
-        )
-    else:
-        maker = maker()
-    maker.fit(X, y, task=task).save(tmp_path / "m.span")
+    save_golden(name, tmp_path / "m.span", tmp_path)
     _, new, _ = parts((tmp_path / "m.span").read_bytes())
     _, old, _ = parts((GOLDEN / f"{name}-1.span").read_bytes())
     assert members(new) == members(old)
@@ -416,23 +535,45 @@ def members(tree):
     return found
 
 
+def save_golden(name, path, folder):
+    """Fit one of the golden models and save it."""
+    X, y, task = golden_problem()
+    kind, _, variant = name.partition("-")
+    model, statistics = getattr(ss, kind)(), False
+    if variant == "labels":
+        kinds = ["north", 5, 2.5, (1, "a"), datetime.date(2020, 2, 29),
+                 datetime.datetime(2020, 2, 29, 12)]  # fmt: skip
+        task = np.repeat(np.fromiter(kinds, dtype=object), 20)
+        model.set_params(random_state=np.random.RandomState(0))
+    elif "random_state" in model.get_params():
+        model.set_params(random_state=0)
+    if kind == "NewTaskRegressor":
+        base = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=task)
+        model = ss.NewTaskRegressor.from_model(base, method=variant or "prior")
+    if variant == "files":
+        statistics, rows = True, zip(task, X[:, 0], task, y, strict=True)
+        lines = ["task,x0,text,y", *(f'"{t} ",{x},"{w} ",{v}' for t, x, w, v in rows)]
+        (folder / "golden.csv").write_text("\n".join(lines), encoding="utf-8")
+        model.fit_file(folder / "golden.csv", task="task", target="y", text="one_hot")
+    else:
+        model.fit(X, y, task=task)
+    if name == "NewTaskRegressor":
+        assert model.coef_std_.shape == (6, 4)  # keeps what it is computed from
+    model.save(path, statistics=statistics)
+    return model, task
+
+
 def write_golden():
     """Files of this version: `python -c "import test_keeping; test_keeping.write_golden()"`."""
-    X, y, task = golden_problem()
-    for name in MODELS:
-        if name == "NewTaskRegressor":
-            base = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=task)
-            model = ss.NewTaskRegressor.from_model(base)
-        else:
-            model = getattr(ss, name)()
-            if "random_state" in model.get_params():
-                model.set_params(random_state=0)
-        model.fit(X, y, task=task)
+    X, _, _ = golden_problem()
+    for name in GOLDEN_NAMES:
         path = GOLDEN / f"{name}-1.span"
-        model.save(path)
-        about = {"model": name, "tasks": model.tasks_.tolist()}
-        about["prediction"] = model.predict(X[::7], task=task[::7]).tolist()
-        if hasattr(model, "coef_interval"):
-            std = model.predict(X[::7], task=task[::7], return_std=True)[1]
-            about["std"] = std.tolist()
+        with tempfile.TemporaryDirectory() as folder:
+            model, task = save_golden(name, path, Path(folder))
+        about = {"model": type(model).__name__, "n_tasks": len(model.tasks_)}
+        if "files" not in name and "labels" not in name:
+            about["prediction"] = model.predict(X[::7], task=task[::7]).tolist()
+            if hasattr(model, "coef_interval") and model.get_params().get("method") != "sgd":
+                about["std"] = model.predict(X[::7], task=task[::7], return_std=True)[1].tolist()
+        about["coef"] = model.coef_.tolist()
         path.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")

@@ -86,3 +86,13 @@ def test_one_long_label_does_not_make_the_others_long():
     assert (heads, starts.tolist()) == (["x" * 10_000, "y"], [0, 1])
     assert label_array(heads).nbytes < 100
     assert label_array(heads).tolist() == heads
+
+
+def test_whole_numbers_beyond_those_with_a_sign_stay_whole():
+    heads, _ = as_labels([2**64 - 1, 2**64 - 2, 5], 3)
+    assert heads == [2**64 - 1, 2**64 - 2, 5]
+
+
+def test_labels_in_tuples_may_not_be_missing():
+    with pytest.raises(ValueError, match="missing"):
+        as_labels([(1, 2), (1, float("nan"))], 2)

@@ -242,3 +242,84 @@ def test_without_scripts_everything_is_there_to_read(visit, plain):
     assert page.locator("svg").first.is_visible()
     assert page.locator("#controls").is_hidden()
     assert page.locator("#coefficients tbody tr").count() == 10
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A report of responses so small that labels of axes are long, its rank chosen by rows."""
+    sim = ss.simulate(n_tasks=30, n_features=5, rank=2, n_samples=20, noise=0.5, random_state=0)
+    model = ss.SharedSpanRegressor(solver="auto", random_state=0)
+    model.fit(sim.X, 0.03 * sim.y, task=sim.task)
+    path = tmp_path_factory.mktemp("tiny") / "report.html"
+    return write_report(model, path, sim.X, 0.03 * sim.y, sim.task), model
+
+
+@pytest.fixture(scope="module")
+def spanless(tmp_path_factory):
+    """A report of 60 tasks, each fitted by itself."""
+    sim = ss.simulate(n_tasks=60, n_features=12, rank=2, n_samples=30, random_state=0)
+    model = ss.PerTaskRegressor().fit(sim.X, sim.y, task=sim.task)
+    path = tmp_path_factory.mktemp("spanless") / "report.html"
+    return write_report(model, path, sim.X, sim.y, sim.task), model
+
+
+OVERLAPS = """() => [...document.querySelectorAll('svg')].flatMap((svg) => {
+  const boxes = (style) => [...svg.querySelectorAll(style)]
+    .map((text) => [text.textContent, text.getBoundingClientRect()])
+    .filter(([, box]) => box.width > 0);
+  const cross = (from, to, a, b) => a[from] < b[to] && b[from] < a[to];
+  const meet = (a, b) => cross('left', 'right', a, b) && cross('top', 'bottom', a, b);
+  const texts = [...boxes('.axis'), ...boxes('.tick'), ...boxes('.name')];
+  return texts.flatMap(([one, a], i) => texts.slice(i + 1)
+    .filter(([, b]) => meet(a, b)).map(([other]) => `${one} / ${other}`));
+})"""
+
+
+@pytest.mark.parametrize("which", ["plain", "hostile", "tiny", "spanless"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_labels_of_axes_do_not_cover_each_other(visit, which, width, request):
+    page = visit(request.getfixturevalue(which)[0], width)
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.evaluate("document.querySelectorAll('.map').forEach(m => { m.hidden = false; })")
+    assert page.evaluate(OVERLAPS) == []
+
+
+def test_pointing_at_a_coefficient_shows_the_task_that_has_it(visit, spanless):
+    page, (_, model) = visit(spanless[0]), spanless
+    plot = page.locator('.hover[data-plot="slopes"]')
+    plot.scroll_into_view_if_needed()
+    steps = plot.locator("path.points").first.get_attribute("d").split("M")[1:]
+    box = plot.locator("svg").bounding_box()
+    scale = box["width"] / 420
+    k = max(range(60), key=lambda i: float(steps[i].split()[0]))  # alone at the end of its strip
+    x, y = map(float, steps[k].removesuffix("h0").split())
+    page.mouse.move(box["x"] + x * scale, box["y"] + y * scale)
+    feature = page.eval_on_selector('[data-plot="slopes"] .name', "name => name.textContent")
+    assert page.inner_text("#tip bdi") == str(model.tasks_[k])
+    assert k == model.coef_[:, int(feature[1:])].argmax()
+
+
+def test_paper_says_what_it_leaves_out_and_offers_nothing_to_point_at(visit, plain):
+    page = visit(plain[0])
+    assert page.locator("#printed").is_hidden()
+    hint = page.get_by_text("Point at a task", exact=False).first
+    assert hint.is_visible()
+    page.emulate_media(media="print")
+    columns = page.evaluate("JSON.parse(document.getElementById('data').textContent).columns")
+    said = page.inner_text("#printed")
+    assert said.startswith(f"On paper: 50 of 120 tasks and 7 of {len(columns)} columns.")
+    shown = "all => all.filter(c => c.checkVisibility()).length"
+    assert page.eval_on_selector_all("#coefficients thead th", shown) == 1 + 7
+    assert page.eval_on_selector_all("#coefficients tbody tr", shown) == 50
+    assert page.locator("#shown").is_hidden()
+    assert hint.is_hidden()
+
+
+def test_without_scripts_nothing_is_promised_that_needs_them(visit, plain):
+    page = visit(plain[0], java_script_enabled=False)
+    for words in ("The download has", "Point at a task"):
+        assert page.get_by_text(words, exact=False).first.is_hidden()
+    assert page.locator("#pair").is_hidden()
+    with_scripts = visit(plain[0])
+    assert with_scripts.get_by_text("The download has", exact=False).first.is_visible()
+    assert with_scripts.locator("#pair").is_visible()

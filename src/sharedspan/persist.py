@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.data.labels import LONG_TEXT
 from sharedspan.treefile import KINDS, Tree, TreeFormat, plain
 
 
@@ -25,6 +26,7 @@ class ModelFileError(ValueError):
 
 FORMAT = TreeFormat("model file", 1, ModelFileError, "copy it or save the model again")
 
+MOST_BITS = 10_000  # of an integer
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -71,17 +73,18 @@ def encode(value: Any, records: Records) -> Tree:
         return [encode(part, records) for part in values]
 
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # a class of its own may print something else
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise TypeError("A model file cannot hold a number of thousands of digits.")
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, datetime):
-        if getattr(value, "nanosecond", 0):
-            raise TypeError(f"A model file cannot hold the nanoseconds of {value!r}: round it.")
+        _require_plain_time(value)
         return {"<datetime>": value.isoformat()}
     if isinstance(value, date):
         return {"<date>": value.isoformat()}
     name = type(value).__name__
-    if name in records:
+    if name in records and records[name].module == type(value).__module__:
         attributes = records[name].attributes(type(value))
         state = {key: encode(getattr(value, key), records) for key in attributes}
         return {"<record>": [name, state]}
@@ -91,7 +94,8 @@ def encode(value: Any, records: Records) -> Tree:
         return plain(value)
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "OU" and value.ndim == 1:
-            return {"<strings>" if value.dtype.kind == "U" else "<objects>": each(value.tolist())}
+            short = value.dtype.kind == "U" and value.itemsize <= 4 * LONG_TEXT
+            return {"<strings>" if short else "<objects>": each(value.tolist())}
         if value.dtype.kind in KINDS:
             return value
     if isinstance(value, tuple):
@@ -143,7 +147,10 @@ def decode(tree: Tree, records: Records, sizes: Mapping[str, int]) -> Any:
         case "<dict>":
             return {key: part for key, part in map(each, content)}  # noqa: C416, pairs only
         case "<strings>":
-            return np.array(each(content), dtype=str)
+            strings = each(content)
+            if any(len(text) > LONG_TEXT for text in strings):
+                raise ValueError("Text so long that an array of it would be large.")
+            return np.array(strings, dtype=str)
         case "<objects>":
             found = each(content)
             objects = np.empty(len(found), dtype=object)
@@ -171,6 +178,10 @@ def _record(name: str, state: Tree, records: Records, sizes: Mapping[str, int]) 
     values = {key: decode(part, records, sizes) for key, part in state.items()}
     if set(values) != set(record.attributes(kind)):
         raise ValueError(f"A {name} does not have the attributes {sorted(values)}.")
+    for key, annotation in getattr(kind, "__annotations__", {}).items():
+        words = getattr(annotation, "__forward_arg__", annotation)  # as a named tuple has them
+        if key in values and not _fits(values[key], words):
+            raise ValueError(f"{key} of a {name} is no {annotation}.")
     require_shapes(values, shapes(record.axes), sizes)
     return record.make(kind, values)
 
@@ -198,9 +209,39 @@ def require_shapes(
     return found
 
 
+PLAIN = {"float": (float, int), "int": (int,), "str": (str,), "bool": (bool,)}
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    """Whether a value is of an annotated kind, as far as annotations of records go."""
+    for part in annotation.split(" | "):
+        kind = part.partition("[")[0].rpartition(".")[2]
+        if kind == "Any" or (kind == "None" and value is None):
+            return True
+        if kind in PLAIN:
+            number = not isinstance(value, bool) or kind == "bool"
+            if number and isinstance(value, PLAIN[kind]):
+                return True
+        elif any(base.__name__ == kind for base in type(value).__mro__):
+            return True
+    return False
+
+
+def _require_plain_time(value: datetime) -> None:
+    """Raise for a time that its text does not tell."""
+    if getattr(value, "nanosecond", 0):
+        raise TypeError(f"A model file cannot hold the nanoseconds of {value!r}: round it.")
+    if value.utcoffset() != value.replace(fold=1 - value.fold).utcoffset():
+        raise TypeError(f"{value!r} may be either of two times: give it in UTC.")
+
+
 def _bit_generator(state: dict[str, Any]) -> Any:
     if state["bit_generator"] not in GENERATORS:
         raise ValueError(f"No generator {state['bit_generator']!r}.")
+    # NumPy takes any place in its buffers, and would read beyond them.
+    places = (state.get("buffer_pos", 0), 4), (dict(state["state"]).get("pos", 0), 624)
+    if not all(isinstance(place, int) and 0 <= place <= last for place, last in places):
+        raise ValueError("A generator that stands nowhere.")
     made = getattr(np.random, state["bit_generator"])()
     made.state = state
     return made

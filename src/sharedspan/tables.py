@@ -68,6 +68,7 @@ class Chunk:
     """Neighbouring rows of a file that have all values they need."""
 
     labels: list[Any]  # (rows,)
+    column: Any  # the same as an Arrow array
     X: np.ndarray  # (rows, d)
     y: np.ndarray  # (rows,), NaN where there is none
     also: list[Any]  # Arrow arrays of the columns that were asked for, too
@@ -140,7 +141,7 @@ class Rows:
             mask = pyarrow.array(kept)
             X, y = X[kept], y[kept]
             labels, also = labels.filter(mask), [column.filter(mask) for column in also]
-        return Chunk(labels.to_pylist(), X, y, also)
+        return Chunk(labels.to_pylist(), labels, X, y, also)
 
 
 def for_arrays(model: Any) -> Any:

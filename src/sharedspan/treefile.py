@@ -12,11 +12,13 @@ at any time there is a good one.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -124,7 +126,11 @@ class TreeFormat:
         try:
             self._refuse_foreign(path)
             try:
+                if not os.path.isdir(folder):
+                    raise FileNotFoundError(errno.ENOENT, f"there is no folder {folder}")
                 with open(temporary, "xb") as file:
+                    if os.path.exists(target):
+                        shutil.copymode(target, temporary)
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
@@ -197,7 +203,9 @@ def _emptied(tree: Tree, arrays: list[np.ndarray]) -> Any:
 def plain(value: Any) -> Any:
     """A number, flag or string of NumPy's as Python's own."""
     if isinstance(value, np.generic) and value.dtype.kind in KINDS:
-        return value.item()
+        item = value.item()
+        if not isinstance(item, np.generic):  # as that of a longdouble would be
+            return item
     raise TypeError(f"A file cannot hold {value!r}, a {type(value).__name__}.")
 
 

@@ -245,7 +245,8 @@ def span_uncertainty(
     d, k = B.shape
     T = statistics.n_tasks
     basis, upper = np.linalg.qr(B, mode="complete")
-    B, Q, W = basis[:, :k], basis[:, k:], (upper[:k] @ W).T
+    # As they lie in memory so do they lie in a file, and products keep their last bits.
+    B, Q, W = basis[:, :k].copy(), basis[:, k:].copy(), (upper[:k] @ W).T
     omega = np.divide(_common_level(noise), noise, out=np.ones(T), where=noise > 0)
     (pooled, blocks, reference), (inverse, singular, cross, spare) = statistics.each_part(
         partial(_span_sums, B=B, Q=Q), W, noise, omega

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from sharedspan import __version__
@@ -9,6 +11,7 @@ from sharedspan.cli.adapt import adapt
 from sharedspan.cli.compare import compare
 from sharedspan.cli.demo import demo
 from sharedspan.cli.fit import fit
+from sharedspan.cli.manners import usage_in_one_line
 from sharedspan.cli.plan import plan
 from sharedspan.cli.predict import predict
 from sharedspan.cli.report import report
@@ -16,17 +19,25 @@ from sharedspan.cli.reproduce import reproduce
 from sharedspan.cli.simulate import simulate
 
 
-class InOrder(click.Group):
-    """Commands in the order in which they are met, not of the alphabet."""
+class Commands(click.Group):
+    """Commands in the order in which they are met, and mistakes in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:
+        with usage_in_one_line():
+            return super().make_context(*arguments, **more)
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+    def invoke(self, ctx: click.Context) -> Any:
+        with usage_in_one_line():
+            return super().invoke(ctx)
+
+
+@click.group("sharedspan", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sharedspan")
 def main() -> None:
-    r"""Regression over many related tasks that share a low-dimensional span.
+    """Regression over many related tasks that share a low-dimensional span.
 
     \b
     Begin with your own table, a row for each observation:
@@ -36,7 +47,7 @@ def main() -> None:
       sharedspan predict school.span next_year.csv -o predicted.csv
       sharedspan adapt school.span new_schools.csv -o new_schools.span
     Without one, begin with `sharedspan demo --tables .`, which writes two.
-    """
+    """  # noqa: D301, the backslash tells click to leave the lines as they are
 
 
 for command in (demo, compare, fit, report, predict, adapt, simulate, plan, reproduce):

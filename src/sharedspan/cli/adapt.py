@@ -15,6 +15,8 @@ from sharedspan.cli.manners import (
     echo_json,
     finite,
     manners,
+    read_model,
+    require_model_out,
     require_out,
     ticking,
 )
@@ -53,6 +55,7 @@ def adapt(
 
     Example: sharedspan adapt sales.span new_shops.csv -o new_shops.span
     """
+    require_model_out(out)
     with manners(f"Stopped. {out} was not written."), ticking() as tick:
         from sharedspan.data.sources import find_files
 
@@ -77,12 +80,11 @@ def _adapt(
     """Fit, keep the model, and say what was done."""
     import time
 
-    from sharedspan.estimators.keeping import load
     from sharedspan.estimators.transfer import NewTaskRegressor
     from sharedspan.persist import FORMAT
     from sharedspan.tables import columns_of
 
-    known = load(model)
+    known = read_model(model)
     FORMAT.require_writable(out)
     began = time.perf_counter()
     with collected_warnings() as said:

@@ -48,7 +48,7 @@ def demo(out: Path, seed: int, tables: Path | None, as_json: bool) -> None:
         return
     require_out(out, ".png", ".pdf", ".svg")
     require_seed(seed)
-    with manners(f"Stopped. {out} was not written."), writing(out):
+    with manners("Stopped."), writing(out):
         from rich.console import Console
 
         from sharedspan.report.demo import run_demo
@@ -73,7 +73,10 @@ def _write_tables(folder: Path, as_json: bool) -> None:
         written = []
         for name, data in bundled.items():
             path = folder / f"{name}.csv"
-            data.write_csv(path)
+            if path.exists():
+                click.echo(f"{path} is there already and was left alone.", err=True)
+            else:
+                data.write_csv(path)
             written.append(
                 {
                     "path": str(path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sharedspan.cli.manners import (
     echo_json,
     finite,
     manners,
+    require_model_out,
     require_out,
     require_seed,
     ticking,
@@ -38,9 +40,11 @@ from sharedspan.cli.manners import (
 @click.option(
     "--estimator",
     type=click.Choice(options.ESTIMATORS),
+    metavar="NAME",
     default=options.ESTIMATORS[0],
     show_default=True,
-    help="What to fit; `sharedspan compare` says which one suits a table.",
+    help="What to fit; `sharedspan compare` says which one suits a table.  One of "
+    f"{', '.join(options.ESTIMATORS)}.",
 )
 @click.option(
     "--rank", metavar="K", help="Dimension of the shared span, or auto, evidence or threshold."
@@ -50,6 +54,10 @@ from sharedspan.cli.manners import (
     metavar="NAME",
     help="How to get there, such as tpgd, the paper's.  [default: auto, where there is a choice]",
 )
+@click.option(
+    "--noise-per-task", is_flag=True, help="A noise level for each task instead of one for all."
+)
+@click.option("--max-iter", type=int, metavar="N", help="Most iterations of the solver.")
 @options.seed("the fit")
 @click.option("--memory-limit", metavar="SIZE", help="Most memory to take, such as 2GB.")
 @click.option("--checkpoint", metavar="FILE", help="Keep the state of a long fit in this file.")
@@ -77,6 +85,8 @@ def fit(
     estimator: str,
     rank: str | None,
     solver: str | None,
+    noise_per_task: bool,
+    max_iter: int | None,
     seed: int,
     memory_limit: str | None,
     checkpoint: str | None,
@@ -100,6 +110,7 @@ def fit(
             f"--out {out} would hold a model, not a table: end it in .span, or give --coefficients "
             f"{out} too for a table of the coefficients."
         )
+    require_model_out(out)
     with manners(f"Stopped. {out} was not written."), ticking() as tick:
         from sharedspan.data.sources import find_files
 
@@ -107,16 +118,21 @@ def fit(
         require_out(out, apart_from=found)
         require_out(coefficients, ".csv", ".parquet", apart_from=[*found, out])
         about = _fit(
-            {"estimator": estimator, "rank": rank, "solver": solver, "seed": seed,
-             "engine": engine, "checkpoint": checkpoint, "resume": resume},
+            {"estimator": estimator, "rank": rank, "solver": solver,
+             "noise": "per_task" if noise_per_task else None,
+             "max_iter": max_iter, "seed": seed, "engine": engine, "checkpoint": checkpoint,
+             "resume": resume},
             {"path": tables, "task": task, "target": target, "drop": drop, "missing": missing,
              "text": text, "memory_limit": memory_limit},
             out, coefficients, Counted(tick),
         )  # fmt: skip
     if as_json:
         echo_json(finite(about))
-    else:
-        print_fit(about)
+        return
+    print_fit(about)
+    data = " ".join(f"--data {shlex.quote(table)}" for table in tables)
+    page = shlex.quote(str(out.with_suffix(".html")))
+    click.echo(f"Next: sharedspan report {shlex.quote(str(out))} {data} -o {page}")
 
 
 def _fit(
@@ -161,13 +177,14 @@ def _model(method: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     known, rank = maker().get_params(), method["rank"]
     solver = method["solver"] or ("auto" if "solver" in known else None)
     chosen = {"rank": int(rank) if rank and rank.isdigit() else rank, "solver": solver}
-    chosen["engine"] = method["engine"]
+    chosen |= {name: method[name] for name in ("noise", "max_iter", "engine")}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     kept = {name: method[name] for name in ("checkpoint", "resume") if method[name] is not None}
     known_to_fit = signature(maker.fit).parameters
     for name in (*chosen, *kept):
         if name not in known and name not in known_to_fit:
-            raise ValueError(f"{method['estimator']} has no {name}: leave --{name} out.")
+            option = {"noise": "--noise-per-task", "max_iter": "--max-iter"}.get(name, f"--{name}")
+            raise ValueError(f"{method['estimator']} has no {name}: leave {option} out.")
     if "random_state" in known:
         chosen["random_state"] = method["seed"]
     return maker(**chosen), kept
@@ -212,6 +229,8 @@ def write_coefficients(model: Any, task: str, out: Path) -> None:
 
     names = list(model.coef_names_)
     level = "intercept" if "intercept" not in (task, *names) else "(intercept)"
-    columns = [pa.array(model.tasks_.tolist()), model.intercept_, *model.coef_.T]
+    numbers = model.tasks_.dtype.kind in "iuf"
+    labels = model.tasks_ if numbers else pa.array(map(str, model.tasks_.tolist()))
+    columns = [labels, model.intercept_, *model.coef_.T]
     with table_appearing(out) as write:
         write(columns, [task, level, *names])

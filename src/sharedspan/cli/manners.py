@@ -27,6 +27,20 @@ class MistakeError(click.ClickException):
 
 
 @contextmanager
+def usage_in_one_line() -> Iterator[None]:
+    """What click finds wrong with a command, without its usage above."""
+    try:
+        yield
+    except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        command = error.ctx.command_path if error.ctx is not None else "sharedspan"
+        said = error.format_message()
+        end = "" if said.endswith(("?", ".")) else "."
+        raise MistakeError(f"{said}{end} See {command} --help.") from error
+
+
+@contextmanager
 def manners(when_stopped: str) -> Iterator[None]:
     """Mistakes in one line and with exit code 2, Ctrl-C with what became of the work."""
     try:
@@ -69,6 +83,8 @@ def require_out(out: Path | None, *endings: str, apart_from: Any = ()) -> None:
     """Raise where the output cannot be what was asked for, before any work is done."""
     if out is None:
         return
+    if out.parent.exists() and not out.parent.is_dir():
+        raise MistakeError(f"{out.parent} is a file, not a folder: give another --out.")
     if not out.parent.is_dir():
         raise MistakeError(f"There is no folder {out.parent}: make it or give another --out.")
     if out.is_dir():
@@ -80,6 +96,30 @@ def require_out(out: Path | None, *endings: str, apart_from: Any = ()) -> None:
         raise MistakeError(f"{out} is one of the files to be read: give another name.")
 
 
+def require_model_out(out: Path) -> None:
+    """Raise where a model would go by the name of something else."""
+    require_out(out)
+    if out.suffix.lower() in (".csv", ".parquet", ".html"):
+        raise MistakeError(f"{out} would hold a model: end its name in .span.")
+
+
+def read_model(path: Path) -> Any:
+    """The model in a file, whose name may be misspelt."""
+    from sharedspan.data.sources import nearest
+    from sharedspan.estimators.keeping import load
+
+    if not path.exists():
+        near = [other.name for other in path.parent.glob("*.span")]
+        raise MistakeError(f"There is no model file {path}.{nearest(path.name, near)}")
+    return load(path)
+
+
+def shown(name: str, length: int = 60) -> str:
+    """A name from a user's table for the terminal: nothing that moves the cursor, and not long."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    return plain if len(plain) <= length else plain[: length - 3] + "..."
+
+
 def require_seed(seed: int) -> None:
     """Raise for a seed that is none."""
     if seed < 0:
@@ -89,10 +129,17 @@ def require_seed(seed: int) -> None:
 def progress_bar() -> Progress:
     """A bar on the standard error, where that is a terminal; gone when it is done."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn())
+    words = TextColumn("{task.description:<24}")
+    columns = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 

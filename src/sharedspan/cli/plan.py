@@ -42,4 +42,7 @@ def plan(
         if as_json:
             echo_json(finite(asdict(found)))
         else:
-            click.echo(found)
+            from rich.console import Console
+
+            console = Console(highlight=False)
+            console.print(str(found), markup=False, soft_wrap=not console.is_terminal)

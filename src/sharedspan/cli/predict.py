@@ -14,7 +14,9 @@ from sharedspan.cli.manners import (
     echo_json,
     finite,
     manners,
+    read_model,
     require_out,
+    shown,
     ticking,
     writing,
 )
@@ -61,19 +63,20 @@ def predict(
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes, with the columns that
     the model was fitted to; it may be larger than memory. The output has a row for each row, in
     their order: the task, the columns to keep, the target where the table has it, and the
-    prediction. With a target the error is printed, too.
+    prediction. With a target the error is printed, too. Rows left out by --missing drop are missing
+    there as well: keep a column that names the rows.
 
     Example: sharedspan predict sales.span next_week.csv --interval 0.9 -o predicted.csv
     """
     if interval is not None and not 0 < interval < 1:
         raise MistakeError(f"--interval {interval} must lie between 0 and 1, such as 0.95.")
+    require_out(out, ".csv", ".parquet")
     with manners(f"Stopped. {out} was not written."), ticking() as tick:
         from sharedspan.data.sources import find_files
-        from sharedspan.estimators.keeping import load
         from sharedspan.tables import Rows, columns_of, for_arrays
 
-        require_out(out, ".csv", ".parquet", apart_from=[model, *find_files(tables)])
-        fitted = load(model)
+        fitted = read_model(model)
+        require_out(out, apart_from=[model, *find_files(tables)])
         if unseen is not None:
             fitted.set_params(unseen=unseen)
         if interval is not None and not hasattr(fitted, "predict_interval"):
@@ -91,7 +94,7 @@ def predict(
     if about["n_rows_dropped"]:
         click.echo(f"{about['n_rows_dropped']:,} row(s) with missing values were left out.")
     if about["rmse"] is not None:
-        click.echo(f"Root mean squared error against {about['target']}: {about['rmse']:.5g}")
+        click.echo(f"Root mean squared error against {shown(about['target'])}: {about['rmse']:.5g}")
     click.echo(f"Predictions: {about['out']}")
 
 
@@ -130,7 +133,7 @@ def _predict(
 
 def _given(chunk: Chunk, rows: Rows) -> dict[str, Any]:
     """The columns of the table that the output has as well."""
-    given: dict[str, Any] = {rows.selection.task: chunk.labels}
+    given: dict[str, Any] = {rows.selection.task: chunk.column}
     given |= dict(zip(rows.also, chunk.also, strict=True))
     if rows.selection.target is not None:
         given.setdefault(rows.selection.target, chunk.y)

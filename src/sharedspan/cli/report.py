@@ -13,6 +13,7 @@ from sharedspan.cli.manners import (
     collected_warnings,
     echo_json,
     manners,
+    read_model,
     require_out,
     ticking,
     writing,
@@ -21,6 +22,7 @@ from sharedspan.cli.manners import (
 
 @click.command(short_help="Write a page on a kept model, to look at.")
 @options.model
+@click.argument("tables", nargs=-1, metavar="")
 @click.option(
     "--data",
     multiple=True,
@@ -35,6 +37,7 @@ from sharedspan.cli.manners import (
 @options.out("Where to write the page: an .html file.")
 def report(
     model: Path,
+    tables: tuple[str, ...],
     data: tuple[str, ...],
     task: str | None,
     target: str | None,
@@ -53,18 +56,22 @@ def report(
     """
     if not data and (task or target):
         raise MistakeError("--task and --target say what the columns of --data are: give it, too.")
+    if tables:
+        raise MistakeError(
+            f"Give the table with --data: sharedspan report {model} --data {tables[0]}."
+        )
+    require_out(out, ".html", ".htm")
     with (
         manners(f"Stopped. {out} was not written."),
         collected_warnings() as said,
         ticking() as tick,
     ):
         from sharedspan.data.sources import find_files
-        from sharedspan.estimators.keeping import load
         from sharedspan.report.page import write_report
         from sharedspan.tables import columns_of, for_arrays, read_rows
 
-        require_out(out, ".html", ".htm", apart_from=[model, *(find_files(data) if data else ())])
-        fitted = load(model)
+        fitted = read_model(model)
+        require_out(out, apart_from=[model, *(find_files(data) if data else ())])
         rows: dict[str, Any] = {}
         named = getattr(fitted, "columns_", None)
         if data:
@@ -74,7 +81,9 @@ def report(
         if named is not None:
             rows |= {"task_name": named.task, "target_name": named.target}
         with writing(out):
-            write_report(for_arrays(fitted), out, **rows, title=title, tick=tick)
+            # Rows of tasks that were not fitted are passed over.
+            shown = for_arrays(fitted).set_params(unseen="mean")
+            write_report(shown, out, **rows, title=title, tick=tick)
     n_bytes = out.stat().st_size
     if as_json:
         echo_json({"out": str(out), "n_bytes": n_bytes, "warnings": said})

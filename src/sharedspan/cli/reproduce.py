@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     "--quick/--full",
     "quick",
     default=True,
+    show_default=True,
     help="A few minutes on small grids, or the grids of the results page (under an hour).",
 )
 @options.out(

@@ -98,12 +98,15 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
                 f"{name} is {task!r}, a {type(task).__name__}: give one label per row."
             ) from error
         kinds = {type(value) for value in values}
-        simple = len(kinds) == 1 and issubclass(next(iter(kinds)), (str, int, float, np.generic))
+        # Classes of its own may print as they like, and an array would take what they print.
+        simple = kinds <= {str} or kinds <= {int} or kinds <= {float} or kinds <= {bool}
+        simple = simple or (len(kinds) == 1 and issubclass(next(iter(kinds)), np.generic))
+        labels = np.empty(len(values), dtype=object)
+        labels[:] = values
         if simple and not _has_long_text(values):
-            labels = np.asarray(values)
-        else:
-            labels = np.empty(len(values), dtype=object)
-            labels[:] = values
+            array = np.asarray(values)
+            rounded = kinds <= {int} and array.dtype.kind == "f"  # as beside very large ones
+            labels = labels if rounded else array
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
@@ -119,6 +122,8 @@ def is_missing(label: Any) -> bool:
         return True
     if isinstance(label, (np.datetime64, np.timedelta64)):
         return bool(np.isnat(label))
+    if isinstance(label, tuple):
+        return any(map(is_missing, label))
     return isinstance(label, numbers.Real) and label != label
 
 

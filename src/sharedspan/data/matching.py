@@ -62,10 +62,10 @@ def match(
         kinds = common_kinds(files_with_rows(connection, files), files[0].kinds)
         if not files[0].is_parquet:
             kinds |= dict.fromkeys(_texts(columns), "varchar")
-            files = [replace(file, kinds=kinds) for file in files]
+            files = [file.with_kinds(kinds) for file in files]
         used = TypedColumns(connection, files, kinds)
         numbers = [feature.column for feature in columns.features if feature.level is None]
-        used.require_numbers(numbers, "feature", None)
+        used.require_numbers(numbers, "fitted", None)
         if columns.target is not None:
             used.require_numbers([columns.target], "target", None)
         _require_known_levels(used, columns)
@@ -82,8 +82,12 @@ def _texts(columns: Columns) -> set[str]:
 
 
 def _require_columns(file: SourceFile, columns: Columns, also: Sequence[str]) -> None:
+    for name in also:
+        if name not in file.kinds:
+            raise ValueError(
+                f"{file.path} has no column {name!r} to keep.{nearest(name, file.kinds)}"
+            )
     wanted = {columns.task: "task"} | {f.column: "feature" for f in columns.features}
-    wanted |= dict.fromkeys(also, "--keep")
     if columns.target is not None:
         wanted[columns.target] = "target"
     lacking = [f"{name!r} ({part})" for name, part in wanted.items() if name not in file.kinds]

@@ -7,7 +7,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sharedspan.data.sources import (
@@ -33,6 +33,7 @@ INTEGERS = {"tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint",
 FLOATS = {"float", "double"}
 NUMBERS = INTEGERS | FLOATS | {"boolean", "ubigint", "hugeint", "uhugeint", "decimal"}
 EXACT_IN_FLOAT32 = {"float", "tinyint", "smallint", "utinyint", "usmallint", "boolean"}
+LABELS = ("BIGINT", "UBIGINT", "DOUBLE", "VARCHAR")  # SQL types of labels
 MOST_LEVELS = 1000  # of a text column that is encoded
 
 
@@ -42,6 +43,10 @@ class Feature:
 
     column: str
     level: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not isinstance(self.level, str | None):
+            raise TypeError(f"A feature is a column and perhaps a level, not {self!r}.")
 
     @property
     def name(self) -> str:
@@ -63,7 +68,15 @@ class Columns:
     target: str | None  # None where rows are only to be predicted
     features: tuple[Feature, ...]
     base: tuple[Feature, ...]  # the level of each text column that no feature stands for
-    label: str  # SQL type of the labels: BIGINT, UBIGINT, DOUBLE or VARCHAR
+    label: str  # SQL type of the labels
+
+    def __post_init__(self) -> None:
+        # They become part of SQL, and may come from a file.
+        names = (self.task, *([] if self.target is None else [self.target]))
+        features = (*self.features, *self.base)
+        if not (self.label in LABELS and all(isinstance(name, str) for name in names)
+                and all(isinstance(feature, Feature) for feature in features)):  # fmt: skip
+            raise ValueError(f"These are no columns of a table: {self!r}.")
 
 
 @dataclass(frozen=True)
@@ -156,8 +169,9 @@ def resolve(
         require_same_columns(files)
         names = _features(files[0], task, target, features, drop)
         kinds = common_kinds(files_with_rows(connection, files), files[0].kinds)
-        if not files[0].is_parquet:  # as text everywhere, where it is text somewhere
-            files = [replace(file, kinds=kinds) for file in files]
+        if not files[0].is_parquet:
+            kinds[task] = _label_kind(connection, files, task, kinds[task])
+            files = [file.with_kinds(kinds) for file in files]
         used = TypedColumns(connection, files, kinds)
         used.require_numbers([target], "target", None)
         base: list[Feature] = []
@@ -176,6 +190,26 @@ def feature_dtype(features: Iterable[Feature], kinds: Mapping[str, str]) -> str:
     """The smallest float that holds every feature exactly."""
     exact = all(f.level is not None or kinds[f.column] in EXACT_IN_FLOAT32 for f in features)
     return "float32" if exact else "float64"
+
+
+def _label_kind(
+    connection: DuckDBPyConnection, files: Sequence[SourceFile], task: str, kind: str
+) -> str:
+    """The kind of a CSV file's labels: text, unless they print again as they were written.
+
+    "1e5" and "100000" are two products, and so are numbers of twenty digits.
+    """
+    if kind not in ("double", "boolean"):
+        return kind
+    label = quoted(task)
+    for file in files:
+        scan = file.with_kinds({task: "varchar"}).scan()
+        printed = f"CAST(TRY_CAST({label} AS {kind}) AS VARCHAR)"
+        sql = f"SELECT 1 FROM {scan} WHERE {printed} NOT IN ({label}, {label} || '.0')"
+        with readable(file.path):
+            if connection.sql(f"{sql} LIMIT 1").fetchall():
+                return "varchar"
+    return kind
 
 
 def label_type(kind: str) -> str:
@@ -318,6 +352,8 @@ class TypedColumns:
         way = f"leave {it} out (--drop, or drop= in Python)"
         if part == "target":
             what, way = "target", "give another column (--target, or target= in Python)"
+        elif part == "fitted":  # in a model that has it
+            way, encode = "correct it, as the model was fitted to numbers", ""
         elif text is not None and any(self.kinds[name] == "varchar" for name in names):
             encode = f", or encode {it} (--text one_hot, or text='one_hot' in Python)"
         raise ValueError(

@@ -10,9 +10,9 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -49,6 +49,10 @@ class SourceFile:
     @property
     def is_parquet(self) -> bool:
         return self.delimiter is None
+
+    def with_kinds(self, kinds: Mapping[str, str]) -> SourceFile:
+        """The same file with other kinds of these columns, which stay in its order."""
+        return replace(self, kinds=self.kinds | {n: kinds[n] for n in self.kinds if n in kinds})
 
     @property
     def sql_path(self) -> str:
@@ -113,8 +117,34 @@ def describe(connection: DuckDBPyConnection, path: Path) -> SourceFile:
     with readable(path):
         source = connection.sql(f"FROM {scan}")
     kinds = (str(kind.id) for kind in source.types)
-    columns = dict(zip(source.columns, kinds, strict=True))
-    return SourceFile(str(path), columns, delimiter, line_end)
+    names = _parquet_names(path) if delimiter is None else _csv_names(path, delimiter)
+    for name in names:
+        if name and names.count(name) > 1:
+            raise ValueError(f"{path} has two columns {name!r}: give them different names.")
+    if delimiter is None or len(names) != len(source.columns):
+        names = source.columns
+    # DuckDB has names for columns without one.
+    named = (name or other for name, other in zip(names, source.columns, strict=True))
+    return SourceFile(str(path), dict(zip(named, kinds, strict=True)), delimiter, line_end)
+
+
+def _parquet_names(path: Path) -> list[str]:
+    import pyarrow.parquet
+
+    with readable(path):
+        return pyarrow.parquet.read_schema(path).names
+
+
+def _csv_names(path: Path, delimiter: str) -> list[str]:
+    """Names in the first line: those in quotes as they are, others without spaces around."""
+    end = re.escape(delimiter)
+    cell = re.compile(rf'\s*"((?:[^"]|"")*)"\s*(?:{end}|$)|([^{end}]*)(?:{end}|$)')
+    found, at, text = [], 0, _column_names(path).rstrip("\r\n")
+    while at <= len(text) and (match := cell.match(text, at)):
+        inner, plain = match.groups()
+        found.append(plain.strip() if inner is None else inner.replace('""', '"'))
+        at = match.end() if match.end() > at and match[0].endswith(delimiter) else len(text) + 1
+    return found
 
 
 def _csv_options(delimiter: str, line_end: str | None) -> str:

@@ -145,7 +145,7 @@ def draw_truth(
     deviations = _per_task(noise, T, "noise").astype(float)
     if (sizes < 1).any():
         raise ValueError("n_samples must be at least 1 for every task.")
-    if (deviations < 0).any():
+    if not ((deviations >= 0) & (deviations < np.inf)).all():
         raise ValueError("noise is a standard deviation: it must be zero or more for every task.")
 
     B = _orthonormal(d, k, rng)

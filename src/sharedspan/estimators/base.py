@@ -323,8 +323,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         if unknown and self.unseen == "error":
             raise ValueError(
                 f"{len(unknown)} task(s) were not in the fit, such as {unknown[0]!r}. The model "
-                f"knows {len(known)} tasks, such as {known[0]!r}. Fit them too, or use "
-                "unseen='mean' to predict them by the mean over tasks."
+                f"knows {len(known)} tasks, such as {known[0]!r}. Fit them too, adapt the model to "
+                "them, or use unseen='mean' (--unseen mean) to predict them by the mean over tasks."
             )
         return features, codes
 

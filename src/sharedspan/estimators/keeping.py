@@ -39,7 +39,7 @@ MODELS = {
 # Attributes and their axes: T tasks, d features, k directions; other letters as in one record.
 SHAPES = shapes(
     "coef_:Td intercept_:T representation_:dk task_weights_:kT noise_variance_:T levels_:T "
-    "labels_:T mean_coef_:d slope_std_:d outlier_probability_:T"
+    "labels_:T mean_coef_:d slope_std_:d outlier_probability_:T feature_covariance_:dd"
 )
 RECORDS = {
     "Canonical": Record("sharedspan.data.canonical", "P:dp"),
@@ -78,8 +78,17 @@ RECORDS = {
         "B:dk W:Tk noise:T degrees:T n:T origin:Td centre:Tk covariance:Tkk inverse:Tkk",
     ),
 }
-# Of scikit-learn, not of the model.
-NOT_KEPT = ("_sklearn_version", "_metadata_request", "_sklearn_output_config")
+VALUES = {
+    "rank_": int,
+    "n_iter_": int,
+    "converged_": bool,
+    "message_": str,
+    "trace_": dict,
+    "candidates_": list,
+    "_streams_": dict,
+    "coef_names_": np.ndarray,
+    "tasks_": np.ndarray,
+}
 
 
 def save(model: TaskRegressor, path: Path, statistics: bool) -> None:
@@ -89,7 +98,7 @@ def save(model: TaskRegressor, path: Path, statistics: bool) -> None:
         raise TypeError(f"The model is a {name}: only estimators of sharedspan can be saved.")
     parameters = model.get_params(deep=False)
     state: Any = model.__getstate__()
-    fitted = {key: state[key] for key in state if key not in parameters and key not in NOT_KEPT}
+    fitted = {key: state[key] for key in state if _is_fitted_name(key, type(model))}
     if not statistics and type(fitted.get("_sums_")).__name__ == "Gathered":
         del fitted["_sums_"]
     import sharedspan
@@ -130,6 +139,11 @@ def load(path: Path) -> Any:
         raise FORMAT.damaged(path) from error
 
 
+def _is_fitted_name(name: str, kind: type) -> bool:
+    """Whether fits give models of this kind an attribute of this name; users may give others."""
+    return name.endswith("_") and not name.startswith("__") and not hasattr(kind, name)
+
+
 def _encoded(value: Any, what: str) -> Tree:
     try:
         return encode(value, RECORDS)
@@ -143,9 +157,12 @@ def _model(tree: Tree) -> TaskRegressor:
     arrays = {key: tree["fitted"][key] for key in SHAPES if key in tree["fitted"]}
     sizes = require_shapes(arrays, SHAPES, {})
     fitted = {key: decode(part, RECORDS, sizes) for key, part in tree["fitted"].items()}
-    for key in fitted:
-        if not key.endswith("_") or key.startswith("__") or hasattr(kind, key):
+    for key, value in fitted.items():
+        if not _is_fitted_name(key, kind) or not isinstance(value, VALUES.get(key, object)):
             raise ValueError(f"{key} is no attribute of a fitted model.")
+    trace = fitted.get("trace_", {})
+    if len({len(column) for column in trace.values() if isinstance(column, np.ndarray)}) > 1:
+        raise ValueError("Columns of a trace that are not of one length.")
     _require_names(fitted["tasks_"], fitted["coef_names_"], sizes)
     made: TaskRegressor = kind(**decode(tree["parameters"], RECORDS, {}))
     made.__dict__.update(fitted)

@@ -121,6 +121,9 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
     rank_path_ : RankPath
         Losses along the ranks, with ``rank="auto"``; None where there was nothing to choose.
     noise_variance_ : ndarray of shape (T,)
+    feature_covariance_ : ndarray of shape (d, d)
+        S, the pooled covariance of the features within tasks (about zero without intercepts): the
+        variance that coefficients v explain within tasks is v'Sv. Kept for up to 500 features.
     coef_std_ : ndarray of shape (T, d)
         Standard errors of ``coef_``, the uncertainty of the span included. They take the fit to
         be the least squares of its rank, and the rank to be right. Where rows do not determine a

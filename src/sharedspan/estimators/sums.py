@@ -21,6 +21,7 @@ from sharedspan.cluster.sources import (
     gather_rows,
     is_dask_frame,
 )
+from sharedspan.data.canonical import inverse_deviations
 from sharedspan.data.gathering import Gathered, gather
 from sharedspan.data.statistics import GramStatistics
 from sharedspan.data.tasks import Tasks, is_task_list, open_tasks
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from sharedspan.data.spool import Tick
 
 KEPT_BYTES = 2**27  # sums that keep_statistics="auto" keeps
+MOST_COVARIANCES = 500  # features whose covariance matrix is kept
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class SumsRegressor(TaskRegressor):
 
     engine: Any
     keep_statistics: Any
+    feature_covariance_: np.ndarray
     _sums_: Gathered
 
     def __sklearn_clone__(self) -> Self:
@@ -136,7 +139,7 @@ class SumsRegressor(TaskRegressor):
                 kept = gathered.copy()
                 if isinstance(kept.statistics, GramStatistics):  # rows are nothing to keep
                     self._sums_ = kept
-            self._fit_gathered(gathered)
+            self._fit_sums(gathered)
         self._name(gathered.labels, gathered.names)
 
     def _fit_tasks(self, tasks: Tasks) -> None:
@@ -148,7 +151,18 @@ class SumsRegressor(TaskRegressor):
                     kept = gather(tasks, self.fit_intercept, common_scale=scale, kind="gram")
                     kept = replace(kept, rows=None)
                 self._sums_ = kept
-            self._fit_gathered(gathered)
+            self._fit_sums(gathered)
+
+    def _fit_sums(self, gathered: Gathered, last: Solution | None = None) -> None:
+        """Fit, and keep what reports need to know of the features."""
+        statistics, scale = gathered.statistics, gathered.units.scale
+        if statistics.n_features <= MOST_COVARIANCES:
+            covariance = statistics.pooled_gram() / statistics.n.sum()
+            still = inverse_deviations(statistics) == 0  # but for rounding
+            covariance[still] = covariance[:, still] = 0.0
+            with np.errstate(over="ignore"):
+                self.feature_covariance_ = covariance / scale / scale[:, None]
+        self._fit_gathered(gathered, last)
 
     def _gather(self, tasks: Tasks) -> Gathered:
         """One pass over the rows, here or on a cluster."""
@@ -265,7 +279,7 @@ class SumsRegressor(TaskRegressor):
     def _refit(self, sums: Gathered) -> Self:
         """Fit from kept sums."""
         last = self._solution() if self.__sklearn_is_fitted__() else None
-        self._fit_gathered(sums.copy(), last)
+        self._fit_sums(sums.copy(), last)
         self._sums_ = sums
         self._name(sums.labels, sums.names)
         return self

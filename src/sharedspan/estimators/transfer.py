@@ -136,7 +136,8 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
         if not (hasattr(model, "representation_") and hasattr(model, "task_weights_")):
             raise TypeError(
                 f"The model is a {type(model).__name__}, which has no representation_ and "
-                "task_weights_: give a model with a span, or pass representation= yourself."
+                "task_weights_: give a model with a span, such as a SharedSpanRegressor or an "
+                "AdaptiveSpanRegressor, or pass representation= yourself."
             )
         noise = float(np.mean(getattr(model, "noise_variance_", math.nan)))
         common: dict[str, Any] = {

@@ -10,6 +10,8 @@ import numpy as np
 from sharedspan.estimators.adaptive import LARGEST_RANK
 from sharedspan.estimators.baselines import PooledRegressor
 from sharedspan.report.look import Look
+from sharedspan.report.metric import on_collinear
+from sharedspan.uncertainty import SpanUncertainty
 
 if TYPE_CHECKING:
     from sharedspan.report.diagnosis import Diagnosis
@@ -21,6 +23,7 @@ UNDETERMINED = 0.05  # share of the usual variance of a task's features along th
 ROWS_PER_NUMBER = 3
 NEGLIGIBLE = 0.01  # variance between tasks over that of the noise
 STANDARD_ERRORS = 2000  # numbers d k up to which standard errors are cheap enough to ask for
+CHANCE = 0.01  # level of the test whether slopes differ
 NAMED = 5  # tasks named in a sentence
 
 
@@ -50,6 +53,9 @@ def advise(look: Look, found: Diagnosis, good: np.ndarray) -> Iterator[str]:
         yield from _advice_on_span(look, found)
     if look.rank and look.rows is not None:
         yield from _advice_on_rows(look, found)
+    collinear = on_collinear(look.metric.groups, [str(name) for name in model.coef_names_])
+    if collinear:
+        yield collinear
     ratio = _noise_ratio(look, good)
     if getattr(model, "noise", None) == "shared" and ratio > UNEQUAL:
         yield (
@@ -74,14 +80,14 @@ def _advice_on_span(look: Look, found: Diagnosis) -> Iterator[str]:
                    else "Try AdaptiveSpanRegressor, which need not find a span.")
             )  # fmt: skip
     kappa, share = found.condition_number, found.span_share
-    if kappa is not None and kappa > WEAK:
+    if kappa is not None and kappa > WEAK and found.standardised:
         yield (
             f"The last of the {rank} directions is {kappa:.0f} times weaker than the first: read "
             f"little into it, and see whether rank={rank - 1} predicts as well."
         )
     if share is not None and share < 0.5:
         yield (
-            f"Only {100 * share:.0f} % of the variation between tasks lies in the span: "
+            f"Only {100 * share:.0f} % of how slopes differ between tasks lies in the span: "
             + ("read slope_std_ before representation_." if look.adaptive
                else "use AdaptiveSpanRegressor, which lets tasks leave it.")
         )  # fmt: skip
@@ -125,15 +131,24 @@ def _no_variation(look: Look, good: np.ndarray) -> bool:
     total = float(np.sum(look.shift[good] ** 2))
     if total <= 1e-12 * np.sum(look.coef[good] ** 2):
         return True
-    # With standardised features this is the variance that slopes of their own explain.
+    # This is the variance within tasks that slopes of their own explain.
     if look.noise and total / good.sum() < NEGLIGIBLE * look.noise**2:
         return True
-    if look.adaptive:  # its coefficients are shrunk: what is left of them is there
+    kept = getattr(model, "_uncertainty_", None)
+    if not isinstance(kept, SpanUncertainty) or kept.B.size > STANDARD_ERRORS:
         return False
-    if look.rank is None or look.rank * look.coef.shape[1] > STANDARD_ERRORS:
-        return False
-    error = getattr(model, "coef_std_", None)
-    return error is not None and total <= float(np.sum((error * look.deviation)[good] ** 2))
+    return _differ_by_chance(kept, good)
+
+
+def _differ_by_chance(kept: SpanUncertainty, good: np.ndarray) -> bool:
+    """Whether the weights of tasks are one vector by the chi-square test of their errors."""
+    from scipy.stats import chi2
+
+    W, k = kept.W[good], kept.B.shape[1]
+    precision = np.linalg.pinv(kept.weights_covariance[good], rcond=1e-10, hermitian=True)
+    mean = np.linalg.pinv(precision.sum(axis=0)) @ np.einsum("tab,tb->a", precision, W)
+    statistic = float(np.einsum("ta,tab,tb->", W - mean, precision, W - mean))
+    return statistic <= chi2.isf(CHANCE, k * max(len(W) - 1, 1))
 
 
 def _noise_ratio(look: Look, good: np.ndarray) -> float:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sharedspan.report import drawings, sentences
+from sharedspan.report import drawings, gain_words, rank_words, sentences
 from sharedspan.report.drawings import Drawing
 from sharedspan.report.facts import Facts
-from sharedspan.report.gains import RIVALS, Gains
-from sharedspan.report.maps import maps
+from sharedspan.report.gains import NOTHING_TO_PREDICT, RIVALS, Gains
+from sharedspan.report.maps import level_plot, maps, slopes_plot
+from sharedspan.report.metric import named_groups
 from sharedspan.report.table import NAMED_REASONS, Table
-from sharedspan.report.wording import listed, number, percent, short
+from sharedspan.report.wording import listed, number, percent, setting
 
 OPEN = 6  # directions that are shown at once; the others unfold
 MISFITS = 100  # lines of the table of tasks that do not fit
 ALL_LOADINGS = 200  # lines of the table of loadings
 FIRST_ROWS, FIRST_COLUMNS = 10, 8  # of the table, for a reader without scripts
+SAME = 1e-9  # variation of levels, over their size, that is rounding
 SUMMED_UP = 3  # loadings named in the sentence on a direction
 
 
@@ -42,10 +46,34 @@ class _Figures:
             "key": key if drawing.tasks is not None else "",
             "svg": Markup(drawing.svg),
             "caption": drawing.caption,
+            "hint": drawing.hint,
         }
 
 
-def contents(found: Facts, table: Table) -> dict[str, Any]:
+def without_false_span(found: Facts) -> Facts:
+    """Less the directions of a model that has none, whatever its rank.
+
+    Where there is nothing to predict all directions are alike; and a model of new tasks with a
+    prior on all slopes has all features for a basis.
+    """
+    every = sentences.on_all_slopes(found)
+    if not every and found.gains != NOTHING_TO_PREDICT:
+        return found
+    spans, none = found.directions, slice(0, 0)
+    directions = replace(
+        spans, loadings=spans.loadings[:, none], places=spans.places[:, none],
+        strength=spans.strength[none], share=spans.share[none], reach=None,
+    )  # fmt: skip
+    if not every:
+        return replace(found, directions=directions, separate_spectrum=None)
+    diagnosis = replace(
+        found.diagnosis, rank=None, condition_number=None, span_share=None, isometry=None,
+        advice=[said for said in found.diagnosis.advice if not sentences.speaks_of_a_span(said)],
+    )  # fmt: skip
+    return replace(found, directions=directions, diagnosis=diagnosis, separate_spectrum=None)
+
+
+def contents(found: Facts, table: Table, levels: np.ndarray | None = None) -> dict[str, Any]:
     """Everything that the template shows."""
     figures, model = _Figures(table), found.model
     gains = found.gains if isinstance(found.gains, Gains) else None
@@ -55,19 +83,27 @@ def contents(found: Facts, table: Table) -> dict[str, Any]:
         "headline": list(sentences.headline(found)),
         "summary": list(sentences.summary(found)),
         "numbers": list(sentences.numbers(found)),
-        "settings": [(k, short(repr(v), 80)) for k, v in model.get_params(deep=False).items()],
+        "advice": list(sentences.advice(found)),
+        "settings": [(k, setting(v)) for k, v in model.get_params(deep=False).items()],
         "gain_table": [] if gains is None else _gain_table(gains),
-        "gain_notes": [] if gains is None else list(sentences.gains_notes(gains)),
+        "gain_method": "" if gains is None else gain_words.gain_method(found, gains),
+        "gain_notes": [] if gains is None else list(gain_words.gains_notes(gains)),
+        "gain_reading": [] if gains is None else list(gain_words.gain_reading(found, gains)),
         "gain_figures": [
             figures.add(f"gain-{rival}", drawings.gain_plot(found, gains, rival, table.tasks))
             for rival in RIVALS
             if gains is not None and rival in gains.squares
         ],
-        "no_gains": "" if gains is not None else sentences.no_gains(found),
+        "no_gains": "" if gains is not None else gain_words.no_gains(found),
         "common": figures.add("common", drawings.common_plot(found)),
-        "rank_reason": list(sentences.rank_reason(found)),
-        "spectrum": figures.add("spectrum", drawings.spectrum_plot(found)),
-        "rank_figure": None if path is None else figures.add("rank", drawings.rank_plot(path)),
+        "same_slopes": sentences.same_slopes(found),
+        "rank_reason": list(rank_words.rank_reason(found)),
+        "spectrum": figures.add("spectrum", drawings.spectrum_plot(found))
+        if found.diagnosis.rank is not None and found.directions.spectrum[0] > 0
+        else None,
+        "rank_figure": None
+        if path is None
+        else figures.add("rank", drawings.rank_plot(found, path)),
         "candidates": _candidates(model),
         "directions": _directions(found, figures),
         "all_loadings": _all_loadings(found),
@@ -78,6 +114,7 @@ def contents(found: Facts, table: Table) -> dict[str, Any]:
         "constant": [
             n for n, s in zip(found.names, found.directions.deviation, strict=True) if s == 0
         ],
+        "collinear": named_groups(found.directions.metric.groups, found.names),
         "open_directions": OPEN,
         "maps": [
             (name, figures.add(f"map-{i}", drawing))
@@ -85,6 +122,8 @@ def contents(found: Facts, table: Table) -> dict[str, Any]:
         ]
         if found.directions.rank
         else [],
+        "no_directions": sentences.no_directions(found),
+        "varying": [] if found.directions.rank else list(_varying(found, figures, table, levels)),
         "misfits": found.diagnosis.misfits[:MISFITS],
         "more_misfits": max(len(found.diagnosis.misfits) - MISFITS, 0),
         "reasons": NAMED_REASONS,
@@ -95,6 +134,17 @@ def contents(found: Facts, table: Table) -> dict[str, Any]:
         "first_columns": [column.name for column in table.columns[:FIRST_COLUMNS]],
         "plots": figures.plots,
     }
+
+
+def _varying(
+    found: Facts, figures: _Figures, table: Table, levels: np.ndarray | None
+) -> Iterator[dict[str, Any]]:
+    """What tasks differ in where they share no direction."""
+    if levels is not None and np.ptp(levels) > SAME * np.abs(levels).max():
+        yield figures.add("levels", level_plot(found, table.tasks, levels))
+    slopes = slopes_plot(found, table.tasks)
+    if slopes is not None:
+        yield figures.add("slopes", slopes)
 
 
 def _gain_table(gains: Gains) -> list[dict[str, Any]]:
@@ -126,13 +176,16 @@ def _directions(found: Facts, figures: _Figures) -> list[dict[str, Any]]:
     spans, out = found.directions, []
     for j in range(spans.rank):
         places, values = spans.places[:, j], spans.loadings[:, j]
-        order = np.argsort(-np.abs(values), kind="stable")[:SUMMED_UP]
+        known = np.where(spans.determined[:, j], np.abs(values), 0.0)
+        order = np.argsort(-known, kind="stable")[:SUMMED_UP]
         reach = np.zeros(len(values)) if spans.reach is None else spans.reach[:, j]
+        order = order if places.any() else order[:0]
         out.append({
             "number": j + 1,
             "share": percent(spans.share[j]),
             "more": [found.names[f] for f in order if values[f] > reach[f]],
             "less": [found.names[f] for f in order if values[f] < -reach[f]],
+            "empty": not places.any(),
             "mean": number(float(places.mean())),
             "deviation": number(float(places.std())),
             "figure": figures.add(f"loadings-{j}", drawings.loading_plot(found, j)),
@@ -145,10 +198,12 @@ def _all_loadings(found: Facts) -> dict[str, Any]:
     spans = found.directions
     if not spans.rank:
         return {"rows": [], "left_out": 0, "largest_left": ""}
-    size = np.abs(spans.loadings).max(axis=1)
+    size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1)
     order = np.argsort(-size, kind="stable")
 
     def cell(f: int, j: int) -> tuple[str, str]:
+        if not spans.determined[f, j]:
+            return "", "not determined"
         span = "" if spans.reach is None else f"±{number(float(spans.reach[f, j]), 2)}"
         return number(float(spans.loadings[f, j]), 3), span
 

@@ -29,7 +29,11 @@ class Diagnosis:
     rank : int or None
     condition_number : float or None
         s_1 / s_k of the coefficients within the span; of their deviations from the mean where the
-        model has a mean of its own.
+        model has a mean of its own. As all that compares coefficients here, by what they predict:
+        v'Sv, S the pooled covariance of the features within tasks.
+    standardised : bool
+        Whether the covariance or the deviations of the features are known, by the model or by
+        rows; otherwise coefficients are compared in the features' own units.
     span_share : float or None
         Share of the variation of coefficients between tasks that lies in the span. By the
         coefficients of the model; where these lie in the span by construction and tasks have
@@ -70,6 +74,7 @@ class Diagnosis:
     isometry: float | None = None
     isometry_task: Hashable = None
     isometry_by_chance: float | None = None
+    standardised: bool = True
     rows_per_task: dict[Hashable, int] = field(default_factory=dict)
     task_r2: dict[Hashable, float] = field(default_factory=dict)
 
@@ -88,6 +93,7 @@ class Diagnosis:
 
     def _numbers(self) -> Iterator[tuple[str, str, str]]:
         """Name, value and explanation of each number that there is."""
+        units = "" if self.standardised else ", in units of the features: rows would compare them"
         if self.rank is not None:
             words = "directions along which the tasks vary together"
             yield "rank", str(self.rank), words if self.rank else "no direction is shared"
@@ -95,10 +101,10 @@ class Diagnosis:
             yield (
                 "condition number",
                 f"{self.condition_number:#.3g}",
-                "strongest direction / weakest",
+                "strongest direction / weakest" + units,
             )
         if self.span_share is not None and self.rank:
-            words = "of the variation of coefficients between tasks"
+            words = "of how slopes differ between tasks" + (units or ", by what they predict")
             if self.span_share_by == "construction":
                 words += ", by construction: give rows to measure it"
             yield "in the span", f"{100 * self.span_share:.1f} %", words
@@ -168,6 +174,7 @@ def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diag
         "span_share": look.span_share(good),
         "span_share_by": look.share_by,
         "noise": look.noise,
+        "standardised": look.metric.known,
         "outliers": outliers,
         "misfits": misfits,
     }
@@ -183,7 +190,7 @@ def _table(misfits: Sequence[Misfit]) -> list[str]:
     """Lines of the table of tasks that do not fit."""
     words = {
         "coefficients": "coefficients off the common pattern",
-        "off the span": "features off the span explain it",
+        "off the span": "explained by features off the span, over its noise",
         "noise": "more noise than others",
     }
     cells = [("task", "what is odd", "here", "typical")]

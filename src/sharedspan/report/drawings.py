@@ -26,24 +26,27 @@ class Drawing:
     caption: str
     tasks: np.ndarray | None = None
     columns: tuple[str, ...] = ()  # of the table, to be told of a task that is pointed at
+    hint: str = ""  # what a reader with a pointer can do
 
 
 def gain_plot(facts: Facts, gains: Gains, rival: str, kept: np.ndarray) -> Drawing:
     """Each task's held-out error by the model against that of a rival."""
     held = kept[gains.rows[kept] > 0]
     mine, other = gains.task_rmse("model")[held], gains.task_rmse(rival)[held]
-    both, plot = np.concatenate([mine, other]), Plot(330, bottom=46)
-    x, y = plot.x_scale(both, log=True), plot.y_scale(both, log=True)
-    plot.x_axis(x, f"error of {RIVALS[rival]}", x.ticks(5))
-    plot.y_axis(y, "error of the model", x.ticks(5))
+    both, plot = np.concatenate([mine, other]), Plot(330)
+    y = plot.y_scale(both, log=True)
+    ticks = [value for value in y.ticks(5) if value >= 0]
+    plot.y_axis(y, "error of the model", ticks)
+    x = plot.x_scale(both, log=True)
+    plot.x_axis(x, f"error of {RIVALS[rival]}", ticks)
     plot.segment(plot.left, plot.bottom, plot.right, plot.top, "equal")
     plot.text(plot.right - 6, plot.bottom - 9, "model better ↘", "note", anchor="end")
     plot.text(plot.left + 6, plot.top + 15, "↖ model worse", "note")
     plot.points(x(other), y(mine))
     change = gains.change(rival)
     caption = (
-        f"The error is smaller than that of {RIVALS[rival]} in {change.gains:,} tasks and larger "
-        f"in {change.losses:,}."
+        f"The error is smaller than that of {RIVALS[rival]} in {count(change.gains, 'task')} and "
+        f"larger in {change.losses:,}."
     )
     words = (
         f"Held-out root mean squared error of {count(len(held), 'task')}: the model against "
@@ -61,10 +64,10 @@ def spectrum_plot(facts: Facts) -> Drawing:
     rest = np.zeros(0) if separate is None else separate[:SPECTRUM]
     n = max(len(own), len(rest))
     plot = Plot(270)
-    x, y = plot.x_scale(np.array([0.5, n + 0.5]), pad=0), plot.y_scale(np.append(own, [*rest, 0]))
-    ticks = list(range(1, n + 1, 1 if n <= 10 else 2))
-    plot.x_axis(x, "direction", ticks)
-    plot.y_axis(y, "size (root mean square)")
+    y = plot.y_scale(np.append(own, [*rest, 0]))
+    plot.y_axis(y, "size (root mean square)", [value for value in y.ticks() if value >= 0])
+    x = plot.x_scale(np.array([0.5, n + 0.5]), pad=0)
+    plot.x_axis(x, "direction", list(range(1, n + 1, 1 if n <= 10 else 2)))
     zero, width = float(y(0)), 0.55 * float(x(2) - x(1))
     for j, value in enumerate(own):
         top, style = float(y(value)), "fill blue" if j < found.rank else "fill grey"
@@ -73,34 +76,52 @@ def spectrum_plot(facts: Facts) -> Drawing:
         plot.circle(float(x(j + 1)), float(y(value)), 4, "open orange")
     listed_own = ", ".join(number(float(v)) for v in own)
     words = f"Size of the coefficients along each direction, the model's: {listed_own}."
-    what = "their deviations from the common ones" if found.about_mean else "them"
-    caption = (
-        f"Bars: the model’s coefficients{' of standardised features' if found.standardised else ''}"
-        f", as root mean squares of {what} over tasks along each direction."
-    )
+    what = "coefficients’ deviations from the common ones" if found.about_mean else "coefficients"
+    size = "by what they predict within tasks, " if found.standardised else ""
+    caption = f"Bars: the model’s {what} along each direction, {size}root mean squares over tasks."
     if found.rank < len(own):
-        outside = "outside the span" if found.rank else "in no shared direction"
-        caption += f" Grey bars are what tasks have {outside}."
+        caption += (
+            " Grey bars are what tasks have outside the span."
+            if found.rank
+            else " They are grey as the tasks share none of these directions."
+        )
     if len(rest):
         words += f" Separate regressions: {', '.join(number(float(v)) for v in rest)}."
         caption += (
-            " Circles: the same for separate ridge regressions of the rows, whose noise fills "
-            "every direction."
+            " Circles: the same for a ridge regression of each task alone. Its noise fills all "
+            "directions, also those outside the span, and it shrinks coefficients, so that circles "
+            "may lie below bars."
         )
     return Drawing(plot.render(words), caption)
 
 
-def rank_plot(path: Any) -> Drawing:
+def rank_plot(facts: Facts, path: Any) -> Drawing:
     """What the choice of the rank went by."""
+    name, what = {
+        "auto": (
+            "excess squared error",
+            f"Mean squared error on held-out rows, less that of the best rank, in squared units of "
+            f"{facts.target}.",
+        ),
+        "evidence": (
+            "misfit per row",
+            "Minus the log of the probability of the rows under each rank (the marginal "
+            "likelihood), per row.",
+        ),
+        "threshold": (
+            "strength left out",
+            "Strength of the strongest direction that each rank leaves out (the singular value).",
+        ),
+    }[path.method]
     folded = path.method == "auto"
     values = path.difference if folded else path.loss
     bars = path.standard_error if folded else np.zeros(len(values))
-    plot = Plot(270, left=60)
+    plot = Plot(270)
     ranks = [int(r) for r in path.ranks]
-    x = plot.x_scale(np.array([min(ranks) - 0.4, max(ranks) + 0.4]), pad=0)
     y = plot.y_scale(np.concatenate([values - bars, values + bars]))
+    plot.y_axis(y, name)
+    x = plot.x_scale(np.array([min(ranks) - 0.4, max(ranks) + 0.4]), pad=0)
     plot.x_axis(x, "rank", ranks[:: 1 + len(ranks) // 12])
-    plot.y_axis(y, path.columns[1 if folded else 0])
     if path.method == "threshold":
         level = float(y(path.loss[0] - path.difference[0]))
         plot.segment(plot.left, level, plot.right, level, "equal")
@@ -117,18 +138,19 @@ def rank_plot(path: Any) -> Drawing:
         if chosen:
             plot.text(at, float(y(value)) - 12, "chosen", "mark", anchor="middle")
     shown = ", ".join(f"rank {r}: {number(float(v))}" for r, v in zip(ranks, values, strict=True))
-    words = f"{path.columns[1 if folded else 0]} by rank: {shown}. Chosen: rank {path.rank}."
-    caption = "Smaller is better." + (" Bars are one standard error." if folded else "")
+    words = f"{name.capitalize()} by rank: {shown}. Chosen: rank {path.rank}."
+    caption = f"{what} Smaller is better." + (" Bars are one standard error." if folded else "")
     return Drawing(plot.render(words), caption)
 
 
 def loading_plot(facts: Facts, j: int) -> Drawing:
-    """The largest loadings of a direction, by size, with intervals."""
+    """The largest loadings of a direction that are determined, by size, with intervals."""
     found = facts.directions
     values = found.loadings[:, j]
-    reach = np.zeros(len(values)) if found.reach is None else np.minimum(found.reach[:, j], 1.5)
-    varies = np.flatnonzero(found.deviation > 0)
-    order = varies[np.argsort(-np.abs(values[varies]), kind="stable")][:LARGEST]
+    reach = np.zeros(len(values)) if found.reach is None else found.reach[:, j]
+    varies, clear = found.deviation > 0, found.determined[:, j]
+    shown = np.flatnonzero(varies & clear)
+    order = shown[np.argsort(-np.abs(values[shown]), kind="stable")][:LARGEST]
     told = [
         f"{short(facts.names[f])} {number(float(values[f]), 2)}"
         + (f" (±{number(float(reach[f]), 2)})" if reach[f] > 0 else "")
@@ -136,28 +158,38 @@ def loading_plot(facts: Facts, j: int) -> Drawing:
     ]
     plot = _stems(facts, order, values, values - reach, values + reach, "loading")
     words = f"Loadings of direction {j + 1}, the largest first: {', '.join(told)}."
-    return Drawing(plot.render(words), "")
+    unclear = int(np.sum(varies & ~clear))
+    are = "is" if unclear == 1 else "are"
+    caption = f"{count(unclear, 'loading')} {are} not determined and left out." if unclear else ""
+    return Drawing(plot.render(words), caption)
 
 
 def common_plot(facts: Facts) -> Drawing:
     """The coefficients that tasks have in common, and how far those of most tasks reach."""
     found, model = facts.directions, facts.model
-    S = model.coef_ * found.deviation
-    values = getattr(model, "mean_coef_", model.coef_.mean(axis=0)) * found.deviation
+    S = found.metric.shared_evenly(model.coef_ * found.deviation)
+    mean = getattr(model, "mean_coef_", model.coef_.mean(axis=0))
+    values = found.metric.shared_evenly(mean * found.deviation)
     low, high = np.quantile(S, [0.05, 0.95], axis=0)
     order = np.argsort(-np.maximum(np.abs(low), np.abs(high)), kind="stable")[:LARGEST]
     order = order[found.deviation[order] > 0]
     order = order[np.argsort(-np.abs(values[order]), kind="stable")]
     told = [
-        f"{short(facts.names[f])} {number(float(values[f]), 2)} "
-        f"({number(float(low[f]), 2)} to {number(float(high[f]), 2)})"
+        f"{short(facts.names[f])} {number(float(values[f]), 2)}"
+        + (
+            f" ({number(float(low[f]), 2)} to {number(float(high[f]), 2)})"
+            if number(float(low[f])) != number(float(high[f]))
+            else ""
+        )
         for f in order
     ]
     axis = "coefficient" + (" per standard deviation" if found.standardised else "")
     plot = _stems(facts, order, values, low, high, axis)
-    words = f"Common coefficients, with the middle 90 % of tasks: {', '.join(told)}."
-    left = len(values) - len(order)
-    return Drawing(plot.render(words), f"The largest of {len(values):,} features." if left else "")
+    reach = ", with the middle 90 % of tasks" if np.any(low != high) else ""
+    words = f"Common coefficients{reach}: {', '.join(told)}."
+    left = len(order) < len(values)
+    caption = f"The {len(order)} largest of {len(values):,} features." if left else ""
+    return Drawing(plot.render(words), caption)
 
 
 def _stems(
@@ -169,7 +201,7 @@ def _stems(
     Circles are open where the bar holds zero.
     """
     widest = max((len(short(facts.names[f], NAME)) for f in order), default=1)
-    plot = Plot(54 + 21 * len(order), left=max(7.8 * widest + 14, 46), top=6, bottom=42)
+    plot = Plot(58 + 21 * len(order), left=max(7.8 * widest + 14, 46), top=6, bottom=46)
     x = plot.x_scale(np.concatenate([low[order], high[order], values[order], [0.0]]))
     plot.x_axis(x, axis, x.ticks(5))
     zero = float(x(0))
@@ -194,7 +226,7 @@ def trace_plot(facts: Facts) -> Drawing | None:
     gradient = np.asarray(trace.get("gradient", np.zeros(0)), dtype=float)
     tol = float(getattr(facts.model, "tol", 0.0))
     if np.sum(np.isfinite(gradient) & (gradient > 0)) >= 2:
-        values, name = gradient, "gradient over size"
+        values, name = gradient, "relative gradient"
     else:
         objective = np.asarray(trace["objective"], dtype=float)
         values, name, tol = objective - np.nanmin(objective), "objective above its least", 0.0
@@ -204,11 +236,12 @@ def trace_plot(facts: Facts) -> Drawing | None:
     if len(seen) > STEPS:
         seen = np.unique(seen[np.linspace(0, len(seen) - 1, STEPS).astype(int)])
     steps, values = np.asarray(trace["iteration"], dtype=float)[seen], values[seen]
-    plot = Plot(250, left=64)
+    plot = Plot(250)
     levels = np.append(values, tol) if tol > 0 else values
-    x, y = plot.x_scale(steps), plot.y_scale(levels, log=True)
-    plot.x_axis(x, "iteration", x.ticks(5))
+    y = plot.y_scale(levels, log=True)
     plot.y_axis(y, name, y.ticks(5))
+    x = plot.x_scale(steps)
+    plot.x_axis(x, "iteration", x.ticks(5))
     if tol > 0:
         level = float(y(tol))
         plot.segment(plot.left, level, plot.right, level, "equal")
@@ -219,6 +252,9 @@ def trace_plot(facts: Facts) -> Drawing | None:
         f"{count(int(steps[-1]), 'iteration')}."
     )
     aim = f" The fit ends where it is below the tolerance, {number(tol, 1)}." if tol > 0 else ""
-    what = "The gradient along the matrices of this rank, over the size of the coefficients."
-    caption = what + aim if name.startswith("gradient") else "The objective above its least value."
+    what = (
+        "How much a further step could still change (the gradient of the objective, over the size "
+        "of the coefficients)."
+    )
+    caption = what + aim if "gradient" in name else "What was minimised, above its least value."
     return Drawing(plot.render(words), caption)

@@ -109,7 +109,7 @@ def find_facts(
 def _separate_spectrum(
     rows: TaskRows, directions: Directions, odd: list[int], intercept: bool
 ) -> np.ndarray | None:
-    """Singular values of separate regressions of the same rows, as those of the model are."""
+    """Singular values of separate regressions of the same rows, as those of the model."""
     assert rows.y is not None
     if not directions.rank:
         return None
@@ -119,6 +119,6 @@ def _separate_spectrum(
     separate = PerTaskRegressor(fit_intercept=intercept).fit(
         rows.X[fits], rows.y[fits], task=rows.codes[fits]
     )
-    S = separate.coef_ * directions.deviation
+    S = directions.metric.predictions(separate.coef_ * directions.deviation)
     S = S - S.mean(axis=0) if directions.about_mean else S
     return np.linalg.svd(S, compute_uv=False) / np.sqrt(len(S))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.data.writing import file_appearing
 from sharedspan.report.wording import short
 
 NAMED, CANDIDATES = 6, 500  # points that are named, and that are looked at
@@ -83,4 +84,5 @@ def farthest(x: np.ndarray, y: np.ndarray, off: np.ndarray, strip: bool) -> list
 
 def save(figure: Any, path: Path) -> None:
     """Write the figure; the ending of the path decides the format."""
-    figure.savefig(path)
+    with file_appearing(Path(path)) as hidden:
+        figure.savefig(hidden)

@@ -20,6 +20,11 @@ from sharedspan.report.rows import TaskRows
 RIVALS = {"separate": "separate regressions", "pooled": "pooled regression"}
 N_FOLDS = 4
 FEWEST_ROWS = 4  # of a task: one to hold out, three to fit
+FEWEST_TASKS = 5  # that an interval by their spread needs
+STEADY = 1e-24  # share of the squares of the response within tasks that is rounding
+NOTHING_TO_PREDICT = (
+    "The response does not vary within tasks: there is nothing for features to predict."
+)
 ROUNDING = 1e-9  # share by which two errors differ without meaning it
 PLAIN = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None}
 
@@ -31,10 +36,15 @@ class Change:
     """The model's error over that of a rival: below one it gains."""
 
     ratio: float  # of root mean squared errors over all rows
-    low: float  # 95 % interval, by the spread over tasks
+    low: float  # 95 % interval, by the spread over tasks; 0 to infinity where they are too few
     high: float
     gains: int  # tasks with a smaller error
     losses: int  # tasks with a larger one
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there were tasks enough for an interval."""
+        return math.isfinite(self.high)
 
     @property
     def clear(self) -> bool:
@@ -80,15 +90,23 @@ class Gains:
         # The log ratio, to first order a sum over tasks.
         parts = 0.5 * (mine / mine.sum() - other / other.sum())
         error = math.sqrt(np.sum(parts**2) * len(parts) / max(len(parts) - 1, 1))
-        reach = 1.96 * error if len(parts) > 1 else math.inf
         margin = ROUNDING * other
         return Change(
             ratio,
-            ratio * math.exp(-reach),
-            ratio * math.exp(min(reach, 700)),
+            *_interval(ratio, error, len(parts)),
             int(np.sum(mine < other - margin)),
             int(np.sum(mine > other + margin)),
         )
+
+
+def _interval(ratio: float, error: float, n_tasks: int) -> tuple[float, float]:
+    """95 % interval of a ratio whose logarithm has this standard error, by Student's t."""
+    if n_tasks < FEWEST_TASKS:
+        return 0.0, math.inf
+    from scipy.stats import t
+
+    reach = min(float(t.ppf(0.975, n_tasks - 1)) * error, 700.0)
+    return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
 def find_gains(model: TaskRegressor, rows: TaskRows, tick: Tick | None = None) -> Gains | str:
@@ -103,6 +121,16 @@ def find_gains(model: TaskRegressor, rows: TaskRows, tick: Tick | None = None) -
             "have no such."
         )
     fold = _folds(rows.codes, large)
+    scored = np.where(fold >= 0, rows.codes, T)
+
+    def per_task(values: np.ndarray) -> np.ndarray:
+        return np.bincount(scored, values, minlength=T + 1)[:T]
+
+    held_rows = per_task(np.ones(len(scored)))
+    mean = per_task(rows.y) / np.maximum(held_rows, 1)
+    total = float(per_task((rows.y - mean[rows.codes]) ** 2).sum())
+    if total <= STEADY * float(np.sum(rows.y**2)):
+        return NOTHING_TO_PREDICT
     rivals = _rivals(model)
     labels = np.empty(T, dtype=object)
     labels[:] = model.tasks_.tolist() if model.tasks_.dtype != object else list(model.tasks_)
@@ -123,18 +151,10 @@ def find_gains(model: TaskRegressor, rows: TaskRows, tick: Tick | None = None) -
                     return f"Held-out errors could not be found: {problem}"
             if name == "model":
                 notes += [" ".join(str(warning.message).split()) for warning in caught]
-    scored = np.where(fold >= 0, rows.codes, T)
-
-    def per_task(values: np.ndarray) -> np.ndarray:
-        return np.bincount(scored, values, minlength=T + 1)[:T]
-
-    held_rows = per_task(np.ones(len(scored)))
-    mean = per_task(rows.y) / np.maximum(held_rows, 1)
-    total = per_task((rows.y - mean[rows.codes]) ** 2)
     return Gains(
         {name: per_task(values**2) for name, values in error.items()},
         held_rows.astype(np.int64),
-        float(total.sum()),
+        total,
         int(np.sum(~large & (size > 0))),
         tuple(notes),
     )

@@ -1,9 +1,13 @@
 """What each shared direction means: loadings of standardised features, with intervals.
 
-Coefficients in units of standardised features are s_t = v_t * deviation, and the span is turned to
-its principal axes there: orthonormal, the strongest first, the largest loading positive. So a
-feature in grams loads as much as the same one in tons, and a task's place along a direction is in
-units of the response per standard deviation.
+The span is turned to its principal axes by what coefficients predict (metric.py): the strongest
+first, each of one unit of prediction within tasks. A task's place along a direction is the standard
+deviation of its predictions that comes from it, in units of the response, and a loading is the
+coefficient, per standard deviation of the feature, of a task at place one:
+
+    coefficient * deviation = sum_j place_j * loading_j,
+
+but for collinear features, whose combined effect is shared evenly between them.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from sharedspan.engine.local import one_blas_thread
-from sharedspan.report.rows import TaskRows, feature_deviations
+from sharedspan.report.metric import Metric, feature_metric
+from sharedspan.report.rows import TaskRows
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 from sharedspan.uncertainty import LARGEST_EXACT, SpanUncertainty
 
 LEVEL = 0.95
+UNDETERMINED = 1.0  # half width of an interval from which a loading says nothing
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,9 @@ class Directions:
 
     Attributes
     ----------
-    deviation : ndarray of shape (d,)
-        Standard deviations of the features; all one where they are not known.
-    standardised : bool
-        Whether they are known: from the fit where the model kept them, or from rows.
+    metric : Metric
+        Deviations and correlations of the features within tasks, as far as they are known.
     loadings : ndarray of shape (d, k)
-        Orthonormal.
     places : ndarray of shape (T, k)
     strength : ndarray of shape (k,)
         Norms of the places of the ``n_fit`` tasks that fit.
@@ -43,15 +46,15 @@ class Directions:
     no_intervals : str
         Why there is no reach.
     share : ndarray of shape (k,)
-        Of the squares of all coefficients, less their mean where the model has one.
+        Of the variance within tasks that all slopes predict; that their deviations from the mean
+        predict where the model has one.
     spectrum : ndarray of shape (min(d, T),)
-        Singular values of these coefficients over sqrt(T).
+        Singular values of what these predict, over sqrt(T).
     about_mean : bool
         Whether they are deviations from a mean that the model has.
     """
 
-    deviation: np.ndarray
-    standardised: bool
+    metric: Metric
     loadings: np.ndarray
     places: np.ndarray
     strength: np.ndarray
@@ -63,9 +66,26 @@ class Directions:
     about_mean: bool
 
     @property
+    def deviation(self) -> np.ndarray:
+        """Standard deviations of the features within tasks (d,); all one if not known."""
+        return self.metric.deviation
+
+    @property
+    def standardised(self) -> bool:
+        """Whether the deviations are known."""
+        return self.metric.known
+
+    @property
     def rank(self) -> int:
         """Number of directions."""
         return self.loadings.shape[1]
+
+    @property
+    def determined(self) -> np.ndarray:
+        """Loadings (d, k) whose intervals say anything; all where there are no intervals."""
+        if self.reach is None:
+            return np.ones(self.loadings.shape, dtype=bool)
+        return self.reach <= np.maximum(UNDETERMINED, np.abs(self.loadings))
 
     def hard_to_tell_apart(self) -> list[tuple[int, int]]:
         """Runs of neighbouring directions, first and last, that are about equally strong.
@@ -88,28 +108,45 @@ def find_directions(model: Any, rows: TaskRows | None, odd: Sequence[int] = ()) 
 
     Tasks ``odd`` do not fit and have no say in which axes are principal, nor in shares.
     """
-    deviation = feature_deviations(model, rows)
+    metric = feature_metric(model, rows)
+    d = len(metric.deviation)
     centre = getattr(model, "mean_coef_", None)
-    S = (model.coef_ if centre is None else model.coef_ - centre) * deviation  # (T, d)
-    span = getattr(model, "representation_", np.zeros((len(deviation), 0)))
-    loadings = np.zeros((len(deviation), 0))
+    slopes = model.coef_ if centre is None else model.coef_ - centre
+    S = metric.predictions(slopes * metric.deviation)  # (T, d)
+    span = getattr(model, "representation_", np.zeros((d, 0))) * metric.deviation[:, None]
+    axes = loadings = np.zeros((d, 0))
     fits = np.delete(S, list(odd), axis=0)
     fits = S if len(fits) < span.shape[1] or not fits.any() else fits
     if span.size and 0 < span.shape[1] <= len(S):
-        basis = orthonormal_basis(span * deviation[:, None])
-        loadings, _ = ordered_factors(basis, basis.T @ fits.T)
-    places, total = S @ loadings, float(np.sum(fits**2))
-    strength = np.linalg.norm(fits @ loadings, axis=0)
+        predicted = metric.predictions(span.T).T
+        basis = orthonormal_basis(predicted)
+        axes, _ = ordered_factors(basis, basis.T @ fits.T)
+        loadings = span @ np.linalg.lstsq(predicted, axes, rcond=None)[0]
+        sign = _signs(fits @ axes, metric.shared_evenly(loadings.T).T)
+        axes, loadings = axes * sign, loadings * sign
+    places, total = S @ axes, float(np.sum(fits**2))
+    strength = np.linalg.norm(fits @ axes, axis=0)
     share = strength**2 / total if total > 0 else np.zeros(len(strength))
     reach, why = None, ""
     if loadings.shape[1]:
-        errors, why = _standard_errors(model, rows, deviation, loadings, places)
-        reach = None if errors is None else _quantile(model) * errors
+        variance, why = _variances(model, rows, metric, loadings, axes, places)
+        reach = None if variance is None else _quantile(model) * np.sqrt(np.maximum(variance, 0.0))
     spectrum = np.linalg.svd(fits, compute_uv=False) / np.sqrt(len(fits))
     return Directions(
-        deviation, rows is not None or bool(np.any(deviation != 1)), loadings, places, strength,
-        len(fits), reach, why, share, spectrum, centre is not None,
+        metric, metric.shared_evenly(loadings.T).T, places, strength, len(fits), reach, why, share,
+        spectrum, centre is not None,
     )  # fmt: skip
+
+
+def _signs(places: np.ndarray, loadings: np.ndarray) -> np.ndarray:
+    """One or minus one for each direction, (k,): most tasks lie ahead, where most lie on one side.
+
+    Otherwise the largest loading is positive.
+    """
+    mean, spread = places.mean(axis=0), places.std(axis=0)
+    largest = np.abs(loadings).argmax(axis=0)
+    leading = loadings[largest, np.arange(loadings.shape[1])]
+    return np.where(np.where(np.abs(mean) > spread, mean, leading) < 0, -1.0, 1.0)
 
 
 def _quantile(model: Any) -> float:
@@ -120,19 +157,31 @@ def _quantile(model: Any) -> float:
     return float(t.ppf(0.5 + LEVEL / 2, min(degrees, 1e6)))
 
 
-def _standard_errors(
-    model: Any, rows: TaskRows | None, deviation: np.ndarray, Q: np.ndarray, places: np.ndarray
-) -> tuple[np.ndarray | None, str]:
-    """Standard errors of the loadings (d, k), or why there are none."""
+def _variances(
+    model: Any, rows: TaskRows | None, metric: Metric, loadings: np.ndarray, axes: np.ndarray,
+    places: np.ndarray,
+) -> tuple[np.ndarray | None, str]:  # fmt: skip
+    """Squared standard errors of the loadings (d, k), or why there are none.
+
+    A direction errs by leaving the span, and by turning within it.
+    """
     kept = getattr(model, "_uncertainty_", None)
     if isinstance(kept, SpanUncertainty):
-        return _of_span(kept, deviation, Q), ""
+        outside = _of_span(kept, metric, loadings)
+        error = kept.noise[:, None, None] * kept.inverse
+        J = axes.T @ metric.predictions(kept.canonical.to_user(kept.B).T * metric.deviation).T
+        return outside + _turned(J @ error @ J.T, loadings, places, metric), ""
     if hasattr(model, "slope_std_"):
         if rows is None:
             return None, "Give the rows (--data) to see intervals."
-        if Q.size > LARGEST_EXACT:
+        if loadings.size > LARGEST_EXACT:
             return None, f"Intervals are left out for more than {LARGEST_EXACT:,} loadings."
-        return _of_mixed(model, rows, deviation, Q, places), ""
+        ids, counts = rows.sizes
+        k = loadings.shape[1]
+        error = np.zeros((len(places), k, k))
+        error[ids] = (model.noise_variance_[ids] / counts)[:, None, None] * np.eye(k)
+        outside = _of_mixed(model, rows, metric, loadings, axes, places)
+        return outside + _turned(error, loadings, places, metric), ""
     if type(model).__name__ == "NewTaskRegressor":
         return None, "The span was given to this model, not estimated: it has no intervals."
     name = type(model).__name__
@@ -144,17 +193,35 @@ def _standard_errors(
     )
 
 
-def _of_span(kept: SpanUncertainty, deviation: np.ndarray, Q: np.ndarray) -> np.ndarray:
+def _turned(
+    error: np.ndarray, loadings: np.ndarray, places: np.ndarray, metric: Metric
+) -> np.ndarray:
+    """Variances (d, k) of turns within the span, from the covariances (T, k, k) of the places.
+
+    Principal axes i and j turn towards each other by sum_t (z_i e_j + z_j e_i) / (l_i - l_j), z the
+    places, e their errors and l the sums of squares of z.
+    """
+    size, own = np.sum(places**2, axis=0), np.einsum("tii->ti", error)
+    moved = places.T**2 @ own
+    crossed = np.einsum("ti,tj,tij->ij", places, places, error)
+    gap = (size[:, None] - size) ** 2
+    np.fill_diagonal(gap, np.inf)
+    # Axes turned at will lie by half their square along each other.
+    angle = np.minimum((moved + moved.T + 2 * crossed) / np.maximum(gap, 1e-300), 0.5)
+    return metric.shared_evenly(loadings.T).T ** 2 @ angle
+
+
+def _of_span(kept: SpanUncertainty, metric: Metric, loadings: np.ndarray) -> np.ndarray:
     """From what the fit kept: the error of the basis is A D change, D the error that is known."""
-    B, A = kept.canonical.to_user(kept.B), kept.canonical.to_user(kept.Q)
-    B, A = B * deviation[:, None], A * deviation[:, None]
-    change = np.linalg.lstsq(B, Q, rcond=None)[0]
-    return np.sqrt(np.maximum(kept.span_covariance.diagonal(change.T, A), 0.0)).T
+    B, A = (kept.canonical.to_user(M) * metric.deviation[:, None] for M in (kept.B, kept.Q))
+    change = np.linalg.lstsq(B, loadings, rcond=None)[0]
+    return kept.span_covariance.diagonal(change.T, metric.shared_evenly(A.T).T).T
 
 
 def _of_mixed(
-    model: Any, rows: TaskRows, deviation: np.ndarray, Q: np.ndarray, places: np.ndarray
-) -> np.ndarray:
+    model: Any, rows: TaskRows, metric: Metric, loadings: np.ndarray, axes: np.ndarray,
+    places: np.ndarray,
+) -> np.ndarray:  # fmt: skip
     """From the information of the mixed model on the directions, places profiled out.
 
     A task's own least squares has covariance D + noise G_t^-1 around b + Q z_t, so
@@ -162,8 +229,11 @@ def _of_mixed(
         H = sum_t z_t z_t' (x) S_t,   S_t = P_t - P_t Q (Q'P_t Q)^-1 Q'P_t,
         P_t = (D + noise G_t^-1)^-1 = G_t (D G_t + noise I)^-1.
     """
+    Q = loadings
     d, k = Q.shape
-    A = np.linalg.qr(Q, mode="complete")[0][:, k:]
+    # Errors of an axis that predict other than the span does, in standardised features.
+    A = np.linalg.pinv(metric.root, rcond=1e-5) @ np.linalg.qr(axes, mode="complete")[0][:, k:]
+    deviation = metric.deviation
     D, noise = (model.slope_std_ * deviation) ** 2, float(model.noise_variance_[0])
     safe = np.where(deviation > 0, deviation, 1.0)
     H = np.zeros((k, d - k, k, d - k))
@@ -178,5 +248,5 @@ def _of_mixed(
     H = H.reshape(k * (d - k), -1)
     covariance = np.linalg.pinv((H + H.T) / 2, rcond=1e-10, hermitian=True)
     blocks = covariance.reshape(k, d - k, k, d - k)
-    own = np.stack([np.einsum("fi,ij,fj->f", A, blocks[j, :, j], A) for j in range(k)], axis=1)
-    return np.sqrt(np.maximum(own, 0.0))
+    A = metric.shared_evenly(A.T).T
+    return np.stack([np.einsum("fi,ij,fj->f", A, blocks[j, :, j], A) for j in range(k)], axis=1)

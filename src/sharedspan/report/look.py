@@ -1,7 +1,7 @@
 """A fitted model as the diagnosis sees it: numbers of its coefficients, and of rows if given.
 
-Coefficients are looked at in units of standardised features (the deviations that the model saw, or
-those of the rows given), so that a feature in grams weighs as much as the same one in tons.
+Coefficients are looked at by what they predict (metric.py), so that a feature in grams weighs as
+much as the same one in tons, and what cancels between collinear features counts for nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import numpy as np
 
 from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
 from sharedspan.estimators.base import TaskRegressor
-from sharedspan.report.rows import TaskRows, feature_deviations
+from sharedspan.estimators.baselines import PerTaskRegressor
+from sharedspan.report.metric import feature_metric
+from sharedspan.report.rows import TaskRows
 from sharedspan.subspace import orthonormal_basis
 
 SPARE_ROWS = 5  # rows beyond its features that a task needs to tell what lies off the span
+ROUNDING = 1e-12  # of the largest eigenvalue of a Gram
 HARD = 1e-10  # share of the variation off the span that is rounding
 
 
@@ -31,14 +34,16 @@ class Look:
         self.adaptive = isinstance(model, AdaptiveSpanRegressor)
         basis = getattr(model, "representation_", None)
         self.rank: int | None = None if basis is None else int(model.rank_)
-        deviation = feature_deviations(model, rows)
-        self.coef = model.coef_ * deviation  # (T, d)
+        self.metric = metric = feature_metric(model, rows)
+        self.coef = metric.predictions(model.coef_ * metric.deviation)  # (T, d)
         centre = getattr(model, "mean_coef_", None)
-        self.shift = self.coef - (self.coef.mean(axis=0) if centre is None else centre * deviation)
-        self.deviation = deviation
-        self.basis = np.zeros((len(deviation), 0))  # (d, k) of standardised features
+        if centre is None:
+            self.shift = self.coef - self.coef.mean(axis=0)
+        else:
+            self.shift = metric.predictions((model.coef_ - centre) * metric.deviation)
+        self.basis = np.zeros((self.coef.shape[1], 0))  # (d, k)
         if basis is not None and basis.size:
-            self.basis = orthonormal_basis(basis * deviation[:, None])
+            self.basis = orthonormal_basis(metric.predictions(basis.T * metric.deviation).T)
         off = self.shift - self.shift @ self.basis @ self.basis.T
         self.off_span = np.linalg.norm(off, axis=1)  # (T,)
         self.off_feature = np.abs(off).argmax(axis=1)
@@ -46,6 +51,9 @@ class Look:
         self.hard = bool(self.rank) and not self.adaptive
         self.hard = self.hard and np.sum(off**2) <= HARD * np.sum(self.coef**2)
         self.residuals = None if rows is None or rows.y is None else self._residual_squares()
+        self.noise_squares = self.residuals
+        if self.residuals is not None and isinstance(model, PerTaskRegressor):
+            self.noise_squares = self._least_squares()
         self.fits = self._fits_off_span() if self.hard and self.residuals is not None else []
         self.share_by = "construction" if self.hard else "coefficients"
         self.share_by = "rows" if self.fits else self.share_by
@@ -146,6 +154,8 @@ class Look:
         user = getattr(self.model, "representation_", np.zeros((self.coef.shape[1], 0)))
         if not user.size:
             return np.zeros((0, 0, 0)), [], []
+        size = np.abs(user * self.metric.deviation[:, None]).max(axis=0)
+        user = user / np.where(size > 0, size, 1.0)  # any basis will do: squares must exist
         for t, X, _ in self.rows.tasks(self.model.fit_intercept):
             Z = X @ user
             moments.append(Z.T @ Z / len(Z))
@@ -156,25 +166,55 @@ class Look:
     # Residuals
 
     def _residual_squares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Codes, sums of squared residuals and about their degrees of freedom, each (T',)."""
+        """Codes, sums of squared residuals and about their degrees of freedom, each (T',).
+
+        The degrees are zero where it is not known what a fit has spent of them.
+        """
         assert self.rows is not None
         model, rows = self.model, self.rows
         assert rows.y is not None
         residual = rows.y - model._predict_rows(rows.X, rows.codes)
         ids, counts = rows.sizes
         squares = np.bincount(rows.codes, residual**2, minlength=len(self.labels))[ids]
-        used = (self.rank or 0) + int(model.fit_intercept)
-        if self.rank is None:  # slopes of their own, or one vector for all
-            d = model.coef_.shape[1]
-            used += d if np.ptp(model.coef_, axis=0).any() else d / len(self.labels)
-        return ids, squares, np.maximum(counts - used, 0).astype(float)
+        used = self._spent_on_slopes(ids) + int(model.fit_intercept)
+        return ids, squares, np.maximum(counts - used, 0.0)
+
+    def _least_squares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same for least squares: what a ridge takes away from slopes looks like noise."""
+        assert self.rows is not None
+        left, degrees, centred = [], [], bool(self.model.fit_intercept)
+        safe = np.where(self.metric.deviation > 0, self.metric.deviation, 1.0)
+        for _, X, y in self.rows.tasks(centred):
+            slopes, _, spent, _ = np.linalg.lstsq(X / safe, y, rcond=None)
+            left.append(float(np.sum((y - X / safe @ slopes) ** 2)))
+            degrees.append(float(max(len(X) - centred - int(spent), 0)))
+        return self.rows.sizes[0], np.array(left), np.array(degrees)
+
+    def _spent_on_slopes(self, ids: np.ndarray) -> np.ndarray:
+        """Degrees of freedom of the slopes of tasks ``ids``, each (T',)."""
+        assert self.rows is not None
+        model, d = self.model, self.coef.shape[1]
+        if self.rank is not None:
+            return np.full(len(ids), float(self.rank))
+        if not np.ptp(model.coef_, axis=0).any():  # one vector for all
+            return np.full(len(ids), d / len(self.labels))
+        if not isinstance(model, PerTaskRegressor):
+            return np.full(len(ids), np.inf)
+        # The trace of the ridge's hat matrix, sum_i l_i / (l_i + alpha).
+        unit = np.where(self.metric.deviation > 0, self.metric.deviation, np.inf)
+        spent = []
+        for t, X, _ in self.rows.tasks(bool(model.fit_intercept)):
+            values = np.linalg.svd(X / unit, compute_uv=False) ** 2
+            values = values[values > ROUNDING * values.max(initial=0.0)]
+            spent.append(float(np.sum(values / (values + model.alpha_[t]))))
+        return np.array(spent)
 
     def _fits_off_span(self) -> list[OffSpan]:
         """Least squares of each task with enough rows, in the span and in all features."""
         assert self.rows is not None
         found, centred = [], bool(self.model.fit_intercept)
         mean = self.model.coef_.mean(axis=0)
-        safe = np.where(self.deviation > 0, self.deviation, 1.0)
+        safe = np.where(self.metric.deviation > 0, self.metric.deviation, 1.0)
         span: np.ndarray = self.model.representation_
         for t, X, y in self.rows.tasks(centred):
             if len(X) < X.shape[1] + centred + SPARE_ROWS:

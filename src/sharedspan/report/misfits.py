@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.report.look import HARD, Look
+from sharedspan.report.look import HARD, SPARE_ROWS, Look
 
 OFF = 0.5  # probability from which a task is named an outlier
 STRANGE = 4.0  # robust deviations from the other tasks beyond which one is named
@@ -18,7 +18,11 @@ CHANCE = 0.01  # probability that any task at all is named by chance
 
 @dataclass(frozen=True)
 class Misfit:
-    """One reason why a task does not fit; values are in units of the response."""
+    """One reason why a task does not fit.
+
+    Values are in units of the response; those of "off the span" are what other features explain,
+    by degree of freedom, in standard deviations of the task's own noise.
+    """
 
     task: Hashable
     what: str  # "coefficients", "noise" or "off the span"
@@ -61,17 +65,17 @@ def _off_by_span(look: Look) -> Iterator[Misfit]:
 
     if not look.fits or not look.noise:
         return
-    ratio = np.array([fit.outside / fit.extra for fit in look.fits])
+    outside = np.array([fit.outside / fit.extra for fit in look.fits])
     own = np.array([fit.left / fit.spare for fit in look.fits])
     extra, spare = np.array([(fit.extra, fit.spare) for fit in look.fits]).T
-    statistic = ratio / np.maximum(own, np.finfo(float).tiny)
+    statistic = outside / np.maximum(own, np.finfo(float).tiny)
     chance = f.logsf(statistic, extra, spare)
     for i in strange(statistic, chance, len(look.labels)):
         yield Misfit(
             task=look.labels[look.fits[i].task],
             what="off the span",
-            value=float(np.sqrt(ratio[i])),
-            typical=float(np.sqrt(np.median(ratio))),
+            value=float(np.sqrt(statistic[i])),
+            typical=float(np.sqrt(np.median(statistic))),
             surprise=float(-chance[i] / np.log(10)),
         )
 
@@ -82,14 +86,14 @@ def _off_by_noise(look: Look) -> Iterator[Misfit]:
 
     variance = np.asarray(getattr(look.model, "noise_variance_", np.zeros(0)))
     ids, chance = np.arange(len(variance)), None
-    if look.residuals is not None:
-        ids, squares, degrees = look.residuals
-        spare = degrees > 0
+    if look.noise_squares is not None:
+        ids, squares, degrees = look.noise_squares
+        spare = degrees >= SPARE_ROWS
         ids, degrees = ids[spare], degrees[spare]
         variance = squares[spare] / degrees
     if len(ids) < 3 or not look.noise or not np.median(variance) > 0:
         return
-    if look.residuals is not None:
+    if look.noise_squares is not None:
         chance = chi2.logsf(variance / np.median(variance) * degrees, degrees)
     for i in strange(variance, chance, len(look.labels)):
         yield Misfit(

@@ -13,11 +13,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import sharedspan
 from sharedspan.data.writing import file_appearing
-from sharedspan.report.contents import contents
+from sharedspan.report.contents import contents, without_false_span
 from sharedspan.report.facts import Facts, find_facts
 from sharedspan.report.gains import Tick
+from sharedspan.report.rows import read_rows
 from sharedspan.report.table import as_json, build_table
 from sharedspan.report.wording import change, number, short, whole
 
@@ -71,9 +74,14 @@ def write_report(
     found = find_facts(
         model, X, y, task, task_name=task_name, target_name=target_name, tick=tick
     )  # fmt: skip
+    found = without_false_span(found)
     if tick is not None:
         tick("drawing", 0, 0)
-    page = _render(found, _title(found) if title is None else title)
+    levels = None
+    if X is not None and not found.directions.rank:  # what tasks differ in, where there is no map
+        average = read_rows(model, X, y, task).X.mean(axis=0)
+        levels = model.intercept_ + model.coef_ @ average
+    page = _render(found, _title(found) if title is None else title, levels)
     with file_appearing(path) as hidden:
         hidden.write_bytes(page.encode("utf-8", "replace"))
     return path
@@ -84,7 +92,7 @@ def _title(found: Facts) -> str:
     return f"{target}{found.diagnosis.n_tasks:,} regressions together"
 
 
-def _render(found: Facts, title: str) -> str:
+def _render(found: Facts, title: str, levels: np.ndarray | None) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -95,13 +103,13 @@ def _render(found: Facts, title: str) -> str:
     )
     environment.filters |= {"number": number, "change": change, "short": short}
     environment.globals["name"] = _name
-    table = build_table(found)
-    page = contents(found, table)
+    table = build_table(found, levels)
+    page = contents(found, table, levels)
     plots = {key: page["plots"][key] for key in sorted(page["plots"])}
     data = as_json(table.packed() | {"plots": plots, "task_name": whole(found.task_name)})
     return environment.from_string((folder / "report.html").read_text("utf-8")).render(
         page,
-        title=title,
+        title=short(title, 120),
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),

@@ -130,7 +130,8 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
         panel.xaxis.get_major_locator().set_params(integer=True)
     _mark_phases(panel, trace)
     panel.set(xlabel="iteration", title="Convergence")
-    panel.set_yscale("log")
+    if np.nanmax(left, initial=0.0) > 0 or looked.any():  # else it was done before it began
+        panel.set_yscale("log")
     panel.legend(frameon=False, fontsize=9)
     return panel
 

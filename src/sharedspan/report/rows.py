@@ -56,23 +56,3 @@ def read_rows(model: TaskRegressor, X: Any, y: Any, task: Any) -> TaskRows:
         raise ValueError("No row belongs to a fitted task: give rows of tasks that were fitted.")
     target = None if target is None else target[order]
     return TaskRows(features[order].astype(float), target, codes[order])
-
-
-def feature_deviations(model: TaskRegressor, rows: TaskRows | None) -> np.ndarray:
-    """Standard deviations of the features, (d,): of the fit if the model kept them, or of rows."""
-    kept = getattr(model, "_posterior_", None) or getattr(model, "_uncertainty_", None)
-    canonical = getattr(kept, "canonical", None)
-    scaling = getattr(kept, "scaling", None)
-    if canonical is not None and getattr(model, "whiten", False):
-        # PP' is the inverse covariance; its rows are brought to one size for the digits' sake.
-        size = np.linalg.norm(canonical.P, axis=1)
-        inverse = np.linalg.pinv(canonical.P / np.where(size > 0, size, 1)[:, None])
-        deviation = np.linalg.norm(inverse, axis=0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(size > 0, deviation / (size * canonical.units.scale), 0.0)
-    if canonical is not None and scaling is not None:
-        P = 1.0 if canonical.P is None else np.diag(canonical.P)
-        return scaling.scale / (canonical.units.scale * P)
-    if rows is not None and len(rows.X) > 1:
-        return rows.X.std(axis=0)
-    return np.ones(model.coef_.shape[1])

@@ -1,22 +1,38 @@
-"""The report in words: what was fitted and how well, why this rank, how the fit ended."""
+"""The report in words: what was fitted and how well, what to do about it, how the fit ended."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from sharedspan.report.facts import Facts
-from sharedspan.report.gains import FEWEST_ROWS, RIVALS, Gains
-from sharedspan.report.wording import change, count, listed, number, percent, short
+from sharedspan.report.gain_words import against, beaten
+from sharedspan.report.gains import NOTHING_TO_PREDICT, RIVALS, Gains
+from sharedspan.report.look import SPARE_ROWS
+from sharedspan.report.wording import change, count, number, percent
+
+WHOLE = 0.995  # share from which it is shown as all
+SAME = 1e-9  # variation of slopes between tasks, over their size, that is rounding
+# What the library calls by its own names, for a reader of the page.
+PLAIN_WORDS = (
+    (r"noise='per_task'", "noise='per_task' (--noise-per-task)"),
+    (r"raise max_iter\b", "raise max_iter (--max-iter)"),
+    (r"\brank=(\d+)", r"rank=\1 (--rank \1)"),
+    (r"\brank=(?!\d)", "rank= (--rank)"),
+    (
+        r"read slope_std_ before representation_",
+        "look at how much each coefficient varies by itself before you read the directions",
+    ),
+)
 
 
 def headline(facts: Facts) -> Iterator[tuple[str, str]]:
     """A few large numbers and their words."""
     found, gains = facts.diagnosis, facts.gains
     yield f"{found.n_tasks:,}", "task fitted" if found.n_tasks == 1 else "tasks fitted together"
-    if found.rank is not None:
+    if found.rank is not None and facts.gains != NOTHING_TO_PREDICT:
         yield str(found.rank), "shared direction" if found.rank == 1 else "shared directions"
     if isinstance(gains, Gains):
         for rival in ("separate", "pooled"):
@@ -37,14 +53,25 @@ def summary(facts: Facts) -> Iterator[str]:
         f"{count(found.n_tasks, 'task')}"
         + (f", from {count(facts.n_rows, 'row')}." if facts.n_rows else ".")
     )
-    if found.rank:
+    if facts.gains == NOTHING_TO_PREDICT:
+        yield NOTHING_TO_PREDICT
+    elif same_slopes(facts):
+        yield "All tasks have the same slopes, and differ in their level alone."
+    elif on_all_slopes(facts):
+        yield (
+            "In place of a span it has a prior on all slopes: the fewer rows a task has, the "
+            "nearer are its slopes to the mean of the prior."
+        )
+    elif found.rank:
         what = "deviations from the common coefficients" if facts.directions.about_mean else (
             "coefficients")  # fmt: skip
         share = found.span_share
         said = f"The tasks’ {what} share {count(found.rank, 'direction')}"
         if share is not None and found.span_share_by != "construction":
             hold = "holds" if found.rank == 1 else "hold"
-            said += f", which {hold} {percent(share)} of their variation"
+            said += f", which {hold} {percent(share)} of how slopes differ between tasks"
+            if found.span_share_by == "rows" and share < WHOLE:
+                said += "; the model leaves out the rest"
         yield said + "."
     elif found.rank == 0:
         yield "The tasks share no direction: each coefficient varies by itself, if at all."
@@ -54,19 +81,31 @@ def summary(facts: Facts) -> Iterator[str]:
                 yield against(facts.gains, rival)
 
 
-def against(gains: Gains, rival: str) -> str:
-    """The model against a rival, in words; where it is worse, they say so."""
-    found, name = gains.change(rival), RIVALS[rival]
-    interval = f"95\u00a0% interval {change(found.low)} to {change(found.high)}"
-    if found.ratio >= 3:
-        said = f"Its error on held-out rows is {number(found.ratio, 2)} times that of {name}"
-    elif abs(found.ratio - 1) < 0.0005:
-        said = f"Its error on held-out rows is that of {name}"
-    else:
-        way = "below" if found.ratio < 1 else "above"
-        size = percent(abs(found.ratio - 1))
-        said = f"Its error on held-out rows is {size} {way} that of {name}"
-    return f"{said} ({interval})" + ("." if found.clear else ", which may be chance.")
+def same_slopes(facts: Facts) -> bool:
+    """Whether all tasks have the same slopes."""
+    coef: np.ndarray = facts.model.coef_
+    return len(coef) > 1 and float(np.ptp(coef, axis=0).max()) <= SAME * float(np.abs(coef).max())
+
+
+def on_all_slopes(facts: Facts) -> bool:
+    """Whether new tasks were fitted with all features instead of a span."""
+    basis = getattr(facts.model, "representation_", np.zeros((0, 1)))
+    return facts.kind == "NewTaskRegressor" and basis.shape[0] == basis.shape[1]
+
+
+def speaks_of_a_span(sentence: str) -> bool:
+    """Whether advice is on a span, its directions or its rank."""
+    return any(word in sentence for word in ("the span", "directions", " rank"))
+
+
+def advice(facts: Facts) -> Iterator[str]:
+    """What to do; first of all where a simpler model predicts better."""
+    if isinstance(facts.gains, Gains):
+        yield from beaten(facts, facts.gains)
+    for sentence in facts.advice:
+        for names, words in PLAIN_WORDS:
+            sentence = re.sub(names, words, sentence)
+        yield sentence
 
 
 def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
@@ -80,98 +119,60 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
     if found.noise is not None:
         yield "noise", number(found.noise), f"standard deviation, in units of {target}"
     if found.signal_to_noise is not None:
-        said = "variance that the slopes explain over variance of the noise"
-        yield "signal to noise", number(found.signal_to_noise), said
+        said = "variance that the slopes explain over that of the noise (signal to noise)"
+        yield "explained over noise", number(found.signal_to_noise), said
     if found.task_r2:
         r2 = np.array(list(found.task_r2.values()))
         said = f"median over tasks, of the rows given; lowest {number(r2.min(), 2)}"
         yield "R² within tasks", number(float(np.median(r2)), 2), said
     if found.span_share is not None and found.rank:
-        said = "of the variation of coefficients between tasks"
+        said = "of how slopes differ between tasks, by what they predict"
         if found.span_share_by == "construction":
-            said += ", by construction; rows (--data) would measure it"
+            said += f", by construction: {_not_measured(facts)}"
         yield "in the span", percent(found.span_share), said
     if found.condition_number is not None and (found.rank or 0) > 1:
-        said = "strongest direction over weakest"
-        yield "condition number", number(found.condition_number), said
+        said = "how much stronger the first direction is than the last (condition number)"
+        yield "strongest over weakest", number(found.condition_number), said
     degrees = getattr(facts.model, "degrees_of_freedom_", None)
     if degrees is not None:
-        plain = found.n_tasks * (found.n_features + int(facts.model.fit_intercept))
-        said = f"free numbers of the fit; separate regressions have {plain:,}"
+        said = "numbers that the fit took from the rows, for all tasks together"
         yield "parameters", f"{degrees:,.0f}", said
     if found.rows_per_task:
         rows = list(found.rows_per_task.values())
         said = f"median; fewest {min(rows):,}, most {max(rows):,}"
         yield "rows per task", f"{np.median(rows):,.0f}", said
-    if found.isometry is not None and found.isometry_by_chance is not None:
+    by_chance = found.isometry_by_chance
+    if facts.directions.rank and found.isometry is not None and by_chance is not None:
         said = (
-            "how far a task’s features are from the pooled ones along the span, at most; by chance "
-            f"alone about {number(found.isometry_by_chance, 2)}"
+            "how far the features of the most unusual task vary otherwise than those of all tasks, "
+            f"along the span; by chance alone about {number(by_chance, 2)} "
+            "(isometry)"
         )
-        yield "isometry", number(found.isometry, 2), said
+        yield "unlike features", number(found.isometry, 2), said
 
 
-def rank_reason(facts: Facts) -> Iterator[str]:
-    """Why the model has the rank that it has."""
-    model, rank = facts.model, facts.diagnosis.rank
-    path = getattr(model, "rank_path_", None)
-    tried = getattr(model, "candidates_", None)
-    if rank is None:
-        yield f"{facts.kind} has no span, and so no rank."
-    elif facts.groups is not None and facts.groups[0] == "cluster":
-        yield f"The span is that of {count(int(facts.groups[1].max()), 'centre')} of tasks."
-    elif path is not None:
-        yield from _path_reason(path)
-    elif tried:
-        yield from _candidates_reason(model, tried)
-    elif facts.kind == "NewTaskRegressor":
-        yield f"The span was given, with {count(rank, 'direction')}."
-    elif isinstance(getattr(model, "rank", None), str):
-        yield f"The rank is {rank}: there was nothing to choose."
-    else:
-        yield f"The rank was given: {rank}."
+def _not_measured(facts: Facts) -> str:
+    """Why nothing is known of what lies off the span."""
+    found = facts.diagnosis
+    if not facts.n_rows:
+        return "rows (--data) would measure it"
+    if found.rank == found.n_features:
+        return "the span holds all features"
+    needed = found.n_features + int(facts.model.fit_intercept) + SPARE_ROWS
+    if max(found.rows_per_task.values(), default=0) < needed:
+        return f"no task has the {needed:,} rows that it takes to measure it"
+    return "these rows do not tell what lies outside it"
 
 
-def _path_reason(path: Any) -> Iterator[str]:
-    if path.method == "auto":
-        tied = [int(r) for r in path.ranks[path.difference <= path.standard_error]]
-        yield "Ranks were compared by their error on held-out rows, in five folds within tasks."
-        if tied == [path.rank]:
-            yield f"Rank {path.rank} is better than all others by more than one standard error."
-        else:
-            yield (
-                f"Ranks {listed([str(r) for r in tied])} are within one standard error of the "
-                f"best; among these the evidence (the marginal likelihood) prefers {path.rank}."
-            )
-    elif path.method == "evidence":
-        rest = path.difference[path.ranks != path.rank]
-        yield f"Rank {path.rank} has the largest marginal likelihood of all that were tried."
-        if len(rest):
-            yield f"The next best is smaller by a factor of e to the {number(rest.min(), 2)}."
-    else:
-        yield (
-            f"The rank counts the directions of separate fits that stand out of the noise: "
-            f"{count(path.rank, 'singular value')} of them above the threshold."
-        )
-
-
-def _candidates_reason(model: Any, tried: list[dict[str, Any]]) -> Iterator[str]:
-    chosen = [row for row in tried if (row["slopes"], row["rank"]) == (model.slopes_, model.rank_)]
-    others = [row for row in tried if row not in chosen]
-    yield f"{count(len(tried), 'description')} of how tasks vary, from simple to rich, competed."
-    if chosen and others:
-        best = max(others, key=lambda row: row["score"])
-        ahead = max(row["score"] for row in chosen) - best["score"]
-        said = f"The one chosen has rank {model.rank_} and variances of the kind “{model.slopes_}”"
-        if ahead > 0:
-            said += (
-                f"; the next best, rank {best['rank']} and “{best['slopes']}”, scores "
-                f"{number(float(ahead), 2)} lower in log marginal likelihood, its parameters "
-                "paid for"
-            )
-        yield said + "."
-    elif chosen:
-        yield f"There was one to choose: rank {model.rank_}."
+def no_directions(facts: Facts) -> str:
+    """Why there are no directions to tell of."""
+    if same_slopes(facts):
+        return "All tasks have the same slopes, and so no direction in which these differ."
+    if on_all_slopes(facts):
+        return "This model has a prior on all slopes in place of shared directions."
+    if facts.diagnosis.rank == 0:
+        return "The tasks share no direction: coefficients vary each by itself."
+    return f"{facts.kind} has no shared directions."
 
 
 def convergence(facts: Facts) -> Iterator[str]:
@@ -190,26 +191,3 @@ def convergence(facts: Facts) -> Iterator[str]:
     )
     if getattr(model, "message_", "") and not model.converged_:
         yield f"The solver says: {model.message_.rstrip('.')}."
-
-
-def no_gains(facts: Facts) -> str:
-    """Why there are no held-out errors."""
-    if isinstance(facts.gains, str):
-        return facts.gains
-    return (
-        "Give the rows (--data) to see how well the model predicts rows that it has not seen, "
-        "against separate and pooled regression."
-    )
-
-
-def gains_notes(gains: Gains) -> Iterator[str]:
-    """What to know of the held-out errors."""
-    if gains.small:
-        yield (
-            f"{count(gains.small, 'task')} with fewer than {FEWEST_ROWS} rows "
-            f"{'was' if gains.small == 1 else 'were'} fitted but not scored."
-        )
-    if gains.notes:
-        times = "once" if len(gains.notes) == 1 else f"{len(gains.notes)} times"
-        said = short(gains.notes[0], 300)
-        yield f"While it was fitted to the folds the model warned {times}: {said}"

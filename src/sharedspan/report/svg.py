@@ -11,6 +11,8 @@ import numpy as np
 from sharedspan.report.wording import number, short
 
 WIDTH = 420  # in units of the drawing, about pixels on a phone
+FONT = 13  # size of the text, as in the style
+WIDE = {".": 0.34, "−": 0.86, "×": 0.86, "∞": 0.86}  # of the font size; others are like digits
 CHUNK = 1500  # points drawn together: where chunks overlap it gets darker
 COLOURS = ("blue", "green", "purple", "amber", "sky")
 
@@ -66,7 +68,7 @@ class Plot:
 
     def __init__(
         self, height: float, *, left: float = 58, right: float = 14, top: float = 14,
-        bottom: float = 44, width: float = WIDTH,
+        bottom: float = 46, width: float = WIDTH,
     ) -> None:  # fmt: skip
         self.width, self.height = width, height
         self.left, self.right = left, width - right
@@ -86,15 +88,21 @@ class Plot:
         for value in scale.ticks() if ticks is None else ticks:
             x = float(scale(value))
             self.segment(x, self.top, x, self.bottom, "grid")
-            self.text(x, self.bottom + 17, number_on_axis(value), "tick", anchor="middle")
+            self.text(x, self.bottom + 20, number_on_axis(value), "tick", anchor="middle")
         self.text((self.left + self.right) / 2, self.height - 6, name, "axis", anchor="middle")
 
     def y_axis(self, scale: Scale, name: str, ticks: Sequence[float] | None = None) -> None:
-        """The same at the left; the name stands upright, along the axis."""
-        for value in scale.ticks() if ticks is None else ticks:
+        """The same at the left; the name stands upright, along the axis.
+
+        Comes before the horizontal scale is made: the left edge moves to where labels have room.
+        """
+        ticks = scale.ticks() if ticks is None else ticks
+        labels = [number_on_axis(value) for value in ticks]
+        self.left = 30 + max(map(_width, labels), default=0.0)
+        for value, label in zip(ticks, labels, strict=True):
             y = float(scale(value))
             self.segment(self.left, y, self.right, y, "grid")
-            self.text(self.left - 7, y + 4, number_on_axis(value), "tick", anchor="end")
+            self.text(self.left - 7, y + 4, label, "tick", anchor="end")
         middle = (self.top + self.bottom) / 2
         self.parts.append(
             f'<text class="axis" text-anchor="middle" transform="translate(13 {middle:.0f}) '
@@ -144,6 +152,11 @@ class Plot:
             f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
             f'aria-label="{escape(alternative)}">{"".join(self.parts)}</svg>'
         )
+
+
+def _width(text: str) -> float:
+    """At most about so wide is a number on an axis, whatever the font."""
+    return FONT * sum(WIDE.get(character, 0.64) for character in text)
 
 
 def number_on_axis(value: float) -> str:

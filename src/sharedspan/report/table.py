@@ -20,7 +20,7 @@ TEXT = 1_500_000  # characters of all labels, and as many of all names
 PLACES = 6  # directions whose places are columns
 NAMED_REASONS = {
     "coefficients": "coefficients off the common pattern",
-    "off the span": "features off the span explain it",
+    "off the span": "explained by features off the span, over its noise",
     "noise": "more noise than others",
 }
 
@@ -67,8 +67,8 @@ def as_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def build_table(facts: Facts) -> Table:
-    """All columns of the page, cut to its budget."""
+def build_table(facts: Facts, levels: np.ndarray | None = None) -> Table:
+    """All columns of the page, cut to its budget; ``levels`` (T,) are predictions at the mean."""
     kept, notes = _kept_tasks(facts)
     labels = [str(facts.labels[t]) for t in kept]
     if sum(map(len, labels)) > TEXT:
@@ -76,6 +76,8 @@ def build_table(facts: Facts) -> Table:
         labels = [short(label, limit) for label in labels]
         notes.append(f"Names of tasks are cut to {limit} characters, to keep the page small.")
     about = list(_about(facts, kept))
+    if levels is not None:
+        about.append(Column("level", "level at average features", levels[kept]))
     room = NUMBERS - 8 * len(kept) * len(about)
     d = len(facts.names)
     itemsize = 8 if 8 * len(kept) * (d + 1) <= room else 4

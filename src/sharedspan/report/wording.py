@@ -78,6 +78,14 @@ def change(ratio: float) -> str:
     return f"{size:+.{digits}f}\u00a0%".replace("-", "−")
 
 
+def setting(value: Any) -> str:
+    """A parameter as its user would write it; of an array its shape."""
+    shape = getattr(value, "shape", ())
+    if shape:
+        return f"array of {' × '.join(f'{size:,}' for size in shape)} numbers"
+    return short(repr(value), 80)
+
+
 def count(n: int, one: str, many: str | None = None) -> str:
     """A number of things, in words."""
     return f"{n:,} {one if n == 1 else many or one + 's'}"

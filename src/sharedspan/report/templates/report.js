@@ -4,6 +4,7 @@
   const data = JSON.parse(byId("data").textContent);
   const { tasks, columns, plots } = data;
   const ROWS = 50, MOST_COLUMNS = 40, MOST_FOUND = 300, REACH = 28;
+  const PRINTED = 7; // columns: the style hides the others on paper
 
   // Text as a reader sees it. The download has the text itself.
 
@@ -115,6 +116,10 @@
     if (visible.length < columns.length) said += `, ${visible.length} of ${columns.length} columns`;
     if (visible.length < found.length) said += ": name the columns that you look for";
     byId("shown").textContent = `${said}.`;
+    const rows = Math.min(order.length - from, ROWS), printed = Math.min(visible.length, PRINTED);
+    const cut = [[rows, tasks.length, "tasks"], [printed, columns.length, "columns"]].filter(([a, b]) => a < b);
+    const parts = cut.map(([a, b, what]) => `${a.toLocaleString("en")} of ${b.toLocaleString("en")} ${what}`);
+    byId("printed").textContent = cut.length ? `On paper: ${parts.join(" and ")}. The page on a screen has all of them.` : `${said}.`;
     byId("download").textContent = some ? `Download these ${order.length.toLocaleString("en")} as CSV` : "Download all as CSV";
     byId("page").textContent = `Page ${state.page + 1} of ${pages}`;
     byId("previous").disabled = state.page === 0;
@@ -245,6 +250,7 @@
   window.addEventListener("afterprint", () => { for (const one of folded) one.open = false; });
 
   byId("controls").hidden = false;
+  for (const one of document.querySelectorAll(".scripted")) one.hidden = false;
   arrange();
   show();
 })();
