@@ -123,7 +123,8 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
     noise_variance_ : ndarray of shape (T,)
     feature_covariance_ : ndarray of shape (d, d)
         S, the pooled covariance of the features within tasks (about zero without intercepts): the
-        variance that coefficients v explain within tasks is v'Sv. Kept for up to 500 features.
+        variance that coefficients v explain within tasks is v'Sv. Kept for up to 500 features, if
+        their squares exist.
     coef_std_ : ndarray of shape (T, d)
         Standard errors of ``coef_``, the uncertainty of the span included. They take the fit to
         be the least squares of its rank, and the rank to be right. Where rows do not determine a

@@ -161,7 +161,9 @@ class SumsRegressor(TaskRegressor):
             still = inverse_deviations(statistics) == 0  # but for rounding
             covariance[still] = covariance[:, still] = 0.0
             with np.errstate(over="ignore"):
-                self.feature_covariance_ = covariance / scale / scale[:, None]
+                covariance = covariance / scale / scale[:, None]
+            if np.isfinite(covariance).all():  # squares of very large features do not exist
+                self.feature_covariance_ = covariance
         self._fit_gathered(gathered, last)
 
     def _gather(self, tasks: Tasks) -> Gathered:
