@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -356,6 +358,11 @@ def test_output_for_machines_is_json_and_nothing_else(folder, tmp_path):
     assert json.loads(done.stdout)["n_rows"] == 500
 
 
+def reading(pid):
+    """Names of the files that a process has open."""
+    return {Path(file.path).name for file in psutil.Process(pid).open_files()}
+
+
 @pytest.mark.parametrize("command", ["predict", "adapt", "report"])
 def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path):
     good("simulate", "--tasks", 3000, "--features", 30, "--rank", 2, "--rows", 100, "--csv", "-o",
@@ -371,9 +378,9 @@ def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path):
         [sys.executable, "-m", "sharedspan.cli", command, *arguments[command]], cwd=tmp_path,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    time.sleep(2.0)
-    if process.poll() is not None:
-        pytest.skip("it was done before it could be stopped")
+    deadline = time.monotonic() + 60
+    while "t.csv" not in reading(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
@@ -500,4 +507,6 @@ def test_rows_of_tasks_that_were_not_fitted_do_not_stop_the_report(folder, tmp_p
     lines = (folder / "parkinsons.csv").read_text().splitlines()
     more = [re.sub(r"^42,", "99,", line) for line in lines if line.startswith("42,")]
     (tmp_path / "t.csv").write_text("\n".join([*lines, *more]))
-    good("report", folder / "m.span", "--data", tmp_path / "t.csv", "-o", tmp_path / "r.html")
+    for name, table in (("without", folder / "parkinsons.csv"), ("with", tmp_path / "t.csv")):
+        good("report", folder / "m.span", "--data", table, "-o", tmp_path / f"{name}.html")
+    assert (tmp_path / "with.html").read_bytes() == (tmp_path / "without.html").read_bytes()

@@ -11,7 +11,6 @@ import pytest
 from scipy import stats
 
 import sharedspan as ss
-from sharedspan.report import sentences
 from sharedspan.report.drawings import gain_plot
 from sharedspan.report.gain_words import against, gain_reading
 from sharedspan.report.gains import Gains
@@ -161,17 +160,6 @@ def test_advice_begins_with_the_simpler_model_that_predicts_better(rank, beaten,
     begins = "Advice On held-out rows separate regressions do better than this model"
     assert page["advice"].startswith(begins) is beaten
     assert ("use PerTaskRegressor (--estimator PerTaskRegressor)" in page["advice"]) is beaten
-
-
-@pytest.mark.parametrize(
-    ("python", "page"),
-    [("use noise='per_task'.", "use noise='per_task' (--noise-per-task)."),
-     ("raise max_iter, or lower the rank.", "raise max_iter (--max-iter), or lower the rank."),
-     ("see whether rank=3 predicts as well.", "see whether rank=3 (--rank 3) predicts as well."),
-     ("Give a larger rank= to look.", "Give a larger rank= (--rank) to look.")],
-)  # fmt: skip
-def test_advice_on_the_page_is_also_for_the_command_line(python, page):
-    assert list(sentences.advice(SimpleNamespace(gains=None, advice=[python]))) == [page]
 
 
 def test_advice_on_noise_reaches_the_page_with_its_option(page_of):

@@ -324,9 +324,11 @@ def _maker(name: str) -> Callable[[int], Any] | None:
     kind = getattr(importlib.import_module("sharedspan"), name, None)
     if kind is None:
         return None
-    if "random_state" in kind().get_params():
-        return lambda seed: kind(random_state=seed)
-    return lambda seed: kind()
+    known = kind().get_params()
+    options = {"solver": "auto"} if "solver" in known else {}  # the one that `sharedspan fit` takes
+    if "random_state" in known:
+        return lambda seed: kind(random_state=seed, **options)
+    return lambda seed: kind(**options)
 
 
 def _warm_up(known: dict[str, Callable[[int], Any]]) -> None:

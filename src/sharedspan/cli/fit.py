@@ -204,9 +204,11 @@ def facts(model: Any) -> dict[str, Any]:
 
 def print_fit(about: dict[str, Any]) -> None:
     """What a fit came to, in words."""
-    parts = [f"{about['n_tasks']:,} tasks", f"{about['n_features']} features"]
+    from sharedspan.report.wording import count
+
+    parts = [count(about["n_tasks"], "task"), count(about["n_features"], "feature")]
     if about["n_rows"] is not None:
-        parts.insert(1, f"{about['n_rows']:,} rows")
+        parts.insert(1, count(about["n_rows"], "row"))
     if about["rank"] is not None:
         parts.append(f"rank {about['rank']}")
     if about["noise"] is not None:

@@ -296,15 +296,20 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         labels = range(len(X)) if task is None else task
         return ((block, [label] * len(block)) for block, label in zip(X, labels, strict=True))
 
-    def _rows_to_predict(self, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
+    def _columns_of(self, X: Any) -> tuple[np.ndarray, Any]:
+        """Features (rows, d) of rows like those of the fit, and the column of labels if named."""
         features, column, _ = split_columns(X, self.task_column)
         validate_data(self, X, reset=False, skip_check_array=True)
         if len(features) == 0:
             raise ValueError(
                 f"Found array with 0 sample(s) (shape={features.shape}) while a minimum of 1 is "
-                "required: give at least one row to predict."
+                "required: give at least one row."
             )
+        return features, column
+
+    def _rows_to_predict(self, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
+        features, column = self._columns_of(X)
         if column is not None and task is not None:
             raise ValueError(
                 f"Labels came twice, as task= and as the column {self.task_column!r}: give only "

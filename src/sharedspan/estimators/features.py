@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from sharedspan.data.columns import split_columns
 from sharedspan.data.tasks import is_task_list
 
 
@@ -37,7 +36,8 @@ class SpanFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """
         check_is_fitted(self)
         blocks = X if is_task_list(X) else [X]
-        return np.concatenate([self._features(block) @ self.representation_ for block in blocks])
+        features = [self._columns_of(block)[0] for block in blocks]
+        return np.concatenate([rows @ self.representation_ for rows in features])
 
     def fit_transform(
         self, X: Any, y: Any, task: Any = None, sample_weight: Any = None, **options: Any
@@ -45,16 +45,6 @@ class SpanFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """Fit, and give the shared features of the same rows; arguments as in ``fit``."""
         self.fit(X, y, task=task, sample_weight=sample_weight, **options)
         return self.transform(X)
-
-    def _features(self, X: Any) -> np.ndarray:
-        features, _, _ = split_columns(X, self.task_column)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        if len(features) == 0:
-            raise ValueError(
-                f"Found array with 0 sample(s) (shape={features.shape}) while a minimum of 1 is "
-                "required: give at least one row to transform."
-            )
-        return features
 
     @property
     def _n_features_out(self) -> int:

@@ -32,9 +32,9 @@ def advise(look: Look, found: Diagnosis, good: np.ndarray) -> Iterator[str]:
     model = look.model
     if getattr(model, "converged_", True) is False:
         why = getattr(model, "message_", "").rstrip(".")
-        remedy = "see whether a smaller rank= or fewer features predict as well."
+        remedy = "see whether a smaller rank= (--rank) or fewer features predict as well."
         if hasattr(model, "max_iter"):
-            remedy = "raise max_iter, or lower the rank."
+            remedy = "raise max_iter (--max-iter), or lower the rank."
         said = f"The fit did not converge ({why})" if why else "The fit did not converge"
         yield f"{said}: do not trust the last digits; {remedy}"
     if found.outliers:
@@ -60,7 +60,7 @@ def advise(look: Look, found: Diagnosis, good: np.ndarray) -> Iterator[str]:
     if getattr(model, "noise", None) == "shared" and ratio > UNEQUAL:
         yield (
             f"One task in ten has over {ratio:.1f} times the noise of another tenth: use "
-            "noise='per_task'."
+            "noise='per_task' (--noise-per-task)."
         )
 
 
@@ -75,7 +75,7 @@ def _advice_on_span(look: Look, found: Diagnosis) -> Iterator[str]:
         if rank >= largest > 1:
             yield (
                 f"The rank, {rank}, is the largest that was looked at: the tasks share little. "
-                + ("Give a larger rank= to look further." if rank < min(d, T) and look.adaptive
+                + ("Give a larger rank= (--rank) to look further." if rank < min(d, T) and look.adaptive
                    else "PerTaskRegressor may do as well." if look.adaptive
                    else "Try AdaptiveSpanRegressor, which need not find a span.")
             )  # fmt: skip
@@ -83,12 +83,13 @@ def _advice_on_span(look: Look, found: Diagnosis) -> Iterator[str]:
     if kappa is not None and kappa > WEAK and found.standardised:
         yield (
             f"The last of the {rank} directions is {kappa:.0f} times weaker than the first: read "
-            f"little into it, and see whether rank={rank - 1} predicts as well."
+            f"little into it, and see whether rank={rank - 1} (--rank {rank - 1}) predicts as well."
         )
     if share is not None and share < 0.5:
         yield (
             f"Only {100 * share:.0f} % of how slopes differ between tasks lies in the span: "
-            + ("read slope_std_ before representation_." if look.adaptive
+            + ("see how much each coefficient varies by itself (slope_std_) before you read the "
+               "directions." if look.adaptive
                else "use AdaptiveSpanRegressor, which lets tasks leave it.")
         )  # fmt: skip
 

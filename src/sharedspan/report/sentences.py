@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,17 +14,6 @@ from sharedspan.report.wording import change, count, number, percent
 
 WHOLE = 0.995  # share from which it is shown as all
 SAME = 1e-9  # variation of slopes between tasks, over their size, that is rounding
-# What the library calls by its own names, for a reader of the page.
-PLAIN_WORDS = (
-    (r"noise='per_task'", "noise='per_task' (--noise-per-task)"),
-    (r"raise max_iter\b", "raise max_iter (--max-iter)"),
-    (r"\brank=(\d+)", r"rank=\1 (--rank \1)"),
-    (r"\brank=(?!\d)", "rank= (--rank)"),
-    (
-        r"read slope_std_ before representation_",
-        "look at how much each coefficient varies by itself before you read the directions",
-    ),
-)
 
 
 def headline(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -102,10 +90,7 @@ def advice(facts: Facts) -> Iterator[str]:
     """What to do; first of all where a simpler model predicts better."""
     if isinstance(facts.gains, Gains):
         yield from beaten(facts, facts.gains)
-    for sentence in facts.advice:
-        for names, words in PLAIN_WORDS:
-            sentence = re.sub(names, words, sentence)
-        yield sentence
+    yield from facts.advice
 
 
 def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
