@@ -400,3 +400,12 @@ def test_what_is_odd_off_the_span_is_larger_than_what_is_typical():
     assert odd[0].value > 5 * odd[0].typical
     assert_allclose(odd[0].typical, 1.0, atol=0.3)
     assert "over its noise" in str(found)
+
+
+def test_a_prior_on_all_slopes_is_no_span():
+    sim = ss.simulate(n_tasks=30, n_features=5, rank=2, n_samples=40, random_state=0)
+    known = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
+    new = ss.NewTaskRegressor.from_model(known).fit(sim.X, sim.y, task=sim.task)
+    found = ss.diagnose(new, sim.X, sim.y, task=sim.task)
+    assert (found.rank, found.span_share, found.isometry) == (None, None, None)
+    assert not any("span" in said or "rank" in said for said in found.advice)

@@ -75,7 +75,8 @@ def _advice_on_span(look: Look, found: Diagnosis) -> Iterator[str]:
         if rank >= largest > 1:
             yield (
                 f"The rank, {rank}, is the largest that was looked at: the tasks share little. "
-                + ("Give a larger rank= (--rank) to look further." if rank < min(d, T) and look.adaptive
+                + ("Give a larger rank= (--rank) to look further."
+                   if rank < min(d, T) and look.adaptive
                    else "PerTaskRegressor may do as well." if look.adaptive
                    else "Try AdaptiveSpanRegressor, which need not find a span.")
             )  # fmt: skip

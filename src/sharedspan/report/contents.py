@@ -51,26 +51,15 @@ class _Figures:
 
 
 def without_false_span(found: Facts) -> Facts:
-    """Less the directions of a model that has none, whatever its rank.
-
-    Where there is nothing to predict all directions are alike; and a model of new tasks with a
-    prior on all slopes has all features for a basis.
-    """
-    every = sentences.on_all_slopes(found)
-    if not every and found.gains != NOTHING_TO_PREDICT:
+    """Less the directions where there is nothing to predict: all are alike there."""
+    if found.gains != NOTHING_TO_PREDICT:
         return found
     spans, none = found.directions, slice(0, 0)
     directions = replace(
         spans, loadings=spans.loadings[:, none], places=spans.places[:, none],
         strength=spans.strength[none], share=spans.share[none], reach=None,
     )  # fmt: skip
-    if not every:
-        return replace(found, directions=directions, separate_spectrum=None)
-    diagnosis = replace(
-        found.diagnosis, rank=None, condition_number=None, span_share=None, isometry=None,
-        advice=[said for said in found.diagnosis.advice if not sentences.speaks_of_a_span(said)],
-    )  # fmt: skip
-    return replace(found, directions=directions, diagnosis=diagnosis, separate_spectrum=None)
+    return replace(found, directions=directions, separate_spectrum=None)
 
 
 def contents(found: Facts, table: Table, levels: np.ndarray | None = None) -> dict[str, Any]:

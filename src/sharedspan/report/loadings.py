@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.engine.local import one_blas_thread
+from sharedspan.report.look import span_of
 from sharedspan.report.metric import Metric, feature_metric
 from sharedspan.report.rows import TaskRows
 from sharedspan.subspace import ordered_factors, orthonormal_basis
@@ -113,7 +114,8 @@ def find_directions(model: Any, rows: TaskRows | None, odd: Sequence[int] = ()) 
     centre = getattr(model, "mean_coef_", None)
     slopes = model.coef_ if centre is None else model.coef_ - centre
     S = metric.predictions(slopes * metric.deviation)  # (T, d)
-    span = getattr(model, "representation_", np.zeros((d, 0))) * metric.deviation[:, None]
+    basis = span_of(model)
+    span = np.zeros((d, 0)) if basis is None else basis * metric.deviation[:, None]
     axes = loadings = np.zeros((d, 0))
     fits = np.delete(S, list(odd), axis=0)
     fits = S if len(fits) < span.shape[1] or not fits.any() else fits

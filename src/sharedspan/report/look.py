@@ -15,6 +15,7 @@ import numpy as np
 from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
 from sharedspan.estimators.base import TaskRegressor
 from sharedspan.estimators.baselines import PerTaskRegressor
+from sharedspan.estimators.transfer import NewTaskRegressor
 from sharedspan.report.metric import feature_metric
 from sharedspan.report.rows import TaskRows
 from sharedspan.subspace import orthonormal_basis
@@ -22,6 +23,17 @@ from sharedspan.subspace import orthonormal_basis
 SPARE_ROWS = 5  # rows beyond its features that a task needs to tell what lies off the span
 ROUNDING = 1e-12  # of the largest eigenvalue of a Gram
 HARD = 1e-10  # share of the variation off the span that is rounding
+
+
+def span_of(model: Any) -> np.ndarray | None:
+    """B (d, k) of a model, or None where it has no span.
+
+    A model of new tasks with a prior on all slopes has all features for a basis, which is none.
+    """
+    basis: np.ndarray | None = getattr(model, "representation_", None)
+    if basis is None or (isinstance(model, NewTaskRegressor) and len(basis) == basis.shape[1]):
+        return None
+    return basis
 
 
 class Look:
@@ -32,7 +44,7 @@ class Look:
         known = model.tasks_
         self.labels: list[Hashable] = list(known) if known.dtype == object else known.tolist()
         self.adaptive = isinstance(model, AdaptiveSpanRegressor)
-        basis = getattr(model, "representation_", None)
+        basis = span_of(model)
         self.rank: int | None = None if basis is None else int(model.rank_)
         self.metric = metric = feature_metric(model, rows)
         self.coef = metric.predictions(model.coef_ * metric.deviation)  # (T, d)
@@ -151,8 +163,8 @@ class Look:
         assert self.rows is not None
         self.least = {}
         moments, codes, sizes = [], [], []
-        user = getattr(self.model, "representation_", np.zeros((self.coef.shape[1], 0)))
-        if not user.size:
+        user = span_of(self.model)
+        if user is None or not user.size:
             return np.zeros((0, 0, 0)), [], []
         size = np.abs(user * self.metric.deviation[:, None]).max(axis=0)
         user = user / np.where(size > 0, size, 1.0)  # any basis will do: squares must exist

@@ -9,7 +9,7 @@ import numpy as np
 from sharedspan.report.facts import Facts
 from sharedspan.report.gain_words import against, beaten
 from sharedspan.report.gains import NOTHING_TO_PREDICT, RIVALS, Gains
-from sharedspan.report.look import SPARE_ROWS
+from sharedspan.report.look import SPARE_ROWS, span_of
 from sharedspan.report.wording import change, count, number, percent
 
 WHOLE = 0.995  # share from which it is shown as all
@@ -77,13 +77,7 @@ def same_slopes(facts: Facts) -> bool:
 
 def on_all_slopes(facts: Facts) -> bool:
     """Whether new tasks were fitted with all features instead of a span."""
-    basis = getattr(facts.model, "representation_", np.zeros((0, 1)))
-    return facts.kind == "NewTaskRegressor" and basis.shape[0] == basis.shape[1]
-
-
-def speaks_of_a_span(sentence: str) -> bool:
-    """Whether advice is on a span, its directions or its rank."""
-    return any(word in sentence for word in ("the span", "directions", " rank"))
+    return facts.kind == "NewTaskRegressor" and span_of(facts.model) is None
 
 
 def advice(facts: Facts) -> Iterator[str]:
