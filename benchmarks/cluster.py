@@ -29,8 +29,8 @@ import numpy as np
 from distributed import Client, LocalCluster
 
 import sharedspan as ss
-from sharedspan.cluster.sources import gather_files
-from sharedspan.data.schema import resolve
+from sharedspan.distributed.sources import gather_files
+from sharedspan.inputs.schema import resolve
 
 
 def start(workers):

@@ -44,9 +44,9 @@ def scan(folder, limit):
 
 
 def build_statistics(folder, limit):
-    from sharedspan.data.gathering import gather
-    from sharedspan.data.schema import resolve
-    from sharedspan.data.spool import spooled
+    from sharedspan.inputs.external_sort import spooled
+    from sharedspan.inputs.schema import resolve
+    from sharedspan.statistics.task_statistics import gather
 
     with spooled(resolve(folder, task="task", target="y"), memory_limit=limit) as (tasks, _):
         gather(tasks, centred=True)
@@ -116,7 +116,7 @@ def main():
     if options.one:
         one(options.one, options.folder, options.limit)
         return
-    from sharedspan.data.synthetic_files import simulate_files
+    from sharedspan.datasets.simulate_files import simulate_files
 
     n_tasks = 20_000 if options.quick else 200_000
     with tempfile.TemporaryDirectory() as temporary:

@@ -22,11 +22,11 @@ import time
 import numba
 import numpy as np
 
-from sharedspan.data.statistics import GramStatistics
-from sharedspan.engine.local import n_threads, over_tasks
-from sharedspan.objective import GramObjective
+from sharedspan.kernels.threads import n_threads, over_tasks
+from sharedspan.objective.base import GramObjective
 from sharedspan.solvers import SOLVERS
 from sharedspan.solvers.loop import run
+from sharedspan.statistics.sums import GramStatistics
 
 # (T, d, k): at least times the streaming rate of full Grams, and times np.matmul
 SIZES = {

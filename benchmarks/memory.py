@@ -22,9 +22,9 @@ def one(n_tasks, n_samples, d, rank):
     import psutil
 
     import sharedspan as ss
-    from sharedspan.data.statistics import collect
-    from sharedspan.data.tasks import open_tasks
-    from sharedspan.data.units import Units
+    from sharedspan.inputs.rows import open_tasks
+    from sharedspan.statistics.scaling import Units
+    from sharedspan.statistics.sums import collect
 
     warnings.simplefilter("ignore")  # four tasks, only to compile: convergence is no matter
     small = ss.simulate(n_tasks=4, n_features=d, rank=2, n_samples=n_samples, random_state=0)

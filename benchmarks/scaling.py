@@ -14,11 +14,11 @@ import time
 import numpy as np
 
 import sharedspan as ss
-from sharedspan.data.canonical import whitening
-from sharedspan.data.gathering import gather
-from sharedspan.data.tasks import open_tasks
-from sharedspan.engine.local import n_threads
-from sharedspan.objective import build_objective
+from sharedspan.inputs.rows import open_tasks
+from sharedspan.kernels.threads import n_threads
+from sharedspan.objective.base import build_objective
+from sharedspan.statistics.canonical import whitening
+from sharedspan.statistics.task_statistics import gather
 
 D, K, N = 100, 5, 100  # features, rank, rows per task
 TASKS = 10**9

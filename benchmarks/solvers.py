@@ -21,15 +21,15 @@ import warnings
 import numpy as np
 
 import sharedspan as ss
-from sharedspan.data.canonical import whitening
-from sharedspan.data.statistics import collect
-from sharedspan.data.tasks import open_tasks
-from sharedspan.data.units import Units
-from sharedspan.engine.local import one_blas_thread
-from sharedspan.objective import build_objective
+from sharedspan.inputs.rows import open_tasks
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.objective.base import build_objective
 from sharedspan.solvers import SOLVERS, needs_rows
 from sharedspan.solvers.gradient import descend
 from sharedspan.solvers.loop import Iterate, run
+from sharedspan.statistics.canonical import whitening
+from sharedspan.statistics.scaling import Units
+from sharedspan.statistics.sums import collect
 
 SIZE = {"n_tasks": 200, "n_features": 100, "rank": 5, "n_samples": 300, "noise": 0.5}
 KAPPAS = (1.5, 10.0)

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 import sharedspan as ss
-from sharedspan.data.statistics import collect
-from sharedspan.data.tasks import open_tasks
-from sharedspan.data.units import Units
+from sharedspan.inputs.rows import open_tasks
+from sharedspan.statistics.scaling import Units
+from sharedspan.statistics.sums import collect
 
 
 @pytest.fixture

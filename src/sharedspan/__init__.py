@@ -15,11 +15,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "ARMULRegressor": "sharedspan.estimators.armul",
     "AdaptiveSpanRegressor": "sharedspan.estimators.adaptive",
-    "CheckpointError": "sharedspan.checkpoint",
-    "ClusterError": "sharedspan.engine.dask",
+    "CheckpointError": "sharedspan.persistence.checkpoint",
+    "ClusterError": "sharedspan.distributed.engine",
     "CurriculumRegressor": "sharedspan.estimators.curriculum",
-    "DaskEngine": "sharedspan.engine.dask",
-    "ModelFileError": "sharedspan.persist",
+    "DaskEngine": "sharedspan.distributed.engine",
+    "ModelFileError": "sharedspan.persistence.codec",
     "MomentRegressor": "sharedspan.estimators.moment",
     "NewTaskRegressor": "sharedspan.estimators.transfer",
     "PerTaskRegressor": "sharedspan.estimators.baselines",
@@ -28,21 +28,21 @@ _HOMES = {
     "SOLVERS": "sharedspan.solvers",
     "SharedSpanRegressor": "sharedspan.estimators.shared_span",
     "SpectralRegressor": "sharedspan.estimators.spectral",
-    "TorchBackend": "sharedspan.backends",
-    "compare": "sharedspan.comparison",
-    "diagnose": "sharedspan.report.diagnosis",
-    "error_floor": "sharedspan.inference",
+    "TorchBackend": "sharedspan.objective.backends",
+    "compare": "sharedspan.diagnosis.comparison",
+    "diagnose": "sharedspan.diagnosis.diagnose",
+    "error_floor": "sharedspan.inference.noise",
     "factor_distance": "sharedspan.subspace",
-    "load": "sharedspan.estimators.keeping",
-    "parameter_error": "sharedspan.inference",
-    "plan": "sharedspan.planning",
+    "load": "sharedspan.persistence.model_file",
+    "parameter_error": "sharedspan.inference.noise",
+    "plan": "sharedspan.inference.planning",
     "plot_convergence": "sharedspan.report.plots",
     "plot_loadings": "sharedspan.report.plots",
     "plot_rank_path": "sharedspan.report.plots",
     "plot_spectrum": "sharedspan.report.plots",
     "plot_tasks": "sharedspan.report.plots",
     "principal_angles": "sharedspan.subspace",
-    "simulate": "sharedspan.data.synthetic",
+    "simulate": "sharedspan.datasets.simulate",
     "subspace_distance": "sharedspan.subspace",
     "task_scorer": "sharedspan.estimators.scoring",
     "write_report": "sharedspan.report.page",
@@ -51,27 +51,27 @@ _HOMES = {
 __all__ = ["__version__", "datasets", *_HOMES]
 
 if TYPE_CHECKING:
-    from sharedspan.backends import TorchBackend
-    from sharedspan.checkpoint import CheckpointError
-    from sharedspan.comparison import compare
-    from sharedspan.data import datasets
-    from sharedspan.data.synthetic import simulate
-    from sharedspan.engine.dask import ClusterError, DaskEngine
+    from sharedspan import datasets
+    from sharedspan.datasets.simulate import simulate
+    from sharedspan.diagnosis.comparison import compare
+    from sharedspan.diagnosis.diagnose import diagnose
+    from sharedspan.distributed.engine import ClusterError, DaskEngine
     from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
     from sharedspan.estimators.armul import ARMULRegressor
     from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
     from sharedspan.estimators.curriculum import CurriculumRegressor
-    from sharedspan.estimators.keeping import load
     from sharedspan.estimators.moment import MomentRegressor
     from sharedspan.estimators.penalized import PenalizedERMRegressor
     from sharedspan.estimators.scoring import task_scorer
     from sharedspan.estimators.shared_span import SharedSpanRegressor
     from sharedspan.estimators.spectral import SpectralRegressor
     from sharedspan.estimators.transfer import NewTaskRegressor
-    from sharedspan.inference import error_floor, parameter_error
-    from sharedspan.persist import ModelFileError
-    from sharedspan.planning import plan
-    from sharedspan.report.diagnosis import diagnose
+    from sharedspan.inference.noise import error_floor, parameter_error
+    from sharedspan.inference.planning import plan
+    from sharedspan.objective.backends import TorchBackend
+    from sharedspan.persistence.checkpoint import CheckpointError
+    from sharedspan.persistence.codec import ModelFileError
+    from sharedspan.persistence.model_file import load
     from sharedspan.report.page import write_report
     from sharedspan.report.plots import (
         plot_convergence,
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "datasets":
-        return importlib.import_module("sharedspan.data.datasets")
+        return importlib.import_module("sharedspan.datasets.bundled")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'sharedspan' has no attribute {name!r}")

@@ -10,8 +10,8 @@ from sharedspan import __version__
 from sharedspan.cli.adapt import adapt
 from sharedspan.cli.compare import compare
 from sharedspan.cli.demo import demo
+from sharedspan.cli.errors import usage_in_one_line
 from sharedspan.cli.fit import fit
-from sharedspan.cli.manners import usage_in_one_line
 from sharedspan.cli.plan import plan
 from sharedspan.cli.predict import predict
 from sharedspan.cli.report import report

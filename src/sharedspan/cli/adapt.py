@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from sharedspan.cli import options
-from sharedspan.cli.fit import facts, print_fit
-from sharedspan.cli.manners import (
+from sharedspan.cli.errors import (
     Counted,
     collected_warnings,
     echo_json,
@@ -20,6 +19,7 @@ from sharedspan.cli.manners import (
     require_out,
     ticking,
 )
+from sharedspan.cli.fit import facts, print_fit
 
 
 @click.command(short_help="Fit new tasks from few rows each.")
@@ -57,7 +57,7 @@ def adapt(
     """
     require_model_out(out)
     with manners(f"Stopped. {out} was not written."), ticking() as tick:
-        from sharedspan.data.sources import find_files
+        from sharedspan.inputs.paths import find_files
 
         require_out(out, apart_from=[model, *find_files(tables)])
         about = _adapt(model, tables, task, target, missing, method, out, Counted(tick))
@@ -80,9 +80,9 @@ def _adapt(
     """Fit, keep the model, and say what was done."""
     import time
 
+    from sharedspan.cli.model_tables import columns_of
     from sharedspan.estimators.transfer import NewTaskRegressor
-    from sharedspan.persist import FORMAT
-    from sharedspan.tables import columns_of
+    from sharedspan.persistence.codec import FORMAT
 
     known = read_model(model)
     FORMAT.require_writable(out)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sharedspan.cli import options
-from sharedspan.cli.manners import (
+from sharedspan.cli.errors import (
     MistakeError,
     echo_json,
     manners,
@@ -21,7 +21,7 @@ from sharedspan.cli.manners import (
 )
 
 if TYPE_CHECKING:
-    from sharedspan.comparison import Comparison
+    from sharedspan.diagnosis.comparison import Comparison
 
 
 @click.command()
@@ -58,8 +58,8 @@ def compare(
         raise MistakeError(f"--repeats {repeats} must be at least 2: the errors need two splits.")
     require_out(out, ".csv", apart_from=[table] if table.exists() else [])
     with manners("Stopped." if out is None else f"Stopped. {out} was not written."):
-        from sharedspan.comparison import compare as run_comparison
-        from sharedspan.data.files import read_table
+        from sharedspan.diagnosis.comparison import compare as run_comparison
+        from sharedspan.inputs.files import read_table
 
         data = read_table(table, task=task, target=target, drop=drop, missing=missing)
         with progress_bar() as progress:
@@ -94,7 +94,7 @@ def _print_comparison(found: Comparison, name: str, n_missing: int, out: Path | 
     from rich.table import Table
     from rich.text import Text
 
-    from sharedspan.comparison import TEST_SHARE, cells, remarks
+    from sharedspan.diagnosis.comparison import TEST_SHARE, cells, remarks
 
     board = Table(
         title=Text(f"{name}: {found.n_tasks} tasks, {found.n_rows} rows, {found.n_features} "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sharedspan.cli import options
-from sharedspan.cli.manners import (
+from sharedspan.cli.errors import (
     echo_json,
     finite,
     manners,
@@ -66,7 +66,7 @@ def demo(out: Path, seed: int, tables: Path | None, as_json: bool) -> None:
 def _write_tables(folder: Path, as_json: bool) -> None:
     """The bundled tables as CSV files, and what can be done with them."""
     with manners("Stopped."), writing(folder):
-        from sharedspan.data.datasets import load_communities_crime, load_parkinsons
+        from sharedspan.datasets.bundled import load_communities_crime, load_parkinsons
 
         folder.mkdir(exist_ok=True)
         bundled = {"parkinsons": load_parkinsons(), "communities_crime": load_communities_crime()}

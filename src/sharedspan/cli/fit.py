@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sharedspan.cli import options
-from sharedspan.cli.manners import (
+from sharedspan.cli.errors import (
     Counted,
     MistakeError,
     collected_warnings,
@@ -112,7 +112,7 @@ def fit(
         )
     require_model_out(out)
     with manners(f"Stopped. {out} was not written."), ticking() as tick:
-        from sharedspan.data.sources import find_files
+        from sharedspan.inputs.paths import find_files
 
         found = find_files(tables)
         require_out(out, apart_from=found)
@@ -145,7 +145,7 @@ def _fit(
     """Fit, keep the model, and say what was done."""
     import time
 
-    from sharedspan.persist import FORMAT
+    from sharedspan.persistence.codec import FORMAT
 
     model, kept = _model(method)
     began = time.perf_counter()
@@ -204,7 +204,7 @@ def facts(model: Any) -> dict[str, Any]:
 
 def print_fit(about: dict[str, Any]) -> None:
     """What a fit came to, in words."""
-    from sharedspan.report.wording import count
+    from sharedspan.report.text import count
 
     parts = [count(about["n_tasks"], "task"), count(about["n_features"], "feature")]
     if about["n_rows"] is not None:
@@ -227,7 +227,7 @@ def write_coefficients(model: Any, task: str, out: Path) -> None:
     """A table with a row for each task, under its name or not at all."""
     import pyarrow as pa
 
-    from sharedspan.data.writing import table_appearing
+    from sharedspan.persistence.atomic_write import table_appearing
 
     names = list(model.coef_names_)
     level = "intercept" if "intercept" not in (task, *names) else "(intercept)"

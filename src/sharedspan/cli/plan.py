@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from sharedspan.cli import options
-from sharedspan.cli.manners import MistakeError, echo_json, finite, manners
+from sharedspan.cli.errors import MistakeError, echo_json, finite, manners
 
 
 @click.command(short_help="Say how many rows a wanted error needs.")
@@ -34,7 +34,7 @@ def plan(
     with manners("Stopped."):
         from dataclasses import asdict
 
-        from sharedspan.planning import plan as make_plan
+        from sharedspan.inference.planning import plan as make_plan
 
         found = make_plan(
             n_tasks=tasks, n_features=features, rank=rank, noise=noise, error=error, n_samples=rows

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sharedspan.cli import options
-from sharedspan.cli.manners import (
+from sharedspan.cli.errors import (
     MistakeError,
     Tick,
     echo_json,
@@ -22,7 +22,7 @@ from sharedspan.cli.manners import (
 )
 
 if TYPE_CHECKING:
-    from sharedspan.tables import Chunk, Rows
+    from sharedspan.cli.model_tables import Chunk, Rows
 
 
 @click.command(short_help="Predict rows by a kept model.")
@@ -72,8 +72,8 @@ def predict(
         raise MistakeError(f"--interval {interval} must lie between 0 and 1, such as 0.95.")
     require_out(out, ".csv", ".parquet")
     with manners(f"Stopped. {out} was not written."), ticking() as tick:
-        from sharedspan.data.sources import find_files
-        from sharedspan.tables import Rows, columns_of, for_arrays
+        from sharedspan.cli.model_tables import Rows, columns_of, for_arrays
+        from sharedspan.inputs.paths import find_files
 
         fitted = read_model(model)
         require_out(out, apart_from=[model, *find_files(tables)])
@@ -104,8 +104,8 @@ def _predict(
     """Predict chunk by chunk, and say what was done."""
     import math
 
-    from sharedspan.data.writing import table_appearing
-    from sharedspan.tables import predictions
+    from sharedspan.cli.model_tables import predictions
+    from sharedspan.persistence.atomic_write import table_appearing
 
     seen: set[Any] = set()
     n_rows, n_known, squares, total = 0, 0, 0.0, len(rows)

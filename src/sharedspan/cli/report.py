@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sharedspan.cli import options
-from sharedspan.cli.manners import (
+from sharedspan.cli.errors import (
     MistakeError,
     collected_warnings,
     echo_json,
@@ -66,9 +66,9 @@ def report(
         collected_warnings() as said,
         ticking() as tick,
     ):
-        from sharedspan.data.sources import find_files
+        from sharedspan.cli.model_tables import columns_of, for_arrays, read_rows
+        from sharedspan.inputs.paths import find_files
         from sharedspan.report.page import write_report
-        from sharedspan.tables import columns_of, for_arrays, read_rows
 
         fitted = read_model(model)
         require_out(out, apart_from=[model, *(find_files(data) if data else ())])
@@ -88,7 +88,7 @@ def report(
     if as_json:
         echo_json({"out": str(out), "n_bytes": n_bytes, "warnings": said})
         return
-    from sharedspan.data.budget import in_words
+    from sharedspan.inputs.memory_limit import in_words
 
     for warning in said:
         click.echo(f"Warning: {warning}", err=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from sharedspan.cli import options
-from sharedspan.cli.manners import MistakeError, echo_json, finite, require_seed, stopped
+from sharedspan.cli.errors import MistakeError, echo_json, finite, require_seed, stopped
 
 if TYPE_CHECKING:
-    from sharedspan.experiments.claims import Verdict
+    from sharedspan.paper.claims import Verdict
 
 
 @click.command(short_help="Run the paper again and judge its claims.")
@@ -40,7 +40,7 @@ def reproduce(
 
     Example: sharedspan reproduce figure1 table2 --quick -o results
     """
-    from sharedspan.experiments import EXPERIMENTS
+    from sharedspan.paper import EXPERIMENTS
 
     for name in names:
         if name not in EXPERIMENTS:
@@ -55,9 +55,9 @@ def reproduce(
         + ([f"--seed {seed}"] if seed else [])
     )
     try:
-        from sharedspan.experiments.run_all import InterruptedRunError, reproduce_all
-        from sharedspan.experiments.runner import LostWorkerError
-        from sharedspan.experiments.table import TableError
+        from sharedspan.paper.run_all import InterruptedRunError, reproduce_all
+        from sharedspan.paper.runner import LostWorkerError
+        from sharedspan.paper.table import TableError
     except KeyboardInterrupt:
         stopped(f"Stopped before any run. Give the same command again to start in {folder}.")
     try:
@@ -94,8 +94,8 @@ def _print_verdicts(found: list[Verdict], folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sharedspan.experiments.claims import HOLDS, NOT
-    from sharedspan.experiments.page import terminal_rows
+    from sharedspan.paper.claims import HOLDS, NOT
+    from sharedspan.paper.page import terminal_rows
 
     table = Table(title="The paper's claims", title_justify="left", title_style="bold")
     for name in ("", "claim", "verdict"):

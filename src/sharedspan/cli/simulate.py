@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sharedspan.cli import options
-from sharedspan.cli.manners import (
+from sharedspan.cli.errors import (
     MistakeError,
     echo_json,
     manners,
@@ -74,7 +74,7 @@ def simulate(
             raise MistakeError(f"--{name} {count} must be at least 1.")
     stopped = f"Stopped. Nothing was written to {out}."
     with manners(stopped), writing(out), ticking() as tick:
-        from sharedspan.data.synthetic_files import simulate_files
+        from sharedspan.datasets.simulate_files import simulate_files
 
         found = simulate_files(
             out, n_tasks=tasks, n_features=features, rank=rank, n_samples=rows, noise=noise,
@@ -88,7 +88,7 @@ def simulate(
         about = {"n_rows": found.n_rows, "n_tasks": tasks, "n_features": features, "files": files}
         echo_json(about | {"n_bytes": found.n_bytes, "truth": str(found.truth)})
         return
-    from sharedspan.data.budget import in_words
+    from sharedspan.inputs.memory_limit import in_words
 
     count = len(found.files)
     size = f"{count} file{'s' if count > 1 else ''} of {in_words(found.n_bytes)}"

@@ -11,16 +11,16 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from sharedspan.data.canonical import Canonical, common_scaling, whitening
-from sharedspan.data.gathering import Gathered
-from sharedspan.data.statistics import Statistics
-from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import IntervalRegressor, as_generator, number_or_auto, one_of
 from sharedspan.estimators.features import SpanFeatures
 from sharedspan.estimators.sums import Solution, SumsRegressor
-from sharedspan.mixed import MixedTasks, Scaling
-from sharedspan.solvers.evidence import KINDS, Fit, Outliers, Search, adapt
-from sharedspan.solvers.posterior import Posterior, posterior_of
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
+from sharedspan.mixed_model.posterior import Posterior, posterior_of
+from sharedspan.mixed_model.search import KINDS, Fit, Outliers, Search, adapt
+from sharedspan.statistics.canonical import Canonical, common_scaling, whitening
+from sharedspan.statistics.sums import Statistics
+from sharedspan.statistics.task_statistics import Gathered
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 
 LARGEST_RANK = 15

@@ -23,16 +23,16 @@ import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from sharedspan.data.gathering import Gathered
-from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import at_least, number_or_auto, one_of
 from sharedspan.estimators.near_span import NearSpanRegressor
 from sharedspan.estimators.span import Problem
 from sharedspan.estimators.sums import Solution
-from sharedspan.objective import Objective, build_objective
-from sharedspan.selection import N_FOLDS, RankPath
+from sharedspan.inference.rank_selection import N_FOLDS, RankPath
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.objective.base import Objective, build_objective
 from sharedspan.solvers.alternating import solve_B
-from sharedspan.solvers.deviations import (
+from sharedspan.solvers.initialization import separate_fits, task_curvatures
+from sharedspan.solvers.proximal import (
     Descent,
     Parts,
     Penalty,
@@ -41,7 +41,7 @@ from sharedspan.solvers.deviations import (
     descend,
     median_span,
 )
-from sharedspan.solvers.init import separate_fits, task_curvatures
+from sharedspan.statistics.task_statistics import Gathered
 
 PENALTIES = np.geomspace(0.05, 2.0, 10)  # of C, from separate fits to the structure alone
 FALLBACK = 1.2  # C where there are too few rows to choose it

@@ -13,14 +13,14 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from sharedspan.data.columns import split_columns
-from sharedspan.data.labels import label_array
-from sharedspan.data.tasks import Tasks, codes_of, is_task_list, open_tasks
+from sharedspan.inputs.frames import split_columns
+from sharedspan.inputs.labels import label_array
+from sharedspan.inputs.rows import Tasks, codes_of, is_task_list, open_tasks
 
 if TYPE_CHECKING:
-    from sharedspan.data.schema import Columns, Selection
-    from sharedspan.data.sources import FilePaths
-    from sharedspan.data.spool import Tick
+    from sharedspan.inputs.external_sort import Tick
+    from sharedspan.inputs.paths import FilePaths
+    from sharedspan.inputs.schema import Columns, Selection
 
 PREDICT_BLOCK = 1 << 16  # rows predicted at a time, so that no copy of all coefficients is made
 
@@ -171,7 +171,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         self, selection: Selection, missing: str, memory_limit: Any, tick: Tick | None
     ) -> None:
         """Fit rows of files; parameters as in ``fit_file``."""
-        from sharedspan.data.spool import spooled
+        from sharedspan.inputs.external_sort import spooled
 
         with spooled(selection, missing=missing, memory_limit=memory_limit, tick=tick) as found:
             tasks, self.n_rows_dropped_ = found
@@ -246,7 +246,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             For task labels other than str, int, float, bool, dates and tuples of them, and for
             parameters such as functions.
         """
-        from sharedspan.estimators.keeping import save
+        from sharedspan.persistence.model_file import save
 
         check_is_fitted(self)
         save(self, path, statistics)
@@ -273,7 +273,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         dtype : {"float64", "float32"}, default="float64"
         """
         from sharedspan import __version__
-        from sharedspan.serving import write_onnx
+        from sharedspan.persistence.onnx_export import write_onnx
 
         check_is_fitted(self)
         write_onnx(
@@ -520,8 +520,8 @@ class IntervalRegressor(TaskRegressor):
 
 def _chosen(path: FilePaths, columns: Columns | None, **said: Any) -> Selection:
     """What to read: the columns that were said, or those of another model."""
-    from sharedspan.data.matching import match
-    from sharedspan.data.schema import resolve
+    from sharedspan.inputs.matching import match
+    from sharedspan.inputs.schema import resolve
 
     given = [name for name, value in said.items() if value not in (None, (), "error")]
     if columns is None:

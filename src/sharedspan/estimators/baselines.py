@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.canonical import inverse_deviations
-from sharedspan.data.gathering import Gathered
-from sharedspan.data.statistics import Arrays, GramStatistics
-from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import number_or_auto
 from sharedspan.estimators.sums import Solution, SumsRegressor
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.statistics.canonical import inverse_deviations
+from sharedspan.statistics.sums import Arrays, GramStatistics
+from sharedspan.statistics.task_statistics import Gathered
 
 # Penalties looked at, relative to the mean eigenvalue of the Gram.
 ALPHAS = np.logspace(-8, 8, 129)

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.gathering import Gathered
-from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import one_of
 from sharedspan.estimators.span import Problem, SpanRegressor
 from sharedspan.estimators.sums import Solution, SumsRegressor
-from sharedspan.inference import shrunken_noise
-from sharedspan.objective import Objective, RowObjective, build_objective
+from sharedspan.inference.noise import shrunken_noise
+from sharedspan.inputs.rows import Tasks
+from sharedspan.objective.base import Objective, RowObjective, build_objective
 from sharedspan.solvers.gradient import descend
 from sharedspan.solvers.loop import Iterate, Solver, SolverResult, run
 from sharedspan.solvers.tpgd import BALANCE, tpgd
+from sharedspan.statistics.task_statistics import Gathered
 
 MODES = ("freeze", "pair", "literal", "weighted")
 MOST_LEVELS = 5  # looked for in the noise

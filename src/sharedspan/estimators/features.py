@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from sharedspan.data.tasks import is_task_list
+from sharedspan.inputs.rows import is_task_list
 
 
 class SpanFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin):

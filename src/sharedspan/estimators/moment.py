@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.gathering import gather
-from sharedspan.data.moments import FourthMoment, HalfMoments
-from sharedspan.data.tasks import Tasks
 from sharedspan.estimators.base import as_generator, one_of
 from sharedspan.estimators.span import SpanRegressor
-from sharedspan.objective import build_objective
+from sharedspan.inputs.rows import Tasks
+from sharedspan.objective.base import build_objective
+from sharedspan.statistics.moments import FourthMoment, HalfMoments
+from sharedspan.statistics.task_statistics import gather
 
 
 class MomentRegressor(SpanRegressor):

@@ -11,9 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sharedspan.estimators.base import at_least
 from sharedspan.estimators.span import Problem, SpanRegressor
 from sharedspan.estimators.sums import SumsRegressor
-from sharedspan.objective import Objective
-from sharedspan.solvers.deviations import Descent
+from sharedspan.objective.base import Objective
 from sharedspan.solvers.loop import run
+from sharedspan.solvers.proximal import Descent
 from sharedspan.solvers.scaled import scaled_gd
 
 

@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.gathering import Gathered
-from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import at_least, one_of
 from sharedspan.estimators.near_span import NearSpanRegressor
 from sharedspan.estimators.sums import Solution
-from sharedspan.objective import Objective, build_objective
-from sharedspan.solvers.deviations import (
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.objective.base import Objective, build_objective
+from sharedspan.solvers.initialization import separate_fits, task_curvatures
+from sharedspan.solvers.proximal import (
     TINY,
     Descent,
     Penalty,
@@ -39,7 +39,7 @@ from sharedspan.solvers.deviations import (
     descend,
     median_span,
 )
-from sharedspan.solvers.init import separate_fits, task_curvatures
+from sharedspan.statistics.task_statistics import Gathered
 
 
 def sine_penalty(weight: np.ndarray) -> Penalty:

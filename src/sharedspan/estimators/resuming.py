@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.checkpoint import FORMAT, Checkpoint, CheckpointError, Checkpoints
-from sharedspan.data.canonical import Canonical
-from sharedspan.data.gathering import Gathered
-from sharedspan.fingerprint import Fingerprint, data_numbers
-from sharedspan.objective import build_objective
-from sharedspan.solvers.record import PLANNED, STALLED
+from sharedspan.objective.base import build_objective
+from sharedspan.persistence.checkpoint import FORMAT, Checkpoint, CheckpointError, Checkpoints
+from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
+from sharedspan.solvers.state import PLANNED, STALLED
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.task_statistics import Gathered
 
 
 @dataclass(frozen=True)

@@ -13,28 +13,28 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from sharedspan.backends import TorchBackend, choose_backend, objective_on, require_device
-from sharedspan.checkpoint import Checkpoints
-from sharedspan.data.canonical import Canonical
-from sharedspan.data.gathering import Gathered
-from sharedspan.data.statistics import GramStatistics
-from sharedspan.data.tasks import Tasks
-from sharedspan.engine.dask import as_engine
+from sharedspan.distributed.engine import as_engine
 from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
 from sharedspan.estimators.resuming import Keeping
 from sharedspan.estimators.span import Problem, SpanRegressor
 from sharedspan.estimators.sums import Solution, SumsRegressor
-from sharedspan.inference import residual_degrees, shrink_noise
-from sharedspan.objective import Objective
-from sharedspan.selection import RankPath
+from sharedspan.inference.noise import residual_degrees, shrink_noise
+from sharedspan.inference.rank_selection import RankPath
+from sharedspan.inference.standard_errors import SpanUncertainty, span_uncertainty
+from sharedspan.inputs.rows import Tasks
+from sharedspan.objective.backends import TorchBackend, choose_backend, objective_on, require_device
+from sharedspan.objective.base import Objective
+from sharedspan.persistence.checkpoint import Checkpoints
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
 from sharedspan.solvers.accelerated import Factors
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
 from sharedspan.solvers.variable_projection import variable_projection
-from sharedspan.uncertainty import SpanUncertainty, span_uncertainty
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.sums import GramStatistics
+from sharedspan.statistics.task_statistics import Gathered
 
 if TYPE_CHECKING:
-    from sharedspan.data.sources import FilePaths
+    from sharedspan.inputs.paths import FilePaths
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 ENOUGH_NEWS = 2.0  # a refit with so many times the rows starts from scratch

@@ -9,15 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.canonical import Canonical, common_scaling, whitening
-from sharedspan.data.gathering import Gathered
-from sharedspan.data.statistics import Statistics
 from sharedspan.estimators.base import TaskRegressor, as_generator, at_least, one_of
 from sharedspan.estimators.features import SpanFeatures
-from sharedspan.holdout import Folds, deal
-from sharedspan.inference import residual_degrees
-from sharedspan.objective import Objective, build_objective
-from sharedspan.selection import (
+from sharedspan.inference.noise import residual_degrees
+from sharedspan.inference.rank_selection import (
     N_FOLDS,
     RANK_METHODS,
     RankPath,
@@ -26,7 +21,12 @@ from sharedspan.selection import (
     noise_deviation,
     threshold_path,
 )
-from sharedspan.solvers.init import separate_fits
+from sharedspan.objective.base import Objective, build_objective
+from sharedspan.objective.held_out import Folds, deal
+from sharedspan.solvers.initialization import separate_fits
+from sharedspan.statistics.canonical import Canonical, common_scaling, whitening
+from sharedspan.statistics.sums import Statistics
+from sharedspan.statistics.task_statistics import Gathered
 from sharedspan.subspace import ordered_factors
 
 

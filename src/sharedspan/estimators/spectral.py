@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.gathering import Gathered
-from sharedspan.data.statistics import Arrays
 from sharedspan.estimators.base import at_least, one_of
 from sharedspan.estimators.span import SpanRegressor
 from sharedspan.estimators.sums import Solution, SumsRegressor
-from sharedspan.objective import RANK_TOLERANCE, Objective, build_objective
-from sharedspan.selection import noise_deviation, threshold_path
-from sharedspan.solvers.init import separate_fits
+from sharedspan.inference.rank_selection import noise_deviation, threshold_path
+from sharedspan.objective.base import RANK_TOLERANCE, Objective, build_objective
+from sharedspan.solvers.initialization import separate_fits
+from sharedspan.statistics.sums import Arrays
+from sharedspan.statistics.task_statistics import Gathered
 
 BISECTIONS = 200
 

@@ -14,23 +14,23 @@ from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sharedspan.cluster.sources import (
+from sharedspan.distributed.engine import as_engine, portable
+from sharedspan.distributed.sources import (
     DaskFrame,
     gather_files,
     gather_frame,
     gather_rows,
     is_dask_frame,
 )
-from sharedspan.data.canonical import inverse_deviations
-from sharedspan.data.gathering import Gathered, gather
-from sharedspan.data.statistics import GramStatistics
-from sharedspan.data.tasks import Tasks, is_task_list, open_tasks
-from sharedspan.engine.dask import as_engine, portable
 from sharedspan.estimators.base import TaskRegressor, at_least, one_of
+from sharedspan.inputs.rows import Tasks, is_task_list, open_tasks
+from sharedspan.statistics.canonical import inverse_deviations
+from sharedspan.statistics.sums import GramStatistics
+from sharedspan.statistics.task_statistics import Gathered, gather
 
 if TYPE_CHECKING:
-    from sharedspan.data.schema import Selection
-    from sharedspan.data.spool import Tick
+    from sharedspan.inputs.external_sort import Tick
+    from sharedspan.inputs.schema import Selection
 
 KEPT_BYTES = 2**27  # sums that keep_statistics="auto" keeps
 MOST_COVARIANCES = 500  # features whose covariance matrix is kept

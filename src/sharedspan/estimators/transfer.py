@@ -10,13 +10,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sharedspan.data.labels import canonical_order, label_array
-from sharedspan.data.tasks import Tasks, is_task_list, open_tasks
-from sharedspan.engine.local import one_blas_thread
 from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
 from sharedspan.estimators.features import SpanFeatures
 from sharedspan.estimators.stream import Plan, Stream, orthonormal_coordinates
-from sharedspan.uncertainty import CrossSums, SpanError, WeightsUncertainty, weights_covariance
+from sharedspan.inference.standard_errors import (
+    CrossSums,
+    SpanError,
+    WeightsUncertainty,
+    weights_covariance,
+)
+from sharedspan.inputs.labels import canonical_order, label_array
+from sharedspan.inputs.rows import Tasks, is_task_list, open_tasks
+from sharedspan.kernels.threads import one_blas_thread
 
 METHODS = ("prior", "least_squares", "sgd")
 

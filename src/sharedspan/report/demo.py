@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.data.datasets import load_parkinsons
-from sharedspan.data.synthetic import Simulation, simulate
+from sharedspan.datasets.bundled import load_parkinsons
+from sharedspan.datasets.simulate import Simulation, simulate
 from sharedspan.estimators.base import TaskRegressor
 from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
 from sharedspan.estimators.shared_span import SharedSpanRegressor
-from sharedspan.inference import error_floor, parameter_error
+from sharedspan.inference.noise import error_floor, parameter_error
 from sharedspan.report.figures import BLUE, GREEN, GREY, ORANGE, new_figure, save
 
 SIZE: dict[str, Any] = {"n_tasks": 200, "n_features": 50, "rank": 3, "n_samples": 80, "noise": 0.5}

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.diagnose import Diagnosis, diagnose
+from sharedspan.diagnosis.holdout_errors import Gains, Tick, find_gains
+from sharedspan.diagnosis.loadings import Directions, find_directions
+from sharedspan.diagnosis.rows import TaskRows, read_rows
 from sharedspan.estimators.base import TaskRegressor, check_is_fitted
 from sharedspan.estimators.baselines import PerTaskRegressor
-from sharedspan.report.diagnosis import Diagnosis, diagnose
-from sharedspan.report.gains import Gains, Tick, find_gains
-from sharedspan.report.loadings import Directions, find_directions
-from sharedspan.report.rows import TaskRows, read_rows
-from sharedspan.report.wording import short
+from sharedspan.report.text import short
 
 LONG = 60  # characters from which a name is cut in a sentence
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.estimators.base import check_is_fitted
+from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report.figures import (
     AS_IT_IS,
     BLUE,
@@ -25,7 +26,6 @@ from sharedspan.report.figures import (
     panel_or,
     shown,
 )
-from sharedspan.selection import RankPath
 
 VALUES = 15  # singular values that are drawn, or two beyond the rank
 ROUNDING = 1e-9  # of the largest singular value: what is below is zero but for the arithmetic

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.holdout_errors import Gains
 from sharedspan.report.facts import Facts
-from sharedspan.report.gains import Gains
-from sharedspan.report.wording import count, short, whole
+from sharedspan.report.text import count, short, whole
 
 MOST_TASKS = 50_000  # on the page
 NUMBERS = 6_000_000  # bytes of all columns, before base64 makes them a third longer

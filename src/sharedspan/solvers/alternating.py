@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from sharedspan.objective import Objective, RowObjective
-from sharedspan.solvers.init import positive, random_halves, small_random_start
+from sharedspan.objective.base import Objective, RowObjective
+from sharedspan.solvers.initialization import positive, random_halves, small_random_start
 from sharedspan.solvers.iterates import Iterate, Solver
 from sharedspan.solvers.scaled import grown_start
 from sharedspan.subspace import orthonormal_basis

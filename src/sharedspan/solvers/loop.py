@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.checkpoint import Checkpoints
-from sharedspan.engine.local import one_blas_thread
-from sharedspan.objective import Objective, Point
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.objective.base import Objective, Point
+from sharedspan.persistence.checkpoint import Checkpoints
 from sharedspan.solvers.iterates import Iterate, ProfiledPoint, Solver, Step
-from sharedspan.solvers.record import (
+from sharedspan.solvers.state import (
     CALLED_OFF,
     CONVERGED,
     OUT_OF_ITERATIONS,

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from sharedspan.objective import Objective
+from sharedspan.objective.base import Objective
 from sharedspan.solvers.gradient import descend
-from sharedspan.solvers.init import positive, small_random_start
-from sharedspan.solvers.init import singular_values as estimate_singular_values
+from sharedspan.solvers.initialization import positive, small_random_start
+from sharedspan.solvers.initialization import singular_values as estimate_singular_values
 from sharedspan.solvers.iterates import Iterate, Solver
 
 BALANCE = 1 / 8  # weight of |B'B - WW'|_F^2 in Phase II

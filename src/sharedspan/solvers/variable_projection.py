@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.objective import Objective
-from sharedspan.solvers.init import spectral_start
+from sharedspan.objective.base import Objective
+from sharedspan.solvers.initialization import spectral_start
 from sharedspan.solvers.iterates import Iterate, Memory, Solver
 from sharedspan.solvers.quasi_newton import LBFGS
 from sharedspan.solvers.scaled import ridged

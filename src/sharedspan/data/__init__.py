@@ -1,1 +1,0 @@
-"""The door for users' rows, and what is kept of them."""

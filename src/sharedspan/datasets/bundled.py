@@ -1,0 +1,166 @@
+"""Tables of real tasks: bundled ones, and any CSV or Parquet file."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharedspan.inputs.files import read_table
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A table of tasks, with where it comes from."""
+
+    X: np.ndarray  # (rows, d)
+    y: np.ndarray  # (rows,)
+    task: np.ndarray  # (rows,)
+    feature_names: tuple[str, ...]
+    task_name: str
+    target_name: str
+    description: str
+    licence: str
+
+    def to_frame(self) -> Any:
+        """The table as a pandas frame: task column, features, target."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("to_frame needs pandas: pip install pandas") from error
+        frame = pd.DataFrame(self.X, columns=list(self.feature_names))
+        frame.insert(0, self.task_name, self.task)
+        frame[self.target_name] = self.y
+        return frame
+
+    def write_csv(self, path: str | Path) -> None:
+        """The table as a CSV file: task column, features, target."""
+        from sharedspan.persistence.atomic_write import table_appearing
+
+        names = [self.task_name, *self.feature_names, self.target_name]
+        with table_appearing(Path(path)) as write:
+            write([self.task, *self.X.T, self.y], names)
+
+
+def load_parkinsons(target: str = "total_updrs") -> Dataset:
+    """42 patients, 101 to 168 voice recordings each: predict a symptom score.
+
+    Features are the time since recruitment and 16 measures of the voice. Age and sex are constant
+    within a patient and left out, as is the other score.
+
+    Parameters
+    ----------
+    target : {"total_updrs", "motor_updrs"}
+
+    Returns
+    -------
+    Dataset
+    """
+    targets = ("total_updrs", "motor_updrs")
+    if target not in targets:
+        raise ValueError(f"target={target!r} is unknown: use 'total_updrs' or 'motor_updrs'.")
+    names, values = _read("parkinsons.csv.gz")
+    column = {name: values[:, j] for j, name in enumerate(names)}
+    features = tuple(n for n in names if n not in ("subject", "age", "sex", *targets))
+    return Dataset(
+        X=np.column_stack([column[name] for name in features]),
+        y=column[target].copy(),
+        task=column["subject"].astype(int),
+        feature_names=features,
+        task_name="subject",
+        target_name=target,
+        description=(
+            "Parkinsons Telemonitoring, UCI Machine Learning Repository (Tsanas and Little 2009). "
+            "Scores were interpolated linearly between visits to the clinic, so within a patient "
+            "they are almost piecewise linear in time."
+        ),
+        licence="CC BY 4.0",
+    )
+
+
+def load_communities_crime() -> Dataset:
+    """1,994 communities in 46 states of the USA: predict violent crimes per head.
+
+    100 features of population, income, housing and police, all scaled to [0, 1]. Four states have
+    fewer than 4 communities. Some features are sensitive (shares of races and of immigrants): the
+    table is here to test methods, not to explain crime.
+
+    Returns
+    -------
+    Dataset
+    """
+    names, values = _read("communities_crime.csv.gz")
+    column = {name: values[:, j] for j, name in enumerate(names)}
+    task, target = "state", "ViolentCrimesPerPop"
+    features = tuple(n for n in names if n not in (task, target, "fold"))
+    return Dataset(
+        X=np.column_stack([column[name] for name in features]),
+        y=column[target].copy(),
+        task=column[task].astype(int),
+        feature_names=features,
+        task_name=task,
+        target_name=target,
+        description=(
+            "Communities and Crime, UCI Machine Learning Repository (Redmond 2002), CC BY 4.0. "
+            "Census, police and FBI data of 1990 to 1995. Without the 22 police columns that are "
+            "mostly missing, without names and codes of places, and without the fold numbers; one "
+            "missing OtherPerCap is the median."
+        ),
+        licence="CC BY 4.0",
+    )
+
+
+def load_table(
+    path: str | Path,
+    *,
+    task: str,
+    target: str,
+    drop: str | Iterable[str] = (),
+    missing: str = "error",
+) -> Dataset:
+    """Read a CSV or Parquet file of your own.
+
+    Parameters
+    ----------
+    path : str or Path
+        Ending in .csv, .tsv or .txt (also with .gz), .parquet or .pq.
+    task, target : str
+        Columns: the task of each row (whole numbers or text), and what to predict.
+    drop : str or iterable of str, optional
+        Columns that are no features; all others must hold numbers.
+    missing : {"error", "drop"}, default="error"
+        "drop" leaves out the rows that lack a value; ``description`` says how many.
+
+    Returns
+    -------
+    Dataset
+
+    Examples
+    --------
+    >>> data = ss.datasets.load_table("ames.csv", task="Neighborhood", target="Sale_Price")
+    ... # doctest: +SKIP
+    """
+    table = read_table(path, task=task, target=target, drop=drop, missing=missing)
+    gone = f" {table.n_dropped} rows with missing values were left out." if table.n_dropped else ""
+    return Dataset(
+        X=table.X,
+        y=table.y,
+        task=table.task,
+        feature_names=table.feature_names,
+        task_name=task,
+        target_name=target,
+        description=f"Read from {path}.{gone}",
+        licence="not stated",
+    )
+
+
+def _read(name: str) -> tuple[list[str], np.ndarray]:
+    path = files("sharedspan.datasets") / "files" / name
+    with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as text:
+        header = text.readline().strip().split(",")
+        return header, np.loadtxt(text, delimiter=",")

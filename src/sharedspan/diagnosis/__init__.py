@@ -1,0 +1,1 @@
+"""Facts about a fitted model: misfits, outliers, spans, advice."""

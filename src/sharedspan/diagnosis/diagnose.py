@@ -1,0 +1,210 @@
+"""What a fitted model says of its tasks: how much they share, which do not fit, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sharedspan.diagnosis.advice import advise
+from sharedspan.diagnosis.misfits import Misfit, find_misfits
+from sharedspan.diagnosis.model_view import Look
+from sharedspan.diagnosis.rows import read_rows
+from sharedspan.estimators.base import TaskRegressor, check_is_fitted
+
+SHOWN = 15  # lines of the table of tasks that do not fit
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What ``diagnose`` found; print it. None stands where there is nothing to say.
+
+    Attributes
+    ----------
+    model : str
+        Name of the class.
+    n_tasks, n_features : int
+    rank : int or None
+    condition_number : float or None
+        s_1 / s_k of the coefficients within the span; of their deviations from the mean where the
+        model has a mean of its own. As all that compares coefficients here, by what they predict:
+        v'Sv, S the pooled covariance of the features within tasks.
+    standardised : bool
+        Whether the covariance or the deviations of the features are known, by the model or by
+        rows; otherwise coefficients are compared in the features' own units.
+    span_share : float or None
+        Share of the variation of coefficients between tasks that lies in the span. By the
+        coefficients of the model; where these lie in the span by construction and tasks have
+        enough rows, by what the span leaves of the rows.
+    span_share_by : str
+        "coefficients" or "rows", what it was measured by, or "construction": the model knows
+        nothing off its span, give rows to measure it.
+    noise : float or None
+        Standard deviation, the median over tasks.
+    outliers : list
+        Labels of the tasks that do not fit, the most surprising first.
+    misfits : list of Misfit
+        Why, in the same order; a task may have several reasons.
+    advice : list of str
+    signal_to_noise : float or None
+        Variance within tasks of the fitted part over that of the noise.
+    isometry : float or None
+        Largest deviation from one of the eigenvalues of a task's feature covariance along the
+        span, after pooled whitening; ``isometry_task`` is the task, ``isometry_by_chance`` about
+        what Gaussian features of one covariance would give.
+    rows_per_task : dict of label to int
+    task_r2 : dict of label to float
+        R^2 about the task's own mean; without tasks whose responses are all equal.
+    """
+
+    model: str
+    n_tasks: int
+    n_features: int
+    rank: int | None
+    condition_number: float | None
+    span_share: float | None
+    span_share_by: str
+    noise: float | None
+    outliers: list[Hashable]
+    misfits: list[Misfit]
+    advice: list[str]
+    signal_to_noise: float | None = None
+    isometry: float | None = None
+    isometry_task: Hashable = None
+    isometry_by_chance: float | None = None
+    standardised: bool = True
+    rows_per_task: dict[Hashable, int] = field(default_factory=dict)
+    task_r2: dict[Hashable, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{self.model}: {self.n_tasks:,} tasks, {self.n_features:,} features"]
+        numbers = list(self._numbers())
+        width = max((len(value) for _, value, _ in numbers), default=0)
+        lines += [f"  {name:<17}{value:>{width}}  {words}" for name, value, words in numbers]
+        if self.misfits:
+            lines += ["", f"Tasks that do not fit ({len(self.outliers)} of {self.n_tasks:,}):"]
+            lines += _table(self.misfits)
+        if self.advice:
+            lines += ["", "Advice:"]
+            lines += [line for sentence in self.advice for line in _wrapped(sentence)]
+        return "\n".join(lines)
+
+    def _numbers(self) -> Iterator[tuple[str, str, str]]:
+        """Name, value and explanation of each number that there is."""
+        units = "" if self.standardised else ", in units of the features: rows would compare them"
+        if self.rank is not None:
+            words = "directions along which the tasks vary together"
+            yield "rank", str(self.rank), words if self.rank else "no direction is shared"
+        if self.condition_number is not None and self.rank != 1:
+            yield (
+                "condition number",
+                f"{self.condition_number:#.3g}",
+                "strongest direction / weakest" + units,
+            )
+        if self.span_share is not None and self.rank:
+            words = "of how slopes differ between tasks" + (units or ", by what they predict")
+            if self.span_share_by == "construction":
+                words += ", by construction: give rows to measure it"
+            yield "in the span", f"{100 * self.span_share:.1f} %", words
+        if self.noise is not None:
+            yield "noise", f"{self.noise:.3g}", "standard deviation"
+        if self.signal_to_noise is not None:
+            words = "variance that the slopes explain / variance of the noise"
+            yield "signal to noise", f"{self.signal_to_noise:.3g}", words
+        if self.rows_per_task:
+            rows = list(self.rows_per_task.values())
+            words = f"median; fewest {min(rows):,}, most {max(rows):,}"
+            yield "rows per task", f"{np.median(rows):,.0f}", words
+        if self.task_r2:
+            worst = min(self.task_r2, key=self.task_r2.__getitem__)
+            words = f"median over tasks; lowest {self.task_r2[worst]:.2f}, task {worst}"
+            yield "R^2 within tasks", f"{np.median(list(self.task_r2.values())):.2f}", words
+        if self.isometry is not None:
+            words = f"task {self.isometry_task}; by chance alone {self.isometry_by_chance:.2g}"
+            yield "isometry", f"{self.isometry:.2g}", f"features unlike the pooled ones: {words}"
+
+
+def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diagnosis:
+    """How much the tasks of a fitted model share, which do not fit, and what to do about it.
+
+    Parameters
+    ----------
+    model : fitted estimator of this package
+        Or a Pipeline that ends in one.
+    X, y, task : optional
+        Rows, as for ``fit``; those of the fit tell the most. They add ``signal_to_noise``,
+        ``isometry``, rows and R^2 per task, and find tasks that do not fit by their residuals.
+        Rows of tasks that were not fitted are passed over.
+
+    Returns
+    -------
+    Diagnosis
+        Print it for an explanation.
+
+    Examples
+    --------
+    >>> import sharedspan as ss
+    >>> sim = ss.simulate(n_tasks=60, n_features=20, rank=2, n_samples=50, outliers=0.05,
+    ...                   random_state=0)
+    >>> model = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
+    >>> sorted(ss.diagnose(model).outliers) == sim.is_outlier.nonzero()[0].tolist()
+    True
+    """
+    if hasattr(model, "steps"):  # a Pipeline
+        check_is_fitted(model[-1])
+        model, X = model[-1], X if X is None else model[:-1].transform(X)
+    check_is_fitted(model)
+    if not isinstance(model, TaskRegressor):
+        raise TypeError(f"The model is a {type(model).__name__}: give an estimator of sharedspan.")
+    if X is None and y is not None:
+        raise ValueError("y was given without X: give both, or neither.")
+    rows = None if X is None else read_rows(model, X, y, task)
+    look = Look(model, rows)
+    misfits = find_misfits(look)
+    outliers = list(dict.fromkeys(misfit.task for misfit in misfits))
+    good = np.array([label not in set(outliers) for label in look.labels])
+    found: dict[str, Any] = {
+        "model": type(model).__name__,
+        "n_tasks": len(model.coef_),
+        "n_features": model.coef_.shape[1],
+        "rank": look.rank,
+        "condition_number": look.condition_number(good),
+        "span_share": look.span_share(good),
+        "span_share_by": look.share_by,
+        "noise": look.noise,
+        "standardised": look.metric.known,
+        "outliers": outliers,
+        "misfits": misfits,
+    }
+    if rows is not None:
+        found["signal_to_noise"] = look.signal_to_noise()
+        found["rows_per_task"] = {look.labels[t]: int(n) for t, n in zip(*rows.sizes, strict=True)}
+        found["task_r2"] = look.task_r2()
+        found |= look.isometry()
+    return Diagnosis(**found, advice=list(advise(look, Diagnosis(**found, advice=[]), good)))
+
+
+def _table(misfits: Sequence[Misfit]) -> list[str]:
+    """Lines of the table of tasks that do not fit."""
+    words = {
+        "coefficients": "coefficients off the common pattern",
+        "off the span": "explained by features off the span, over its noise",
+        "noise": "more noise than others",
+    }
+    cells = [("task", "what is odd", "here", "typical")]
+    for misfit in misfits[:SHOWN]:
+        what = words[misfit.what] + (f", most in {misfit.feature}" if misfit.feature else "")
+        cells.append((str(misfit.task), what, f"{misfit.value:.3g}", f"{misfit.typical:.3g}"))
+    a, b, c, e = (max(map(len, column)) for column in zip(*cells, strict=True))
+    lines = [f"  {i:<{a}}  {w:<{b}}  {x:>{c}}  {m:>{e}}" for i, w, x, m in cells]
+    if len(misfits) > SHOWN:
+        lines.append(f"  and {len(misfits) - SHOWN} more")
+    return lines
+
+
+def _wrapped(sentence: str) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(sentence, 88, initial_indent="  - ", subsequent_indent="    ")

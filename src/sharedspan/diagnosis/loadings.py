@@ -1,0 +1,254 @@
+"""What each shared direction means: loadings of standardised features, with intervals.
+
+The span is turned to its principal axes by what coefficients predict (metric.py): the strongest
+first, each of one unit of prediction within tasks. A task's place along a direction is the standard
+deviation of its predictions that comes from it, in units of the response, and a loading is the
+coefficient, per standard deviation of the feature, of a task at place one:
+
+    coefficient * deviation = sum_j place_j * loading_j,
+
+but for collinear features, whose combined effect is shared evenly between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sharedspan.diagnosis.metric import Metric, feature_metric
+from sharedspan.diagnosis.model_view import span_of
+from sharedspan.diagnosis.rows import TaskRows
+from sharedspan.inference.standard_errors import LARGEST_EXACT, SpanUncertainty
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.subspace import ordered_factors, orthonormal_basis
+
+LEVEL = 0.95
+UNDETERMINED = 1.0  # half width of an interval from which a loading says nothing
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The span in standardised features, and where the tasks lie in it.
+
+    Attributes
+    ----------
+    metric : Metric
+        Deviations and correlations of the features within tasks, as far as they are known.
+    loadings : ndarray of shape (d, k)
+    places : ndarray of shape (T, k)
+    strength : ndarray of shape (k,)
+        Norms of the places of the ``n_fit`` tasks that fit.
+    n_fit : int
+    reach : ndarray of shape (d, k) or None
+        Half the width of the 95 % intervals of the loadings.
+    no_intervals : str
+        Why there is no reach.
+    share : ndarray of shape (k,)
+        Of the variance within tasks that all slopes predict; that their deviations from the mean
+        predict where the model has one.
+    spectrum : ndarray of shape (min(d, T),)
+        Singular values of what these predict, over sqrt(T).
+    about_mean : bool
+        Whether they are deviations from a mean that the model has.
+    """
+
+    metric: Metric
+    loadings: np.ndarray
+    places: np.ndarray
+    strength: np.ndarray
+    n_fit: int
+    reach: np.ndarray | None
+    no_intervals: str
+    share: np.ndarray
+    spectrum: np.ndarray
+    about_mean: bool
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """Standard deviations of the features within tasks (d,); all one if not known."""
+        return self.metric.deviation
+
+    @property
+    def standardised(self) -> bool:
+        """Whether the deviations are known."""
+        return self.metric.known
+
+    @property
+    def rank(self) -> int:
+        """Number of directions."""
+        return self.loadings.shape[1]
+
+    @property
+    def determined(self) -> np.ndarray:
+        """Loadings (d, k) whose intervals say anything; all where there are no intervals."""
+        if self.reach is None:
+            return np.ones(self.loadings.shape, dtype=bool)
+        return self.reach <= np.maximum(UNDETERMINED, np.abs(self.loadings))
+
+    def hard_to_tell_apart(self) -> list[tuple[int, int]]:
+        """Runs of neighbouring directions, first and last, that are about equally strong.
+
+        By the rule of North et al. (1982): variances closer than their sampling error over tasks.
+        """
+        size = self.strength**2
+        close = size[:-1] - size[1:] < size[:-1] * np.sqrt(2 / self.n_fit)
+        runs: list[tuple[int, int]] = []
+        for j in np.flatnonzero(close).tolist():
+            if runs and runs[-1][1] == j:
+                runs[-1] = (runs[-1][0], j + 1)
+            else:
+                runs.append((j, j + 1))
+        return runs
+
+
+def find_directions(model: Any, rows: TaskRows | None, odd: Sequence[int] = ()) -> Directions:
+    """The directions of a fitted model; those of no span are none.
+
+    Tasks ``odd`` do not fit and have no say in which axes are principal, nor in shares.
+    """
+    metric = feature_metric(model, rows)
+    d = len(metric.deviation)
+    centre = getattr(model, "mean_coef_", None)
+    slopes = model.coef_ if centre is None else model.coef_ - centre
+    S = metric.predictions(slopes * metric.deviation)  # (T, d)
+    basis = span_of(model)
+    span = np.zeros((d, 0)) if basis is None else basis * metric.deviation[:, None]
+    axes = loadings = np.zeros((d, 0))
+    fits = np.delete(S, list(odd), axis=0)
+    fits = S if len(fits) < span.shape[1] or not fits.any() else fits
+    if span.size and 0 < span.shape[1] <= len(S):
+        predicted = metric.predictions(span.T).T
+        basis = orthonormal_basis(predicted)
+        axes, _ = ordered_factors(basis, basis.T @ fits.T)
+        loadings = span @ np.linalg.lstsq(predicted, axes, rcond=None)[0]
+        sign = _signs(fits @ axes, metric.shared_evenly(loadings.T).T)
+        axes, loadings = axes * sign, loadings * sign
+    places, total = S @ axes, float(np.sum(fits**2))
+    strength = np.linalg.norm(fits @ axes, axis=0)
+    share = strength**2 / total if total > 0 else np.zeros(len(strength))
+    reach, why = None, ""
+    if loadings.shape[1]:
+        variance, why = _variances(model, rows, metric, loadings, axes, places)
+        reach = None if variance is None else _quantile(model) * np.sqrt(np.maximum(variance, 0.0))
+    spectrum = np.linalg.svd(fits, compute_uv=False) / np.sqrt(len(fits))
+    return Directions(
+        metric, metric.shared_evenly(loadings.T).T, places, strength, len(fits), reach, why, share,
+        spectrum, centre is not None,
+    )  # fmt: skip
+
+
+def _signs(places: np.ndarray, loadings: np.ndarray) -> np.ndarray:
+    """One or minus one for each direction, (k,): most tasks lie ahead, where most lie on one side.
+
+    Otherwise the largest loading is positive.
+    """
+    mean, spread = places.mean(axis=0), places.std(axis=0)
+    largest = np.abs(loadings).argmax(axis=0)
+    leading = loadings[largest, np.arange(loadings.shape[1])]
+    return np.where(np.where(np.abs(mean) > spread, mean, leading) < 0, -1.0, 1.0)
+
+
+def _quantile(model: Any) -> float:
+    from scipy.stats import t
+
+    kept = getattr(model, "_uncertainty_", None) or getattr(model, "_posterior_", None)
+    degrees = 1e6 if kept is None else float(np.median(kept.degrees))
+    return float(t.ppf(0.5 + LEVEL / 2, min(degrees, 1e6)))
+
+
+def _variances(
+    model: Any, rows: TaskRows | None, metric: Metric, loadings: np.ndarray, axes: np.ndarray,
+    places: np.ndarray,
+) -> tuple[np.ndarray | None, str]:  # fmt: skip
+    """Squared standard errors of the loadings (d, k), or why there are none.
+
+    A direction errs by leaving the span, and by turning within it.
+    """
+    kept = getattr(model, "_uncertainty_", None)
+    if isinstance(kept, SpanUncertainty):
+        outside = _of_span(kept, metric, loadings)
+        error = kept.noise[:, None, None] * kept.inverse
+        J = axes.T @ metric.predictions(kept.canonical.to_user(kept.B).T * metric.deviation).T
+        return outside + _turned(J @ error @ J.T, loadings, places, metric), ""
+    if hasattr(model, "slope_std_"):
+        if rows is None:
+            return None, "Give the rows (--data) to see intervals."
+        if loadings.size > LARGEST_EXACT:
+            return None, f"Intervals are left out for more than {LARGEST_EXACT:,} loadings."
+        ids, counts = rows.sizes
+        k = loadings.shape[1]
+        error = np.zeros((len(places), k, k))
+        error[ids] = (model.noise_variance_[ids] / counts)[:, None, None] * np.eye(k)
+        outside = _of_mixed(model, rows, metric, loadings, axes, places)
+        return outside + _turned(error, loadings, places, metric), ""
+    if type(model).__name__ == "NewTaskRegressor":
+        return None, "The span was given to this model, not estimated: it has no intervals."
+    name = type(model).__name__
+    if name == "SharedSpanRegressor":
+        return None, "This model came without what intervals are made of: fit it again for them."
+    return None, (
+        f"{name} gives no intervals for its directions; SharedSpanRegressor and "
+        "AdaptiveSpanRegressor do."
+    )
+
+
+def _turned(
+    error: np.ndarray, loadings: np.ndarray, places: np.ndarray, metric: Metric
+) -> np.ndarray:
+    """Variances (d, k) of turns within the span, from the covariances (T, k, k) of the places.
+
+    Principal axes i and j turn towards each other by sum_t (z_i e_j + z_j e_i) / (l_i - l_j), z the
+    places, e their errors and l the sums of squares of z.
+    """
+    size, own = np.sum(places**2, axis=0), np.einsum("tii->ti", error)
+    moved = places.T**2 @ own
+    crossed = np.einsum("ti,tj,tij->ij", places, places, error)
+    gap = (size[:, None] - size) ** 2
+    np.fill_diagonal(gap, np.inf)
+    # Axes turned at will lie by half their square along each other.
+    angle = np.minimum((moved + moved.T + 2 * crossed) / np.maximum(gap, 1e-300), 0.5)
+    return metric.shared_evenly(loadings.T).T ** 2 @ angle
+
+
+def _of_span(kept: SpanUncertainty, metric: Metric, loadings: np.ndarray) -> np.ndarray:
+    """From what the fit kept: the error of the basis is A D change, D the error that is known."""
+    B, A = (kept.canonical.to_user(M) * metric.deviation[:, None] for M in (kept.B, kept.Q))
+    change = np.linalg.lstsq(B, loadings, rcond=None)[0]
+    return kept.span_covariance.diagonal(change.T, metric.shared_evenly(A.T).T).T
+
+
+def _of_mixed(
+    model: Any, rows: TaskRows, metric: Metric, loadings: np.ndarray, axes: np.ndarray,
+    places: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """From the information of the mixed model on the directions, places profiled out.
+
+    A task's own least squares has covariance D + noise G_t^-1 around b + Q z_t, so
+
+        H = sum_t z_t z_t' (x) S_t,   S_t = P_t - P_t Q (Q'P_t Q)^-1 Q'P_t,
+        P_t = (D + noise G_t^-1)^-1 = G_t (D G_t + noise I)^-1.
+    """
+    Q = loadings
+    d, k = Q.shape
+    # Errors of an axis that predict other than the span does, in standardised features.
+    A = np.linalg.pinv(metric.root, rcond=1e-5) @ np.linalg.qr(axes, mode="complete")[0][:, k:]
+    deviation = metric.deviation
+    D, noise = (model.slope_std_ * deviation) ** 2, float(model.noise_variance_[0])
+    safe = np.where(deviation > 0, deviation, 1.0)
+    H = np.zeros((k, d - k, k, d - k))
+    with one_blas_thread():
+        for t, X, _ in rows.tasks(bool(model.fit_intercept)):
+            G = (X / safe).T @ (X / safe)
+            P = np.linalg.solve((D[:, None] * G + noise * np.eye(d)).T, G.T).T if noise else G
+            PQ = P @ Q
+            S = P - PQ @ np.linalg.pinv(Q.T @ PQ, rcond=1e-10) @ PQ.T
+            weight = 1 - model.outlier_probability_[t]
+            H += weight * np.einsum("a,b,ij->aibj", places[t], places[t], A.T @ S @ A)
+    H = H.reshape(k * (d - k), -1)
+    covariance = np.linalg.pinv((H + H.T) / 2, rcond=1e-10, hermitian=True)
+    blocks = covariance.reshape(k, d - k, k, d - k)
+    A = metric.shared_evenly(A.T).T
+    return np.stack([np.einsum("fi,ij,fj->f", A, blocks[j, :, j], A) for j in range(k)], axis=1)

@@ -1,0 +1,175 @@
+"""The metric of predictions: how far apart coefficients are by what they predict.
+
+With S the pooled covariance of the features within tasks, v'Sv is the variance within tasks of the
+predictions x'v. In standardised features, s_j = v_j * deviation_j, it is s'Rs = |R^(1/2) s|^2, with
+R their correlation. Coefficients of collinear features may be far apart and predict the same: in
+this metric, in which spans are fitted when features are whitened, they are near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sharedspan.diagnosis.rows import TaskRows
+from sharedspan.estimators.base import TaskRegressor
+from sharedspan.report.text import count, listed, short
+from sharedspan.statistics.canonical import COLLINEAR, CONSTANT
+from sharedspan.statistics.scaling import SAFE
+
+INFLATED = 100.0  # 1 / (1 - R^2) of a feature given the others, from which they are collinear
+LINKED = 0.3  # partial correlation from which collinear features are one group
+LARGEST = 2000  # features whose correlations are looked at
+ENOUGH = 2  # rows per feature from which their correlations are looked at
+MANY = 10  # collinear features that are too many to drop one by one
+NAMED_GROUPS, NAMED_FEATURES = 5, 4  # in a sentence
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Deviations and correlations of the features within tasks, pooled.
+
+    Attributes
+    ----------
+    deviation : ndarray of shape (d,)
+        Zero for features that do not vary within tasks; all one where nothing is known.
+    correlation : ndarray of shape (d, d) or None
+        None stands for the identity: nothing is known, or there are too many features.
+    known : bool
+        Whether the deviations are known.
+    """
+
+    deviation: np.ndarray
+    correlation: np.ndarray | None
+    known: bool
+
+    @cached_property
+    def root(self) -> np.ndarray:
+        """R^(1/2), symmetric, (d, d)."""
+        if self.correlation is None:
+            return np.eye(len(self.deviation))
+        values, axes = np.linalg.eigh(self.correlation)
+        return (axes * np.sqrt(np.maximum(values, 0.0))) @ axes.T
+
+    def predictions(self, standardised: np.ndarray) -> np.ndarray:
+        """R^(1/2) s of each row s of ``standardised`` (., d): lengths are those of predictions."""
+        return standardised if self.correlation is None else standardised @ self.root
+
+    @cached_property
+    def groups(self) -> list[list[int]]:
+        """Features that are nearly linear combinations of each other, the most collinear first.
+
+        By the inverse of R: its diagonal is the inflation of variances, 1 / (1 - R^2), and what
+        is off the diagonal are, but for scale, partial correlations.
+        """
+        from scipy.sparse.csgraph import connected_components
+
+        varies = np.flatnonzero(self.deviation > 0)
+        if self.correlation is None or len(varies) < 2:
+            return []
+        values, axes = np.linalg.eigh(self.correlation[np.ix_(varies, varies)])
+        inverse = (axes / np.maximum(values, COLLINEAR * values[-1])) @ axes.T
+        inflation = np.diag(inverse)
+        high = inflation > INFLATED
+        if not high.any():
+            return []
+        partial = np.abs(inverse) / np.sqrt(np.outer(inflation, inflation))
+        np.fill_diagonal(partial, 0.0)
+        linked = (partial > LINKED) | (partial == partial.max(axis=1, keepdims=True))
+        _, label = connected_components(linked & high[:, None], directed=False)
+        groups = [np.flatnonzero(label == one) for one in np.unique(label[high])]
+        groups.sort(key=lambda group: -inflation[group].max())
+        return [varies[group].tolist() for group in groups]
+
+    def shared_evenly(self, standardised: np.ndarray) -> np.ndarray:
+        """Coefficients (., d) whose collinear features share their combined effect.
+
+        Of all that predict about the same these are the smallest: without the combinations of a
+        group that hardly vary.
+        """
+        out = np.array(standardised, dtype=float)
+        for group in self.groups:
+            assert self.correlation is not None
+            values, axes = np.linalg.eigh(self.correlation[np.ix_(group, group)])
+            axes = axes[:, (axes**2).max(axis=0) > np.maximum(values, 0.0) * INFLATED / 2]
+            out[..., group] -= out[..., group] @ axes @ axes.T
+        return out
+
+
+def feature_metric(model: TaskRegressor, rows: TaskRows | None) -> Metric:
+    """The metric of the fit where the model kept it, or of rows, or that of unit scales."""
+    kept, largest = getattr(model, "feature_covariance_", None), np.abs(model.coef_).max()
+    if kept is not None and np.isfinite(kept).all() and largest < SAFE:
+        deviation = np.sqrt(np.maximum(np.diag(kept), 0.0))
+        deviation[deviation <= CONSTANT * _level(model, rows)] = 0.0
+        return Metric(deviation, _over(kept, deviation), True)
+    if rows is not None:
+        return _of_rows(rows, bool(model.fit_intercept))
+    # Of coefficients whose squares do not exist only the proportions are looked at.
+    unit = 1.0 if largest < SAFE else 1 / largest
+    return Metric(np.full(model.coef_.shape[1], unit), None, False)
+
+
+def _of_rows(rows: TaskRows, centred: bool) -> Metric:
+    """About the means of tasks, or about zero without intercepts."""
+    n, d = rows.X.shape
+    ids, counts = rows.sizes
+    size = np.abs(rows.X).max(axis=0)
+    unit = np.where(size > 0, size, 1.0)  # squares of very large or small units need not exist
+    Z = rows.X / unit
+    if centred:
+        starts = np.cumsum(counts) - counts
+        Z -= np.repeat(np.add.reduceat(Z, starts) / counts[:, None], counts, axis=0)
+    deviation = np.sqrt(np.mean(Z**2, axis=0))
+    deviation[deviation <= CONSTANT] = 0.0
+    # Few rows make any features look alike.
+    enough = ENOUGH * d <= n - centred * len(ids) and d <= LARGEST
+    return Metric(deviation * unit, _over(Z.T @ Z / n, deviation) if enough else None, True)
+
+
+def _over(covariance: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Correlations (d, d); zero beside features that do not vary."""
+    inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+    return covariance * inverse * inverse[:, None]
+
+
+def _level(model: TaskRegressor, rows: TaskRows | None) -> np.ndarray:
+    """Size of the features, (d,), against which a deviation may be rounding."""
+    if rows is not None:
+        return np.abs(rows.X).max(axis=0)
+    kept = getattr(model, "_posterior_", None) or getattr(model, "_uncertainty_", None)
+    canonical = getattr(kept, "canonical", None)
+    return np.zeros(model.coef_.shape[1]) if canonical is None else np.abs(canonical.units.origin)
+
+
+def on_collinear(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """A sentence on groups of collinear features; empty where there are none."""
+    if not groups:
+        return ""
+    sizes = [len(group) for group in groups]
+    if max(sizes) > max(len(names) / 2, MANY):
+        return (
+            f"The rows do not tell the coefficients of {sum(sizes)} of the {len(names)} features "
+            "apart, only their combined effects: give more rows, or drop features."
+        )
+    drop = "one" if len(groups) == 1 else "one of each group"
+    return (
+        f"The coefficients of {named_groups(groups, names)} cannot be told apart, as these "
+        "features are nearly collinear within tasks; only their combined effect can: drop "
+        f"{drop}, or read them together."
+    )
+
+
+def named_groups(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """The first few groups, and the first few features of each."""
+    said = [_listed([short(names[f]) for f in group]) for group in groups[:NAMED_GROUPS]]
+    more = len(groups) - NAMED_GROUPS
+    return "; of ".join(said + ([count(more, "more group")] if more > 0 else []))
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - NAMED_FEATURES + 1
+    return listed(names if rest < 2 else [*names[: NAMED_FEATURES - 1], f"{rest} more"])

@@ -1,0 +1,1 @@
+"""Noise, standard errors, the choice of a rank, and sample-size planning."""

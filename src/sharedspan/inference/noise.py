@@ -1,0 +1,122 @@
+"""Noise levels, degrees of freedom and the error nobody can go below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sharedspan.kernels.threads import one_blas_thread
+
+
+def parameter_error(coef: Any, true_coef: Any) -> float:
+    """Sum over tasks of the squared distance between coefficients, both of shape (T, d)."""
+    coef, true_coef = np.asarray(coef, dtype=float), np.asarray(true_coef, dtype=float)
+    if coef.shape != true_coef.shape:
+        raise ValueError(f"Shapes differ: coef is {coef.shape}, true_coef is {true_coef.shape}.")
+    return float(np.sum((coef - true_coef) ** 2))
+
+
+def error_floor(n_samples: Any, n_features: int, n_tasks: int, rank: int, noise: Any) -> float:
+    """Expected parameter error of the best fit of rank k: sigma^2 k (d + T - k) / N.
+
+    With unequal sizes or noise levels (one value per task) the k weights of each task cost
+    k sigma_t^2 / n_t, and the k (d - k) numbers of the span are learned from all tasks together,
+    k (d - k) / mean(n_t / sigma_t^2); for equal values this is the formula above.
+
+    Parameters
+    ----------
+    n_samples : float or array-like of shape (T,)
+        Rows per task.
+    n_features, n_tasks, rank : int
+    noise : float or array-like of shape (T,)
+        Standard deviation.
+    """
+    variance = np.broadcast_to(np.square(np.asarray(noise, dtype=float)), (n_tasks,))
+    size = np.broadcast_to(np.asarray(n_samples, dtype=float), (n_tasks,))
+    if not (variance > 0).all():
+        return 0.0 if not variance.any() else rank * float(np.sum(variance / size))
+    weights = rank * np.sum(variance / size)
+    span = rank * (n_features - rank) / np.mean(size / variance)
+    return float(weights + span)
+
+
+def residual_degrees(n: np.ndarray, d: int, k: int, centred: bool) -> float:
+    """Rows left after intercepts, task weights and the span are paid for, at least one."""
+    free = np.maximum(n - centred, 0)
+    used = np.minimum(free, k).sum() + k * max(d - k, 0)
+    return float(max(free.sum() - used, 1.0))
+
+
+def shrunken_noise(rss: np.ndarray, degrees: np.ndarray) -> np.ndarray:
+    """Per-task noise variances shrunk towards a common level, (T,); see ``shrink_noise``."""
+    return shrink_noise(rss, degrees)[0]
+
+
+def shrink_noise(rss: np.ndarray, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Per-task noise variances shrunk towards a common level, and their degrees of freedom.
+
+    sigma_t^2 = (nu s0^2 + rss_t) / (nu + df_t). Under sigma_t^2 ~ scaled inverse chi-square
+    (nu, s0^2), rss_t / (df_t s0^2) follows an F distribution with (df_t, nu) degrees of freedom;
+    nu and s0^2 maximise that likelihood. A task without spare rows gets the common level. The
+    degrees of freedom are nu + df_t, at most those of all tasks together.
+
+    Parameters
+    ----------
+    rss, degrees : ndarray of shape (T,)
+        Residual sums of squares, and rows beyond the fitted parameters of each task.
+
+    Returns
+    -------
+    variances, degrees : ndarray of shape (T,)
+    """
+    used = degrees > 0
+    total = max(float(degrees.sum()), 1.0)
+    if not used.any() or not rss[used].any():
+        level = max(float(rss.sum()) / total, 0.0)
+        return np.full(len(rss), level), np.full(len(rss), total)
+    # A task that is fitted exactly would make the likelihood unbounded.
+    mean = rss[used].sum() / degrees[used].sum()
+    floor = 1e-12 * mean
+    variances = np.maximum(rss[used] / degrees[used], floor)
+    nu, s0 = _fit_prior(variances, degrees[used])
+    with np.errstate(invalid="ignore"):
+        shrunk = (nu * s0 + rss) / (nu + degrees)
+    shrunk = np.maximum(shrunk if np.isfinite(nu) else np.full(len(rss), s0), floor)
+    return shrunk, np.minimum(nu + degrees, total)
+
+
+def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float]:
+    """Maximum likelihood of (nu, s0^2); nu is infinite where the tasks show no difference."""
+    from scipy.optimize import minimize, root
+    from scipy.special import digamma
+    from scipy.stats import f
+
+    center = float(np.log(np.average(variances, weights=degrees)))
+
+    def negative(parameters: np.ndarray) -> float:
+        nu, scale = np.exp(parameters[0]), np.exp(parameters[1])
+        return -float(np.sum(f.logpdf(variances, degrees, nu, scale=scale)))
+
+    bounds = [(np.log(0.1), np.log(1e6)), (center - 40, center + 10)]
+    starts = [(0.7, float(np.median(np.log(variances)))), (3.0, center)]
+    with one_blas_thread():
+        fits = [minimize(negative, start, method="L-BFGS-B", bounds=bounds) for start in starts]
+    best = min(fits, key=lambda fit: fit.fun)
+    # Where the tasks do not differ the likelihood is flat in nu, and a search stops anywhere.
+    if negative(np.array([bounds[0][1], center])) <= best.fun + 1e-5:
+        return np.inf, float(np.exp(center))
+
+    def slope(parameters: np.ndarray) -> np.ndarray:
+        nu, scale = np.exp(parameters[0]), np.exp(parameters[1])
+        ratio = degrees * variances / (nu * scale)
+        pull = (degrees + nu) / 2 * ratio / (1 + ratio) - degrees / 2
+        gammas = digamma((degrees + nu) / 2) - digamma(nu / 2) - np.log1p(ratio)
+        return np.array([np.sum(nu / 2 * gammas + pull), np.sum(pull)])
+
+    # Polished: where a search ends on a flat top would amplify the rounding of its input.
+    exact = root(slope, best.x, options={"xtol": 1e-14}).x
+    inside = all(low < x < high for x, (low, high) in zip(exact, bounds, strict=True))
+    best_x = exact if inside and negative(exact) <= best.fun + 1e-9 * abs(best.fun) else best.x
+    nu, s0 = np.exp(best_x)
+    return float(nu), float(s0)

@@ -1,0 +1,441 @@
+"""The rank: by cross-validation within tasks, by evidence, or by a spectral threshold.
+
+``rank="auto"`` cross-validates. Each of five folds takes a fifth of every task's rows. Folds are
+taken away from the statistics and put back (sums), or masked (rows), so no fold needs statistics of
+its own. Along the path of ranks each fit starts from the one before, and scaled gradient descent is
+run until its error is small against the statistical error.
+
+A fold's fit has a fifth fewer rows than the fit that is wanted, so held-out losses speak against
+directions that all rows together do show. Burman's correction takes that bias off. What is left
+cannot tell apart the ranks whose excess over the best one is below one standard error of that
+difference, over (task, fold) pairs. The difference is *paired*: the noise that both ranks share
+drops out. Among these ranks the evidence decides.
+
+``rank="evidence"`` goes by the marginal likelihood of all rows alone, with weights w_t ~ N(0, C)
+in the span of the fit and its axes uniform: see ``log_evidence``. It is the cheapest and the
+sharpest where its model holds. ``rank="threshold"`` counts the singular values of
+the separate fits above a noise level, and needs tasks with many more rows than features.
+
+References
+----------
+Burman (1989), "A comparative study of ordinary cross-validation, v-fold cross-validation and the
+repeated learning-testing methods". Minka (2000), "Automatic choice of dimensionality for PCA".
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from math import lgamma
+
+import numpy as np
+
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.objective.base import Objective, Point, build_objective
+from sharedspan.objective.held_out import Folds
+from sharedspan.solvers.loop import progress_bar, run
+from sharedspan.solvers.scaled import grow, scaled_gd
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.sums import Statistics
+
+RANK_METHODS = ("auto", "evidence", "threshold")
+N_FOLDS = 5
+PATIENCE = 3  # ranks without improvement after which a path ends
+PRECISION = 0.01  # optimisation error allowed, as a share of the statistical error
+MAX_ITER = 3000  # reached only without whitening, or where tasks have hardly more rows than ranks
+ROUNDING = 1e-12  # noise below this share of the responses' squares is not told from rounding
+EM_ROUNDS, EM_GAIN = 100, 0.01  # most rounds, and the log-likelihood not worth another one
+ROWS_PER_FEATURE = 3  # fewer in any task, and the threshold takes noise for directions
+
+
+@dataclass(frozen=True)
+class RankPath:
+    """What a method saw along the ranks. The smaller ``loss``, the better, for each of them.
+
+    Attributes
+    ----------
+    ranks : ndarray of shape (r,)
+    loss : ndarray of shape (r,)
+        "auto": mean squared error on held-out rows, in the user's units. "evidence": minus the log
+        evidence per row. "threshold": the largest singular value that the rank leaves out.
+    difference : ndarray of shape (r,)
+        "auto": excess over the best rank, corrected for the rows that the folds lack. "evidence":
+        excess over the best rank, all rows together, in logs. "threshold": excess over the
+        threshold.
+    standard_error : ndarray of shape (r,)
+        Of the difference, with "auto"; zero with the others.
+    rank : int
+        The one chosen.
+    method : {"auto", "evidence", "threshold"}
+    """
+
+    ranks: np.ndarray
+    loss: np.ndarray
+    difference: np.ndarray
+    standard_error: np.ndarray
+    rank: int
+    method: str = "auto"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What loss, difference and, where there is one, standard error are called."""
+        return {
+            "auto": ("held-out loss", "excess over best", "standard error"),
+            "evidence": ("-log evidence per row", "below best, in logs"),
+            "threshold": ("singular value left out", "excess over threshold"),
+        }[self.method]
+
+    def __str__(self) -> str:
+        lines = ["  ".join(("rank", *self.columns))]
+        for i, r in enumerate(self.ranks):
+            numbers = (self.loss[i], self.difference[i], self.standard_error[i])
+            cells = [
+                f"{number:{len(name)}.{6 if j == 0 else 3}g}"
+                for j, (name, number) in enumerate(zip(self.columns, numbers, strict=False))
+            ]
+            mark = "  <- chosen" if r == self.rank else ""
+            lines.append("  ".join((f"{r:4d}", *cells)) + mark)
+        return "\n".join(lines)
+
+
+def choose_rank(
+    folds: Folds,
+    statistics: Statistics,
+    canonical: Canonical,
+    noise: np.ndarray | None,
+    largest: int,
+    verbose: int = 0,
+) -> RankPath:
+    """Cross-validated rank between 1 and ``largest``; see the head of this file.
+
+    Parameters
+    ----------
+    folds : Folds
+        ``N_FOLDS`` of them.
+    statistics : Statistics
+        Of the canonical features; changed and restored on the way.
+    canonical : Canonical
+    noise : ndarray of shape (T,) or None
+        Relative noise variances: losses of a task are divided by its own.
+    largest : int
+    verbose : int
+        1 shows a progress bar over the folds.
+    """
+    n_tasks = statistics.n_tasks
+    importance = relative_precision(noise, n_tasks)
+    held_paths: list[np.ndarray] = []
+    whole_paths: list[np.ndarray] = []  # the same fits on all rows, held-out and not
+    scored = np.ones(n_tasks, dtype=bool)  # in each of the folds
+    rows_held = 0.0
+    with progress_bar("choosing the rank", verbose) as tick:
+        for fold in range(N_FOLDS):
+            with folds.without(fold, statistics, canonical, noise) as objective:
+                scorable = objective.n > 0
+                errors = partial(folds.errors, fold, objective, canonical)
+                path = list(_path(objective, errors, largest, scorable))
+                rows_held += float(folds.sizes(fold)[scorable].sum())
+            held_losses, kept_losses = np.array(path).swapaxes(0, 1)
+            held_paths.append(np.where(scorable, importance * held_losses, 0.0))
+            whole_paths.append(importance * (held_losses + kept_losses))
+            scored &= scorable
+            tick(fold + 1, N_FOLDS)
+    length = min(len(path) for path in held_paths)
+    pairs = np.concatenate([path[:length] for path in held_paths], axis=1)  # (ranks, folds * T)
+
+    objective = build_objective(statistics, noise)
+    fits = list(islice(_fits(objective, largest), length))
+    final = np.array([importance * objective.squares(B, W) for B, W in fits])
+    lacking = np.mean([path[:length] for path in whole_paths], axis=0) - final
+    excess, error = corrected_excess(pairs, lacking[:, scored].sum(axis=1))
+    unit = max(rows_held, 1.0) * canonical.units.y_scale**2
+    # Losses that differ by their rounding only are equal.
+    equal = ROUNDING * float(importance @ sum_of_squares(objective)) if rows_held else 0.0
+    candidates = excess <= np.maximum(error, equal)
+    logs = np.full(length, -np.inf)
+    for i in np.flatnonzero(candidates):
+        logs[i] = log_evidence(objective, *fits[i], importance, statistics.centred)
+    rank = int(np.argmax(logs)) + 1 if rows_held else 1
+    ranks = np.arange(1, length + 1)
+    return RankPath(ranks, pairs.sum(axis=1) / unit, excess / unit, error / unit, rank)
+
+
+def corrected_excess(pairs: np.ndarray, lacking: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Excess of each rank over the best, (ranks,), and the standard error of that difference.
+
+    Parameters
+    ----------
+    pairs : ndarray of shape (ranks, folds * T)
+        Held-out squared errors.
+    lacking : ndarray of shape (ranks,)
+        How much larger the squared errors of a fold's fit are, on all rows and on average over
+        folds, than those of the fit to all rows. Burman's correction takes it off.
+    """
+    total = pairs.sum(axis=1) - lacking
+    best = np.argmin(total)
+    gaps = pairs - pairs[best]
+    return total - total[best], np.sqrt(gaps.shape[1]) * gaps.std(axis=1)
+
+
+def evidence_path(
+    statistics: Statistics, canonical: Canonical, noise: np.ndarray | None, largest: int
+) -> RankPath:
+    """The rank between 1 and ``largest`` of the strongest evidence, from fits to all rows.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Of the canonical features.
+    canonical : Canonical
+    noise : ndarray of shape (T,) or None
+        Relative noise variances.
+    largest : int
+    """
+    objective = build_objective(statistics, noise)
+    importance = relative_precision(noise, objective.n_tasks)
+    logs: list[float] = []
+    for B, W in _fits(objective, largest):
+        logs.append(log_evidence(objective, B, W, importance, statistics.centred))
+        if len(logs) - 1 - int(np.argmax(logs)) >= PATIENCE:
+            break
+    values = np.array(logs)
+    rows = max(float(np.maximum(objective.n - statistics.centred, 0.0).sum()), 1.0)
+    loss = -values / rows - np.log(canonical.units.y_scale)
+    ranks = np.arange(1, len(logs) + 1)
+    excess = values.max() - values
+    rank = int(np.argmax(values)) + 1
+    return RankPath(ranks, loss, excess, np.zeros(len(logs)), rank, "evidence")
+
+
+def log_evidence(
+    objective: Objective, B: np.ndarray, W: np.ndarray, importance: np.ndarray, centred: bool
+) -> float:
+    """Log marginal likelihood of a rank, from its least squares fit.
+
+    With Q an orthonormal basis of the span of B (d, k), y_t = X_t Q w_t + noise and w_t ~ N(0, C),
+    the weights are integrated out exactly, and C and the noise variance are estimated by EM. Over
+    the axes of C, uniform on the orthonormal frames, Laplace's approximation gives
+
+        log p(y | Q, C) - 1/2 sum_ij log(1 + a_ij / m) - k/2 log T
+
+    with a_ij the information on a rotation of axis i towards axis j > i, and m that of the uniform
+    distribution. Towards the d - k axes outside the span a_ij = mu_i, the eigenvalues of
+    sum_t n_t E[w_t w_t' | y] / sigma^2, which is the information were the weights known; within
+    it a_ij = T (l_i - l_j)^2 / (l_i l_j), l = 1 + mu / T, as in Minka's formula. The last term is
+    for the variances along the axes, as in BIC. Nothing here needs n_t > d.
+
+    Parameters
+    ----------
+    objective : Objective
+    B, W : ndarray of shape (d, k) and (k, T)
+    importance : ndarray of shape (T,)
+        Precision of each task's noise relative to the others'.
+    centred : bool
+        Whether a row of each task went into its intercept.
+    """
+    d, k = B.shape
+    T = objective.n_tasks
+    with one_blas_thread():
+        Q = np.linalg.qr(B)[0]
+        fitted = objective.solve_W(Q, Q.T @ B @ W)
+        squares = float(importance @ objective.squares(Q, fitted))
+        w = (fitted / objective.response).T  # (T, k)
+        S = (importance * objective.n)[:, None, None] * objective.normal_matrices(Q)
+        rows = float(np.maximum(objective.n - centred, 0.0).sum())
+        floor = ROUNDING * float(importance @ sum_of_squares(objective)) / max(rows, 1.0)
+        value, mean, spread, variance = _integrated(S, w, squares, rows, floor)
+        size = importance * objective.n
+        M = (size[:, None] * mean).T @ mean + np.einsum("t,tij->ij", size, spread)
+        mu = np.maximum(np.linalg.eigvalsh(M / variance), 0.0)
+    return float(value - _axes_cost(mu, d, T) - k / 2 * np.log(T))
+
+
+def _axes_cost(mu: np.ndarray, d: int, T: int) -> float:
+    """What learning the axes costs, from the information mu (k,) on each of them."""
+    k = len(mu)
+    free = k * (d - k) + k * (k - 1) // 2
+    if free == 0:
+        return 0.0
+    within = 1 + mu / T
+    first, second = np.triu_indices(k, 1)
+    gaps = (within[first] - within[second]) ** 2 / (within[first] * within[second])
+    uniform = 2 * np.pi / np.exp(2 / free * _log_frames(d, k))
+    outside = (d - k) * np.log1p(mu / uniform).sum()
+    return float(0.5 * (outside + np.log1p(T * gaps / uniform).sum()))
+
+
+def _integrated(
+    S: np.ndarray, w: np.ndarray, squares: float, rows: float, floor: float
+) -> tuple[float, np.ndarray, np.ndarray, float]:
+    """Log-likelihood with weights N(0, C) integrated out, C and the noise variance by EM.
+
+    Parameters
+    ----------
+    S : ndarray of shape (T, k, k)
+        Q'X_t'X_t Q.
+    w : ndarray of shape (T, k)
+        Least squares weights, which leave ``squares`` in all tasks together.
+    rows : float
+        Rows less intercepts.
+    floor : float
+        Least noise variance.
+
+    Returns
+    -------
+    value : float
+    mean, spread : ndarray of shape (T, k) and (T, k, k)
+        Posterior moments of the weights.
+    variance : float
+        Of the noise.
+    """
+    T, k = w.shape
+    rows = max(rows, 1.0)
+    c = np.einsum("tij,tj->ti", S, w)
+    variance = max(squares / max(rows - T * k, 1.0), floor, np.finfo(float).tiny)
+    C = w.T @ w / T
+    value = -np.inf
+    for _ in range(EM_ROUNDS):
+        # A root of C instead of its inverse: C may be singular.
+        values, U = np.linalg.eigh(C)
+        root = U * np.sqrt(np.maximum(values, 0.0))
+        values, U = np.linalg.eigh(np.eye(k) + root.T @ S @ root / variance)
+        values = np.maximum(values, 1.0)  # which rounding may hide
+        half = root @ (U / np.sqrt(values)[:, None, :])
+        spread = half @ half.swapaxes(1, 2)
+        mean = np.einsum("tij,tj->ti", spread, c) / variance
+        before = value
+        misfit = squares + np.sum((w - mean) * c)
+        value = -0.5 * (
+            rows * np.log(2 * np.pi * variance) + misfit / variance + np.log(values).sum()
+        )
+        if value - before < EM_GAIN:
+            break
+        off = w - mean
+        C = (mean.T @ mean + spread.sum(axis=0)) / T
+        residual = squares + np.einsum("ti,tij,tj->", off, S, off) + np.sum(S * spread)
+        variance = max(residual / rows, floor, np.finfo(float).tiny)
+    return float(value), mean, spread, variance
+
+
+def _log_frames(d: int, k: int) -> float:
+    """Log volume of the k orthonormal vectors of R^d, each up to its sign: of half spheres."""
+    halves = (n / 2 * np.log(np.pi) - lgamma(n / 2) for n in range(d - k + 1, d + 1))
+    return float(sum(halves))
+
+
+def threshold_path(
+    V: np.ndarray, objective: Objective, deviation: float, outliers: float = 0.0
+) -> RankPath:
+    """The rank by Tian, Gu and Feng's threshold on the singular values of V / sqrt(T).
+
+    sigma / 2 sqrt((d + log T) / n) + level / 4 sqrt(outliers), with level the (1 - outliers)
+    quantile of the norms. n is the harmonic mean of the sizes, for equal ones the authors' n: it
+    is small tasks that make separate fits noisy.
+
+    Parameters
+    ----------
+    V : ndarray of shape (d, T)
+        Separate fits, winsorised where outlier tasks are feared.
+    objective : Objective
+    deviation : float
+        sigma.
+    outliers : float
+        Assumed share of outlier tasks.
+    """
+    d, T = V.shape
+    if objective.n.min() < ROWS_PER_FEATURE * d:
+        raise ValueError(
+            f"rank='threshold' looks at the separate fits of tasks and needs {ROWS_PER_FEATURE} "
+            f"rows per feature in every one: the smallest has {objective.n.min():g} rows for {d} "
+            "features. Use rank='auto' or rank='evidence', which do not."
+        )
+    values = np.linalg.svd(V / np.sqrt(T), compute_uv=False)
+    level = np.quantile(np.linalg.norm(V, axis=0), 1 - outliers)
+    noise = 0.5 * deviation * np.sqrt((d + np.log(T)) * np.mean(1 / objective.n))
+    threshold = noise + 0.25 * level * np.sqrt(outliers)
+    threshold = max(threshold, np.sqrt(ROUNDING) * values[0])
+    if values[0] <= threshold:
+        warnings.warn(
+            "No singular value exceeds the threshold: the tasks show no common span. Rank 1 is "
+            "used.",
+            UserWarning,
+            stacklevel=5,
+        )
+    left_out = np.append(values[1:], 0.0)
+    rank = int(np.argmax(left_out <= threshold)) + 1
+    ranks = np.arange(1, len(values) + 1)
+    return RankPath(ranks, left_out, left_out - threshold, np.zeros(len(values)), rank, "threshold")
+
+
+def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, centred: bool) -> float:
+    """The noise deviation from what separate fits V (d', T) leave.
+
+    The median over tasks with rows to spare; without such tasks, what remains in all together.
+    """
+    # Losses are mean squares over two, of responses times r_t.
+    rss = 2 * objective.residuals(V.copy())[1] * objective.n / objective.response**2
+    spare = objective.n - ranks - centred
+    usable = spare >= 1
+    if not usable.any():
+        return float(np.sqrt(rss.sum() / max(objective.n.sum(), 1.0)))
+    return float(np.sqrt(np.median(rss[usable] / spare[usable])))
+
+
+def relative_precision(noise: np.ndarray | None, n_tasks: int) -> np.ndarray:
+    """One over each task's noise variance (T,), with geometric mean one."""
+    return np.ones(n_tasks) if noise is None else np.exp(np.log(noise).mean()) / noise
+
+
+def sum_of_squares(objective: Objective) -> np.ndarray:
+    """Squared responses of each task, less their mean where there are intercepts, (T,)."""
+    nothing = np.zeros((objective.n_features, 1)), np.zeros((1, objective.n_tasks))
+    return objective.squares(*nothing)
+
+
+def _fits(objective: Objective, largest: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Factors (d, k) and (k, T) of rank k = 1, 2, ..., each fit started at the one before."""
+    B, W = np.zeros((objective.n_features, 0)), np.zeros((0, objective.n_tasks))
+    for rank in range(1, largest + 1):
+        with one_blas_thread():
+            start = grow(objective, B, W)
+        solver = scaled_gd(objective, rank, warm_start=start)
+        result = run(solver, objective, max_iter=MAX_ITER, tol=0, stop=_precise(objective, rank))
+        B, W = result.B, result.W
+        yield B, W
+
+
+def _path(
+    objective: Objective,
+    held_out: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    largest: int,
+    scorable: np.ndarray,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Squared errors per task (T,) on held-out and on kept rows, for rank 1, 2, ...
+
+    Until those on held-out rows have stopped falling.
+    """
+    best, since = np.inf, 0
+    for B, W in _fits(objective, largest):
+        errors = held_out(B, W)
+        yield errors, objective.squares(B, W)
+        loss = float(errors[scorable].sum())
+        best, since = (loss, 0) if loss < best else (best, since + 1)
+        if since >= PATIENCE:
+            return
+
+
+def _precise(objective: Objective, k: int) -> Callable[[Point], bool]:
+    """Stop once the distance to the minimiser is small against the statistical error.
+
+    In canonical units the squared error of a rank-k fit is about sigma^2 k (d + T) / nbar, and
+    sigma^2 / nbar about 2 loss / rows.
+    """
+    rows = float(objective.n.sum())
+    share = k * (objective.n_features + objective.n_tasks) / rows
+
+    def stop(point: Point) -> bool:
+        return point.tangent_gradient() <= PRECISION * np.sqrt(2 * point.loss * min(share, 1.0))
+
+    return stop

@@ -1,0 +1,1 @@
+"""What users bring: arrays, frames and files, validated once."""

@@ -1,0 +1,215 @@
+"""Users' tables as numbers: every check of values and shapes, and every message about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sharedspan.inputs.labels import is_missing
+
+FINITE_BLOCK = 1 << 19  # numbers looked at together when searching for the one to blame
+
+
+def split_columns(X: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str, ...]]:
+    """Features (rows, d) as finite floats, the task column (or None), and the features' names.
+
+    Arrays of floats are returned as they are; everything else is converted to float64.
+    """
+    if hasattr(X, "tocsr") or type(X).__module__.startswith("scipy.sparse"):
+        raise TypeError(
+            "A sparse matrix was passed, but dense data is required: use X.toarray() if it fits."
+        )
+    if hasattr(X, "column_names") or hasattr(X, "collect"):
+        raise TypeError(
+            f"X is a {type(X).__name__} of {type(X).__module__.split('.')[0]}: use its to_pandas() "
+            "or collect() first, so that it is a frame of pandas or polars."
+        )
+    if hasattr(X, "columns"):
+        features, column, names = _split_frame(X, task_column)
+    else:
+        features, column, names = _split_array(_as_array(X), task_column)
+    features = _as_floats(features, names)
+    _require_finite(features, names)
+    return features, column, names
+
+
+def _as_array(X: Any) -> np.ndarray:
+    if np.ma.isMaskedArray(X):
+        return np.ma.filled(X.astype(np.float64), np.nan)
+    try:
+        array = X if isinstance(X, np.ndarray) else np.asarray(X)
+    except ValueError as error:
+        lengths = [np.size(row) for row in X]
+        odd = next((i for i, length in enumerate(lengths) if length != lengths[0]), 0)
+        raise ValueError(
+            f"X is not a table: row {odd} has {lengths[odd]} values, row 0 has {lengths[0]}. Give "
+            "rows of equal length, or a list of 2D arrays, one per task."
+        ) from error
+    if X is not None and array.size == 0 and array.ndim < 2:
+        array = np.empty((0, 1))  # an empty list is a table without rows
+    if array.ndim != 2:
+        given = "None" if X is None else f"{array.ndim}D array of shape {array.shape}"
+        raise ValueError(
+            f"Expected 2D array, got {given} instead. "
+            "Reshape your data using array.reshape(-1, 1) if it has a single feature or "
+            "array.reshape(1, -1) if it contains a single sample."
+        )
+    return array
+
+
+def _split_array(array: np.ndarray, task_column: Any) -> tuple[np.ndarray, Any, tuple[str, ...]]:
+    kept = list(range(array.shape[1]))
+    column = None
+    if task_column is not None:
+        if isinstance(task_column, bool) or task_column not in kept:
+            raise ValueError(
+                f"There is no task column {task_column!r} in an array of {len(kept)} columns: "
+                "give its number, or pass a frame that has column names."
+            )
+        kept.remove(int(task_column))
+        column = array[:, task_column]
+        array = array[:, kept]
+    return array, column, tuple(f"x{j}" for j in kept)
+
+
+def _split_frame(frame: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str, ...]]:
+    columns = list(frame.columns)
+    column = None
+    if task_column is not None:
+        if task_column not in columns:
+            shown = ", ".join(map(repr, columns[:20])) + (", ..." if len(columns) > 20 else "")
+            raise ValueError(
+                f"There is no task column {task_column!r} in X: give one of its columns, {shown}."
+            )
+        if columns.count(task_column) > 1:
+            raise ValueError(
+                f"X has {columns.count(task_column)} columns {task_column!r}: give each its own "
+                "name."
+            )
+        column = frame[task_column]
+        columns.remove(task_column)
+        frame = frame[columns]
+    names = tuple(str(name) for name in columns)
+    if hasattr(frame, "schema"):  # polars would turn dates among floats into numbers
+        values = [frame[name].to_numpy() for name in columns]
+        if any(value.dtype.kind not in "biuf" for value in values):
+            return _stack_columns(values, names), column, names
+    return frame.to_numpy(), column, names
+
+
+def _as_floats(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """The array itself if it holds floats of 4 or 8 bytes, otherwise a float64 copy."""
+    if array.dtype in (np.float32, np.float64):
+        return array
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    return _stack_columns(list(array.T), names)
+
+
+def _stack_columns(values: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
+    """Columns of any dtype as one float64 matrix, each checked under its own name."""
+    return np.column_stack(
+        [
+            _as_numbers(value, f"Column {name!r} (number {j}) of X").astype(np.float64)
+            for j, (value, name) in enumerate(zip(values, names, strict=True))
+        ]
+    )
+
+
+def _as_numbers(values: np.ndarray, what: str) -> np.ndarray:
+    """Values of any dtype as floats; missing ones become NaN, text and dates are refused."""
+    advice = "Encode it as numbers (for example one-hot) or leave it out."
+    if values.dtype.kind in "biuf":
+        return values.astype(np.promote_types(values.dtype, np.float32), copy=False)
+    if values.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: {what} has dtype {values.dtype}. {advice}")
+    if values.dtype.kind != "O":
+        raise ValueError(f"{what} is not numeric: its dtype is {values.dtype}. {advice}")
+    numbers = np.empty(len(values))
+    for row, value in enumerate(values):
+        try:
+            if isinstance(value, (str, bytes)):
+                raise ValueError
+            numbers[row] = np.nan if is_missing(value) else value
+        except (TypeError, ValueError) as error:
+            if isinstance(value, (str, bytes)):
+                raise ValueError(
+                    f"{what} is not numeric: row {row} holds the text {value!r}. {advice}"
+                ) from None
+            raise TypeError(
+                f"{what} is not numeric: row {row} holds {value!r}, a {type(value).__name__}, but "
+                f"each argument must be no string or other object, but a number. {advice}"
+            ) from error
+    return numbers
+
+
+def _require_finite(features: np.ndarray, names: Sequence[str]) -> None:
+    """Look at maxima and minima first: they need no memory, and NaN survives them."""
+    if not features.size:
+        return
+    with np.errstate(invalid="ignore"):
+        if np.isfinite([features.max(), features.min()]).all():
+            return
+    step = max(FINITE_BLOCK // features.shape[1], 1)
+    for lo in range(0, len(features), step):
+        bad = np.argwhere(~np.isfinite(features[lo : lo + step]))
+        if len(bad):
+            row, column = bad[0]
+            value = features[lo + row, column]
+            raise ValueError(
+                f"Input X contains {'NaN' if np.isnan(value) else 'infinity'} in row {lo + row}, "
+                f"column {names[column]!r}: drop or fill such values first."
+            )
+
+
+def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
+    """One finite float per row, (rows,)."""
+    if y is None:
+        raise ValueError(
+            "This estimator requires y to be passed, but the target y is None: give one number "
+            "per row."
+        )
+    if np.ma.isMaskedArray(y):
+        y = np.ma.filled(y.astype(np.float64), np.nan)
+    values = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"{name} has shape {values.shape}: expected one number per row.")
+    if len(values) != n_rows:
+        raise ValueError(
+            f"{name} has {len(values)} values but X has {n_rows} rows: give one number per row."
+        )
+    values = _as_numbers(values, name)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        kind = "NaN" if np.isnan(values[bad[0]]) else "infinity"
+        raise ValueError(
+            f"Input {name} contains {kind} in row {bad[0]} ({len(bad)} such row(s)): "
+            "drop or fill such rows first."
+        )
+    return values
+
+
+def as_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
+    """One weight of zero or more per row, not all zero; None stays None."""
+    if sample_weight is None:
+        return None
+    if np.ndim(np.asarray(sample_weight)) == 0:
+        sample_weight = np.full(n_rows, sample_weight)
+    if np.ndim(np.asarray(sample_weight)) != 1:
+        raise ValueError("Sample weights must be 1D array or scalar: give one number per row.")
+    weight = as_target(sample_weight, n_rows, "sample_weight")
+    if (weight < 0).any():
+        row = int(np.argmax(weight < 0))
+        raise ValueError(
+            f"sample_weight is negative in row {row} ({weight[row]}): weights count as repetitions "
+            "and must be zero or more."
+        )
+    if not weight.any():
+        raise ValueError(
+            "sample_weight is zero in every row, so no data is left: give at least one row weight."
+        )
+    return weight

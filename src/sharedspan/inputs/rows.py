@@ -1,0 +1,297 @@
+"""The door: users' rows in, validated once, grouped by task; arrays of floats are not copied.
+
+Nothing behind this file checks its input again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from sharedspan.inputs.frames import as_target, as_weight, split_columns
+from sharedspan.inputs.labels import as_labels, canonical_order, spread
+
+# Rows are handed on in blocks of about this many numbers (2 MB), small enough for the cache.
+BLOCK = 1 << 18
+
+
+class StoredRows(Protocol):
+    """Rows that lie elsewhere than in memory, and come as arrays when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Rows of a slice, or of an ascending array of row numbers."""
+
+    def extremes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Least and largest value of each column."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A copy of some rows in double precision, in segments that each belong to one task."""
+
+    X: np.ndarray  # (rows, d)
+    y: np.ndarray  # (rows,)
+    weight: np.ndarray  # (rows,)
+    starts: np.ndarray  # (segments + 1,)
+    ids: np.ndarray  # (segments,) the task of each segment
+    positions: slice  # of the rows in task order
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Validated rows of T tasks.
+
+    ``order`` lists the rows task by task (None where they already lie so); task t owns the
+    positions ``starts[t]`` to ``starts[t + 1]`` of that list.
+    """
+
+    X: np.ndarray | StoredRows  # (rows, d), float32 or float64, the user's own memory
+    y: np.ndarray | StoredRows  # (rows,)
+    weight: np.ndarray | None  # (rows,), positive in the rows that count
+    labels: tuple[Hashable, ...]  # (T,) in canonical order
+    starts: np.ndarray  # (T + 1,)
+    order: np.ndarray | None
+    names: tuple[str, ...]  # (d,)
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_features(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.starts[-1])
+
+    def sizes(self) -> np.ndarray:
+        """Sum of weights in each task, (T,)."""
+        if self.weight is None:
+            return np.diff(self.starts).astype(float)
+        weight = self.weight if self.order is None else self.weight[self.order]
+        owner = np.repeat(np.arange(self.n_tasks), np.diff(self.starts))
+        return np.bincount(owner, weight, minlength=self.n_tasks)
+
+    def extremes(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Least and largest value of each feature, (d,), and the largest |y|, over these rows."""
+        if self.n_rows == len(self.X):
+            low, high = _extremes(self.X)
+            y_low, y_high = _extremes(self.y)
+            y_reach = max(y_high, -y_low)
+        else:
+            ends = [(b.X.min(axis=0), b.X.max(axis=0), np.abs(b.y).max()) for b in self.blocks()]
+            low = np.min([low for low, _, _ in ends], axis=0)
+            high = np.max([high for _, high, _ in ends], axis=0)
+            y_reach = max(reach for _, _, reach in ends)
+        return low.astype(float), high.astype(float), float(y_reach)
+
+    def sample(self, count: int) -> np.ndarray:
+        """Features of some rows at equal distances, all rows where there are fewer."""
+        positions = np.linspace(0, self.n_rows - 1, min(self.n_rows, count)).astype(int)
+        rows = positions if self.order is None else self.order[positions]
+        return self.X[rows].astype(float)
+
+    def select(self, mask: np.ndarray) -> Tasks:
+        """The rows at the masked positions; all tasks stay, some may become empty."""
+        kept = np.flatnonzero(mask)
+        order = kept if self.order is None else self.order[kept]
+        return replace(self, starts=np.searchsorted(kept, self.starts), order=order)
+
+    def blocks(
+        self, first: int = 0, last: int | None = None, whole: bool = False
+    ) -> Iterator[Block]:
+        """Rows of the tasks first..last - 1 in blocks; only a task larger than a block is cut.
+
+        Cuts depend on the task alone, so sums do not depend on who else shares the work. With
+        ``whole`` no task is cut.
+        """
+        limit = max(BLOCK // max(self.n_features, 1), 1)
+        for t, end in self.ranges(limit, first, last):
+            step = max(int(self.starts[end] - self.starts[t]), 1) if whole else limit
+            for lo in range(int(self.starts[t]), int(self.starts[end]), step):
+                hi = min(lo + step, int(self.starts[end]))
+                yield self._block(lo, hi, t, end)
+
+    def ranges(
+        self, limit: int, first: int = 0, last: int | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Ranges of whole tasks with at most ``limit`` rows, or one task where it has more."""
+        last = self.n_tasks if last is None else last
+        while first < last:
+            end = int(np.searchsorted(self.starts, self.starts[first] + limit, side="right")) - 1
+            end = min(max(end, first + 1), last)
+            yield first, end
+            first = end
+
+    def _block(self, lo: int, hi: int, first: int, last: int) -> Block:
+        rows = slice(lo, hi) if self.order is None else self.order[lo:hi]
+        shared = self.order is None  # a slice is a view of the user's memory, a list of rows is not
+        bounds = np.clip(self.starts[first : last + 1], lo, hi) - lo
+        filled = np.flatnonzero(np.diff(bounds))
+        weight = np.ones(hi - lo) if self.weight is None else self.weight[rows].astype(float)
+        return Block(
+            X=self.X[rows].astype(np.float64, order="C", copy=shared),
+            y=self.y[rows].astype(np.float64, copy=shared),
+            weight=weight,
+            starts=np.append(bounds[filled], hi - lo),
+            ids=filled + first,
+            positions=slice(lo, hi),
+        )
+
+
+def _extremes(values: np.ndarray | StoredRows) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(values, np.ndarray):
+        return values.min(axis=0), values.max(axis=0)
+    return values.extremes()
+
+
+def open_tasks(
+    X: Any,
+    y: Any,
+    task: Any = None,
+    sample_weight: Any = None,
+    *,
+    task_column: Any = None,
+) -> Tasks:
+    """Validate rows, targets, labels and weights, and group the rows by task.
+
+    Parameters
+    ----------
+    X : array-like or frame of shape (rows, d), or a sequence of T arrays or frames (n_t, d)
+        A sequence of two-dimensional arrays means one array per task; y is then a sequence too.
+    y : array-like of shape (rows,), or a sequence of T arrays
+    task : array-like of shape (rows,) or (T,), optional
+        One label per row (per array for a sequence); without it all rows are one task 0
+        (arrays are tasks 0..T-1).
+    sample_weight : array-like of shape (rows,), or a sequence of T arrays, optional
+        Counts as repetition; rows of weight zero count as absent.
+    task_column : str or int, optional
+        The column of X that holds the labels.
+    """
+    if is_task_list(X):
+        features, y, column, sample_weight, names = _stack(X, y, task, sample_weight, task_column)
+        task, name = None, "task"
+    else:
+        features, column, names = split_columns(X, task_column)
+        name = "task" if task_column is None else f"the task column {task_column!r}"
+    if column is not None and task is not None:
+        raise ValueError(
+            f"Labels came twice, as task= and as the column {task_column!r}: give only one."
+        )
+    n_rows, d = features.shape
+    for count, things in ((n_rows, "sample(s)"), (d, "feature(s)")):
+        if count == 0:
+            raise ValueError(
+                f"Found array with 0 {things} (shape={features.shape}) while a minimum of 1 is "
+                "required: give at least one row, and one column besides the task column."
+            )
+    y = as_target(y, n_rows)
+    weight = as_weight(sample_weight, n_rows)
+    labels = task if column is None else column
+    heads, run_starts = as_labels(0 if labels is None else labels, n_rows, name)
+    return _group(features, y, weight, heads, run_starts, names)
+
+
+def is_task_list(X: Any) -> bool:
+    """Whether X is a sequence of two-dimensional arrays or frames, one per task."""
+    return (
+        isinstance(X, Sequence)
+        and not isinstance(X, (str, bytes))
+        and len(X) > 0
+        and all(getattr(block, "ndim", 0) == 2 or hasattr(block, "columns") for block in X)
+    )
+
+
+def _stack(
+    X: Sequence[Any], y: Any, task: Any, weight: Any, task_column: Any
+) -> tuple[np.ndarray, Any, np.ndarray, Any, tuple[str, ...]]:
+    """One table of a sequence of per-task arrays: features, y, labels, weights and names."""
+    if task_column is not None:
+        raise ValueError(
+            f"X is a list with one array per task, so task_column={task_column!r} is not needed: "
+            "leave it None, or pass one frame."
+        )
+    labels = list(range(len(X))) if task is None else list(task)
+    for what, values in (("y", y), ("task", labels), ("sample_weight", weight)):
+        if what == "y" and values is None:
+            raise ValueError("X is a list of arrays and y is None: give one y per array.")
+        if values is not None and np.ndim(np.asarray(values, dtype=object)) == 0:
+            raise ValueError(f"X is a list of arrays and {what} is {values!r}: give one per array.")
+        if values is not None and len(values) != len(X):
+            raise ValueError(
+                f"X is a list of {len(X)} arrays, {what} has {len(values)} entries: give one "
+                "entry per array."
+            )
+    parts = [split_columns(block, None) for block in X]
+    names = parts[0][2]
+    weights = y if weight is None else weight
+    for label, (features, _, others), target, part in zip(labels, parts, y, weights, strict=True):
+        if len(features) == 0:
+            raise ValueError(f"Task {label!r} has no rows: leave it out or give it some.")
+        if others != names:
+            raise ValueError(
+                f"Task {label!r} has the columns {list(others)}, the first one {list(names)}: give "
+                "all arrays the same columns in the same order."
+            )
+        for what, values in (("y", target), ("sample_weight", part)):
+            if np.size(values) != len(features):
+                raise ValueError(
+                    f"Task {label!r} has {len(features)} rows in X and {np.size(values)} in {what}"
+                    ": give one number per row."
+                )
+    owners = np.empty(len(labels), dtype=object)
+    owners[:] = labels
+    return (
+        np.concatenate([features for features, _, _ in parts]),
+        np.concatenate([np.asarray(target).ravel() for target in y]),
+        np.repeat(owners, [len(features) for features, _, _ in parts]),
+        None if weight is None else np.concatenate([np.asarray(part) for part in weight]),
+        names,
+    )
+
+
+def _group(
+    X: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray | None,
+    heads: list[Hashable],
+    run_starts: np.ndarray,
+    names: tuple[str, ...],
+) -> Tasks:
+    """Sort runs by task; rows of weight zero, and tasks made only of them, fall away."""
+    code_of = {label: code for code, label in enumerate(canonical_order(heads))}
+    run_codes = np.array([code_of[label] for label in heads], dtype=np.int64)
+    codes = spread(run_codes, run_starts, len(X))
+    labels = tuple(code_of)
+    order = None
+    if (np.diff(run_codes) < 0).any():
+        order = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes, minlength=len(labels))
+    if weight is not None and not weight.all():
+        kept = np.arange(len(X)) if order is None else order
+        order = kept[weight[kept] > 0]
+        counts = np.bincount(codes[order], minlength=len(labels))
+        labels = tuple(label for label, count in zip(labels, counts, strict=True) if count)
+        counts = counts[counts > 0]
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    return Tasks(X, y, weight, labels, starts, order, names)
+
+
+def codes_of(
+    task: Any, n_rows: int, known: Sequence[Hashable], name: str = "task"
+) -> tuple[np.ndarray, list[Hashable]]:
+    """Codes of known labels for each row, -1 for others, and the list of the others."""
+    code_of = {label: code for code, label in enumerate(known)}
+    heads, starts = as_labels(task, n_rows, name)
+    codes = np.array([code_of.get(head, -1) for head in heads], dtype=np.int64)
+    unknown = list(dict.fromkeys(head for head in heads if head not in code_of))
+    return spread(codes, starts, n_rows), unknown

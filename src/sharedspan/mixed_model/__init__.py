@@ -1,0 +1,1 @@
+"""The mixed model: marginal likelihood, search over covariances, posterior."""

@@ -1,0 +1,1 @@
+"""What solvers ask of the data: the loss, its gradients, and least squares in a span."""

@@ -1,0 +1,176 @@
+"""Where the pass over tasks runs: on the CPU, or with PyTorch on a GPU."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import numbers
+import os
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sharedspan.objective.base import GramObjective, Objective, Point, build_objective
+from sharedspan.statistics.sums import GramStatistics, Statistics
+
+# "auto" takes a GPU from this many bytes of packed Grams on: importing PyTorch and starting CUDA
+# takes seconds, in which the CPU makes hundreds of passes over less.
+WORTHWHILE = 2**28
+
+
+@dataclass(frozen=True)
+class TorchBackend:
+    """PyTorch, and how it is used: a value of ``backend``.
+
+    Parameters
+    ----------
+    device : str, optional
+        "cuda", "cuda:1", "cpu", ...; by default a GPU where there is one.
+    block_size : int, optional
+        How many tasks to hold on the device at once. Blocks beyond that wait in the host's memory
+        and are copied in each pass while the one before is computed. By default all tasks, or as
+        many as fit.
+
+    Examples
+    --------
+    >>> import sharedspan as ss
+    >>> ss.TorchBackend(device="cuda", block_size=100_000)
+    TorchBackend(device='cuda', block_size=100000)
+    """
+
+    device: str | None = None
+    block_size: int | None = None
+
+    def __post_init__(self) -> None:
+        size = self.block_size
+        whole = isinstance(size, numbers.Integral) and not isinstance(size, bool)
+        if size is not None and not (whole and size >= 1):
+            raise ValueError(f"block_size={size!r} must be an integer of at least 1, or None.")
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)):
+            raise ValueError(f"device={self.device!r} is unknown: use 'cpu', 'cuda', 'cuda:1', ...")
+
+
+class TorchObjective(GramObjective):
+    """The objective with its passes on a device.
+
+    W and what has its shape stay there (``DeviceMatrix``), B and small sums are NumPy
+    arrays. What a solver asks for once, or not at all, is answered from the host's statistics.
+    """
+
+    def __init__(
+        self,
+        statistics: GramStatistics,
+        noise: np.ndarray | None,
+        dtype: str,
+        backend: TorchBackend,
+    ) -> None:
+        super().__init__(statistics, noise)
+        from sharedspan.kernels.gpu import DeviceGrams
+
+        s = statistics
+        self.grams = DeviceGrams(
+            s.packed, s.anchor, s.g, s.q, self.response, self.weights,
+            device=backend.device, dtype=dtype, block_size=backend.block_size,
+        )  # fmt: skip
+
+    def evaluate(self, B: np.ndarray, W: Any) -> Point:
+        """See Objective."""
+        return DevicePoint(B, self.lift(W), self)
+
+    def lift(self, W: Any) -> Any:
+        """See Objective."""
+        return self.grams.lift(W)
+
+    def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
+        """See Objective."""
+        return self.grams.gradients(B, W)[:3]
+
+    def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
+        """See Objective."""
+        return self.grams.profile(B, W)
+
+    def moments(self) -> np.ndarray:
+        """See Objective."""
+        return self.grams.moments()
+
+
+@dataclass(frozen=True)
+class DevicePoint(Point):
+    """A point whose loss, R W' and WW' come from the device in one copy."""
+
+    objective: TorchObjective = field(repr=False)
+
+    @cached_property
+    def _sums(self) -> tuple[float, np.ndarray, Any, np.ndarray]:
+        return self.objective.grams.gradients(self.B, self.W)
+
+    @property
+    def _gradients(self) -> tuple[float, np.ndarray, Any]:
+        return self._sums[:3]
+
+    @property
+    def WWt(self) -> np.ndarray:
+        """WW', (k, k)."""
+        return self._sums[3]
+
+
+def choose_backend(backend: str | TorchBackend, packed_bytes: float) -> TorchBackend | None:
+    """What ``backend`` means for Grams of this size; None for the CPU's own kernels.
+
+    "auto" does not touch PyTorch unless the problem is large enough to gain.
+    """
+    if isinstance(backend, TorchBackend):
+        return backend
+    if backend == "torch":
+        return TorchBackend()
+    if backend == "auto" and packed_bytes >= WORTHWHILE and _may_have_gpu():
+        import torch
+
+        if torch.cuda.is_available():
+            return TorchBackend("cuda")
+    return None
+
+
+def _may_have_gpu() -> bool:
+    """Whether PyTorch and a driver of NVIDIA's are installed, without the cost of loading them."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    if os.path.exists("/proc/driver/nvidia"):
+        return True
+    return any(ctypes.util.find_library(name) for name in ("cuda", "nvcuda"))
+
+
+def require_device(backend: str | TorchBackend) -> None:
+    """Say what is missing where PyTorch, or the GPU that was asked for, is not there."""
+    if importlib.util.find_spec("torch") is None:
+        raise ImportError(
+            "backend='torch' needs PyTorch, which is not installed: "
+            "pip install 'sharedspan[gpu]', or use backend='numpy'."
+        )
+    device = backend.device if isinstance(backend, TorchBackend) else None
+    if device is None or device == "cpu":
+        return
+    import torch
+
+    found = torch.cuda.device_count()
+    if int(device.partition(":")[2] or 0) >= found:
+        raise ValueError(
+            f"device={device!r} is not there: PyTorch sees {found} GPUs. Use another device, "
+            "device='cpu', or backend='numpy'."
+        )
+
+
+def objective_on(
+    backend: TorchBackend | None,
+    statistics: Statistics,
+    noise: np.ndarray | None = None,
+    dtype: str = "float64",
+) -> Objective:
+    """The objective that goes with these statistics, on a backend."""
+    if backend is None:
+        return build_objective(statistics, noise, dtype)
+    assert isinstance(statistics, GramStatistics)
+    return TorchObjective(statistics, noise, dtype, backend)

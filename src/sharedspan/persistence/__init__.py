@@ -1,0 +1,1 @@
+"""Models and checkpoints in files, and models as ONNX graphs."""

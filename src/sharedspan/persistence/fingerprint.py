@@ -1,0 +1,163 @@
+"""What tells one fit from another: its settings, features, tasks and data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sharedspan.objective.base import Objective
+from sharedspan.persistence.container import KINDS, Tree, plain
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.sums import Statistics
+
+TOLERANCE = 1e-9  # of a task's scale: sums in another order differ by less, other rows by more
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What must be the same for a fit to go on: settings, features, tasks and data.
+
+    Parameters
+    ----------
+    settings : dict of str to what JSON can hold
+        Compared exactly.
+    labels : sequence of length T
+        Of the tasks, in their order; compared by type and ``repr``.
+    names : sequence of str
+        Of the features.
+    numbers : dict of str to ndarray of shape (T,) or (T, m)
+        Sums over the rows of each task. The last digits depend on the order of summation, so they
+        may differ by 1e-9 of the largest number in the task's row: where one may cancel to nearly
+        zero, put its scale beside it.
+    """
+
+    settings: Mapping[str, Any]
+    labels: Sequence[Any]
+    names: Sequence[str]
+    numbers: Mapping[str, np.ndarray]
+
+    def __post_init__(self) -> None:
+        # NumPy's numbers and strings count as Python's own.
+        own = (
+            plain(a) if isinstance(a, np.generic) and a.dtype.kind in KINDS else a
+            for a in self.labels
+        )
+        object.__setattr__(self, "labels", list(own))
+
+    @cached_property
+    def tree(self) -> dict[str, Tree]:
+        """What a checkpoint holds of it: of each label only a hash."""
+        hashes = b"".join(hashlib.sha256(_text(label)).digest()[:8] for label in self.labels)
+        return {
+            "settings": json.loads(json.dumps(dict(self.settings), default=plain)),
+            "names": [str(name) for name in self.names],
+            "labels": np.frombuffer(hashes, "<u8"),
+            "numbers": {name: np.asarray(a, float) for name, a in self.numbers.items()},
+        }
+
+    def difference(self, saved: Mapping[str, Tree]) -> str | None:
+        """In words, what differs from the ``tree`` of another one; None where nothing does."""
+        return (
+            _changed_settings(saved["settings"], self.tree["settings"])
+            or _changed_names(saved["names"], self.tree["names"])
+            or self._changed_tasks(saved["labels"])
+            or self._changed_rows(saved["numbers"])
+        )
+
+    def _changed_tasks(self, then: np.ndarray) -> str | None:
+        now = self.tree["labels"]
+        if np.array_equal(then, now):
+            return None
+        new, gone = np.flatnonzero(~np.isin(now, then)), np.sum(~np.isin(then, now))
+        said = [f"{len(new)} new, such as {self.labels[new[0]]!r}"] if len(new) else []
+        said += [f"{gone} no longer there"] if gone else []
+        return "the tasks: " + (", ".join(said) or "in another order")
+
+    def _changed_rows(self, then: Mapping[str, np.ndarray]) -> str | None:
+        now, T = self.tree["numbers"], len(self.labels)
+        if [(name, now[name].shape) for name in now] != [(name, then[name].shape) for name in then]:
+            return "the data: other sums of it were kept"
+        changed = np.zeros(T, dtype=bool)
+        for name, numbers in now.items():
+            a, b = numbers.reshape(T, -1), then[name].reshape(T, -1)
+            scale = np.maximum(np.abs(a), np.abs(b)).max(axis=1, initial=0.0)
+            changed |= ~(np.abs(a - b).max(axis=1, initial=0.0) <= TOLERANCE * scale)
+        if not changed.any():
+            return None
+        count, first = int(changed.sum()), self.labels[int(np.argmax(changed))]
+        return f"the data: other rows in {count} task{'s' * (count > 1)}, such as {first!r}"
+
+
+def data_numbers(
+    objective: Objective, statistics: Statistics, canonical: Canonical
+) -> dict[str, np.ndarray]:
+    """Numbers for a ``Fingerprint``, each beside its scale: one changed row changes them.
+
+    Of the features a fixed random combination x'p is looked at, as read and not as whitened:
+    whitened axes have no sign of their own. Two passes.
+
+    Parameters
+    ----------
+    objective : Objective
+    statistics : Statistics
+        Of the canonical features.
+    canonical : Canonical
+    """
+    units, P, T = canonical.units, canonical.P, objective.n_tasks
+    inverse = np.eye(len(units.scale)) if P is None else np.linalg.pinv(P)  # (d', d)
+    # Each feature by its own spread, or a large one would hide what happens to the others; to a
+    # power of two, which a changed row leaves alone.
+    variance = np.maximum(statistics.variances(), 0.0) @ inverse**2
+    power = np.round(np.log2(np.where(variance > 0, variance, 1.0)) / 2)
+    p = (np.random.default_rng(0).standard_normal(len(power)) * 2.0**-power)[:, None]
+    q = inverse @ p  # canonical features have x'Pq = x'p
+    zeros, ones = np.zeros((1, T)), np.ones((1, T))
+    at_zero, at_one = (
+        np.asarray(objective.gradients(q, objective.lift(w))[2])[0] for w in (zeros, ones)
+    )
+    n = np.maximum(objective.n, np.finfo(float).tiny)
+    size = np.sqrt(objective.squares(0 * q, zeros) / n)  # of y, within the task
+    spread = np.sqrt(np.maximum(at_one - at_zero, 0.0))  # of x'p
+    level = statistics.mean @ q[:, 0] + (units.origin * units.scale) @ canonical.widen(q)
+    return {
+        "rows": objective.n,
+        "y": np.column_stack([statistics.y_mean, size]),
+        "x": np.column_stack([level, spread]),
+        "xy": np.column_stack([at_zero / objective.response, spread * size]),
+    }
+
+
+def _text(label: Any) -> bytes:
+    """A form of a label that is the same in another process."""
+    return f"{type(label).__name__} {label!r}".encode("utf-8", "surrogatepass")
+
+
+def _changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    def said(settings: Mapping[str, Any], name: str) -> str:
+        return f"{name}={settings[name]!r}" if name in settings else f"no {name}"
+
+    def exact(settings: Mapping[str, Any], name: str) -> str:
+        # As JSON a NaN is equal to itself, and 1 is not True.
+        return json.dumps([settings[n] for n in settings if n == name], sort_keys=True)
+
+    changed = [
+        f"{said(then, name)} then, {said(now, name)} now"
+        for name in dict.fromkeys([*then, *now])
+        if exact(then, name) != exact(now, name)
+    ]
+    return "; ".join(changed) or None
+
+
+def _changed_names(then: Sequence[str], now: Sequence[str]) -> str | None:
+    if then == now:
+        return None
+    if len(then) != len(now):
+        return f"the features: {len(then)} then, {len(now)} now"
+    i = next(i for i in range(len(now)) if then[i] != now[i])
+    return f"the features: {then[i]!r} then, {now[i]!r} now"

@@ -1,0 +1,143 @@
+"""The record of a run: where it stands and how it came there, also as a state to be saved."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sharedspan.objective.base import Objective, Point
+from sharedspan.persistence.checkpoint import Checkpoint, CheckpointError
+from sharedspan.solvers.iterates import Iterate, ProfiledPoint, Step
+from sharedspan.subspace import balanced_factors
+
+# Why a run ended. A solver that ends as planned has a plan that knows no convergence.
+CONVERGED = "converged"
+OUT_OF_ITERATIONS = "stopped at max_iter"
+PLANNED = "ended as planned"
+CALLED_OFF = "stopped by the callback"
+STALLED = "stalled: no step, however small, lowers the objective any further"
+
+COLUMNS = ("iteration", "loss", "objective", "gradient", "phase", "seconds")
+
+
+class Tail:
+    """The mean of BW over the iterations after ``begin``."""
+
+    def __init__(self, begin: int) -> None:
+        self.begin, self.count = begin, 0
+        self.total: np.ndarray | float = 0.0
+
+    def add(self, step: Step) -> None:
+        if step.iteration > self.begin:
+            self.total = self.total + step.point.B @ step.point.W
+            self.count += 1
+
+    def mean(self, last: Point) -> Point:
+        """The rank-k matrix nearest to the mean, or the last point where there is none."""
+        if not self.count:
+            return last
+        B, W = balanced_factors(np.asarray(self.total) / self.count, last.B.shape[1])
+        return last.objective.evaluate(B, W)
+
+
+class Trace:
+    """One row per accepted iterate, the start included; NaN for what was not looked at."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, float, float, float, str, float]] = []
+        self.began = time.perf_counter()
+
+    def add(self, step: Step, made_by: Iterate, gradient: float) -> None:
+        loss = objective = math.nan
+        if made_by.monotone or not math.isnan(gradient):  # otherwise it would cost a pass
+            loss, objective = step.point.loss, step.point.value(made_by.balance)
+        seconds = time.perf_counter() - self.began
+        self.rows.append((step.iteration, loss, objective, gradient, made_by.phase, seconds))
+
+    def arrays(self, length: int | None = None) -> dict[str, np.ndarray]:
+        columns = zip(*self.rows[:length], strict=True)
+        return {name: np.array(column) for name, column in zip(COLUMNS, columns, strict=True)}
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, np.ndarray]) -> Trace:
+        trace = cls()
+        trace.rows = list(zip(*(arrays[name].tolist() for name in COLUMNS), strict=True))
+        trace.began -= trace.rows[-1][-1]
+        return trace
+
+
+@dataclass
+class Record:
+    """Where a run stands and how it came there."""
+
+    step: Step
+    tail: Tail
+    slack: float  # by which an objective may rise
+    trace: Trace
+    ending: str
+    made_by: Iterate | None = None  # the proposal that became the step
+    n_halved: int = 0
+    converged: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do, however many iterations are allowed."""
+        return self.converged or self.ending in (PLANNED, STALLED)
+
+    def state(self) -> dict[str, Any]:
+        """What the run needs to go on from here, right after a step was accepted.
+
+        Only references, which the run will not change, so it is cheap to ask for.
+        """
+        point = self.step.point
+        memory = None if self.made_by is None else self.made_by.memory
+        return {
+            "B": point.B,
+            "W": point.W,
+            "profile": point.profile if isinstance(point, ProfiledPoint) else None,
+            "iteration": self.step.iteration,
+            "damping": self.step.damping,
+            "memory": None if memory is None or self.finished else memory(),
+            "tail": (self.tail.count, self.tail.total),
+            "slack": self.slack,
+            "trace": partial(self.trace.arrays, self.step.iteration + 1),
+            "n_halved": self.n_halved,
+            "converged": self.converged,
+            "ending": self.ending,
+        }
+
+    @classmethod
+    def restored(cls, saved: Checkpoint, objective: Objective, tail: Tail) -> Record:
+        """The record with a saved state. One that a callback ended goes on."""
+        state = saved.run
+        B, W = state["B"], state["W"]
+        if len(B) != objective.n_features or W.shape != (B.shape[1], objective.n_tasks):
+            raise CheckpointError(
+                f"{str(saved.path)!r} has {len(B)} directions of the features and {W.shape[1]} "
+                f"tasks, and the data {objective.n_features} and {objective.n_tasks}: give it the "
+                "data of that fit, or fit without it."
+            )
+        if state["profile"] is None:
+            point = objective.evaluate(B, W)
+        else:
+            point = ProfiledPoint(B, objective.lift(W), objective, tuple(state["profile"]))
+        tail.count, total = state["tail"]
+        tail.total = objective.lift(total) if tail.count else 0.0
+        record = cls(
+            step=Step(point, state["iteration"], state["damping"], state["memory"]),
+            tail=tail,
+            slack=state["slack"],
+            trace=Trace.restored(state["trace"]),
+            n_halved=state["n_halved"],
+            converged=state["converged"],
+            ending=state["ending"],
+        )
+        if not record.finished:
+            record.ending = OUT_OF_ITERATIONS
+        return record

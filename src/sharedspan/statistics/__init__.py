@@ -1,0 +1,1 @@
+"""Sufficient statistics per task, and the canonical form of the problem."""

@@ -1,0 +1,84 @@
+"""The canonical problem: isotropic features, equal sizes, one noise level.
+
+Two changes of variable bring any table there without touching the rank:
+
+    left    V' = P^+ V     pooled within-task whitening, P = S^(-1/2) on the span of the features
+    right   v'_t = r_t v_t  with r_t = sqrt(n_t / (nbar sigma_t^2))
+
+Solvers see only (V', R'); this file holds the way there and the way back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sharedspan.statistics.scaling import Units
+from sharedspan.statistics.sums import Statistics
+
+# A direction of the standardised features with less than this share of the largest variance
+# counts as absent: its coefficient would be rounding noise, so it is zero (a pseudo-inverse).
+COLLINEAR = 1e-10
+
+# A feature whose spread within tasks is below this many rounding errors of its level is constant.
+CONSTANT = 64 * np.finfo(float).eps
+
+
+def whitening(statistics: Statistics) -> np.ndarray:
+    """P (d, d') with P'SP = I, S the pooled within-task covariance.
+
+    Features are standardised first, so the threshold ``COLLINEAR`` does not depend on units.
+    """
+    scale = inverse_deviations(statistics)
+    variance, axes = statistics.principal_axes(scale)
+    kept = variance > COLLINEAR * max(variance.max(), 0.0)
+    # An empty span keeps one null direction: its coefficients stay zero.
+    if not kept.any():
+        return np.zeros((len(scale), 1))
+    return scale[:, None] * (axes[:, kept] / np.sqrt(variance[kept]))
+
+
+def common_scaling(statistics: Statistics) -> np.ndarray | None:
+    """The power of two, times the identity, that brings the features' deviation near one.
+
+    None where that is one already, as in the paper's problems: these stay exactly as they are.
+    """
+    deviation = np.sqrt(statistics.variances().mean())
+    factor = 2.0 ** -np.round(np.log2(deviation)) if deviation > 0 else 1.0
+    return None if factor == 1.0 else factor * np.eye(statistics.n_features)
+
+
+def inverse_deviations(statistics: Statistics) -> np.ndarray:
+    """One over each feature's pooled deviation within tasks, (d,); zero where it is constant."""
+    variance = statistics.variances()
+    level = variance + statistics.n @ statistics.mean**2 / statistics.n.sum()
+    varies = variance > CONSTANT**2 * level
+    return np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=varies)
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """The map from canonical factors back to the user's units."""
+
+    units: Units
+    P: np.ndarray | None  # (d, d')
+
+    def widen(self, B: np.ndarray) -> np.ndarray:
+        """Canonical rows (d', .) to rows in the units of the statistics, (d, .)."""
+        return B if self.P is None else self.P @ B
+
+    def to_user(self, B: np.ndarray) -> np.ndarray:
+        """Canonical rows (d', .) to rows in the user's units, (d, .)."""
+        return self.units.scale[:, None] * self.widen(B) / self.units.y_scale
+
+    def intercept_to_user(self, intercept: np.ndarray, V: np.ndarray) -> np.ndarray:
+        """Intercepts (T,) of the statistics' units; V (d, T) are the user's coefficients."""
+        return intercept / self.units.y_scale - self.units.origin @ V
+
+
+def task_scale(n: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+    """r_t = sqrt(n_t / (nbar sigma_t^2)), (T,); ``noise`` holds the variances, up to a factor."""
+    filled = n > 0
+    variance = np.ones_like(n) if noise is None else noise / np.exp(np.log(noise).mean())
+    return np.sqrt(np.where(filled, n, 1.0) / (n[filled].mean() * variance))

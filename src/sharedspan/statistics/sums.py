@@ -1,0 +1,390 @@
+"""What a fit keeps of the rows: per-task sums that merge, or the rows where these are smaller.
+
+For each task: its size n_t (sum of weights), feature and target means, the Gram G of the centred
+rows, an anchor a, g = X'(y - Xa) and q = |y - Xa|^2, so that
+
+    sum of squares at v  =  q - 2 (v - a)'g + (v - a)'G (v - a).
+
+The anchor is near the task's least squares. Without it (X'y and y'y) the loss is a small
+difference of large numbers and loses all its digits once the noise is small.
+Without intercepts the means are held at zero and the same formulas hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from sharedspan.inputs.rows import Block, Tasks
+from sharedspan.kernels import accumulate as sums
+from sharedspan.kernels import cpu, grams
+from sharedspan.kernels.threads import one_blas_thread, over_tasks
+from sharedspan.statistics.scaling import Units
+
+Watch = Callable[[Block], None]
+Arrays = tuple[np.ndarray, ...]
+
+FADED = 1e-100  # rows; what weighs less counts as forgotten
+
+# Raw rows are the cheaper statistics below this many rows per feature (`benchmarks/crossover.py`).
+ROWS_PER_FEATURE = 0.5
+
+
+class TaskMeans:
+    """What both kinds of statistics know of the level of each task."""
+
+    n: np.ndarray  # (T,) sums of weights
+    mean: np.ndarray  # (T, d)
+    y_mean: np.ndarray  # (T,)
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.n)
+
+    @property
+    def n_features(self) -> int:
+        return int(self.mean.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+
+    def intercepts(self, V: np.ndarray) -> np.ndarray:
+        """Intercepts (T,) that go with the coefficients V (d, T): ybar_t - xbar_t'v_t."""
+        return self.y_mean - np.einsum("td,dt->t", self.mean, V)
+
+    def each_part(
+        self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
+    ) -> tuple[Arrays, Arrays]:
+        """``function(statistics, *arrays)``, part by part where the tasks lie in several places.
+
+        Parameters
+        ----------
+        function : callable
+            Of statistics and of arrays with a row for each of their tasks. Returns two tuples:
+            what is summed over the parts, and arrays with a row for each task.
+        *arrays : ndarray of shape (T, ...)
+        """
+        return function(self, *arrays)
+
+    def here(self) -> Any:
+        """These statistics in this process's memory."""
+        return self
+
+
+class GramStatistics(TaskMeans):
+    """Sums per task, a commutative monoid under ``merge``; see the head of this file.
+
+    Attributes
+    ----------
+    n : ndarray of shape (T,)
+    mean, anchor, g : ndarray of shape (T, d)
+    y_mean, q : ndarray of shape (T,)
+    packed : ndarray of shape (T, d (d + 1) / 2)
+        Upper triangles of the Grams.
+    centred : bool
+        Whether tasks have intercepts.
+    """
+
+    def __init__(self, n_tasks: int, n_features: int, centred: bool) -> None:
+        self.centred = centred
+        self.n = np.zeros(n_tasks)
+        self.mean = np.zeros((n_tasks, n_features))
+        self.y_mean = np.zeros(n_tasks)
+        self.packed = _filled_zeros(n_tasks, cpu.packed_size(n_features))
+        self.anchor = _filled_zeros(n_tasks, n_features)
+        self.g = _filled_zeros(n_tasks, n_features)
+        self.q = np.zeros(n_tasks)
+
+    def update(
+        self,
+        tasks: Tasks,
+        units: Units,
+        P: np.ndarray | None = None,
+        sign: float = 1.0,
+        watch: Watch | None = None,
+    ) -> GramStatistics:
+        """Add rows (sign = 1) or take rows away (sign = -1), in place.
+
+        Parameters
+        ----------
+        tasks : Tasks
+            Tasks in the order of these statistics.
+        units : Units
+        P : ndarray of shape (d_rows, d), optional
+            Map of the features, where these statistics hold mapped features.
+        sign : float
+        watch : callable of Block, optional
+            Shown every block of rows in these units, one after the other, no task cut.
+        """
+
+        def work(first: int, last: int) -> None:
+            for block in tasks.blocks(first, last, whole=watch is not None):
+                X, y = units.rows(block, P)
+                if watch is not None:
+                    watch(block)
+                sums.accumulate(
+                    X, y, block.weight, block.starts, block.ids, sign, self.centred,
+                    self.n, self.mean, self.y_mean, self.packed, self.anchor, self.g, self.q,
+                )  # fmt: skip
+
+        with one_blas_thread():
+            cost = tasks.n_rows * float(self.n_features) ** 2
+            over_tasks(work, self.n_tasks, cost if watch is None else 0.0)
+        return self
+
+    def merge(self, other: GramStatistics, ids: Any = slice(None)) -> GramStatistics:
+        """Add another set of sums, in place: its tasks are our tasks ``ids``, by default all.
+
+        Anchors may differ: those of ``other`` are moved to ours first. A task that we have not
+        seen yet takes over the other's anchor.
+        """
+        n, mean = self.n[ids], self.mean[ids]
+        unseen = (n == 0)[:, None]
+        anchor = np.where(unseen, other.anchor, self.anchor[ids])
+        g, q = other.at_anchor(anchor)
+        total = n + other.n
+        share = np.divide(other.n, total, out=np.zeros_like(total), where=total > 0)
+        factor = n * share
+        dx = other.mean - mean
+        dy = other.y_mean - self.y_mean[ids]
+        dr = dy - np.einsum("td,td->t", dx, anchor)
+        i, j = np.triu_indices(self.n_features)
+        self.packed[ids] += other.packed + factor[:, None] * dx[:, i] * dx[:, j]
+        self.anchor[ids] = anchor
+        self.g[ids] += g + (factor * dr)[:, None] * dx
+        self.q[ids] += q + factor * dr**2
+        self.mean[ids] += share[:, None] * dx
+        self.y_mean[ids] += share * dy
+        self.n[ids] = total
+        return self
+
+    def placed(self, ids: np.ndarray, n_tasks: int) -> GramStatistics:
+        """A copy with our tasks at the places ``ids`` of ``n_tasks``; the others are empty."""
+        other = GramStatistics(n_tasks, self.n_features, self.centred)
+        for name in SUMS:
+            getattr(other, name)[ids] = getattr(self, name)
+        return other
+
+    def weighted(self, factor: float) -> GramStatistics:
+        """The sums of rows whose weights are all times ``factor``, in place.
+
+        What has faded to next to nothing is gone: weights near the smallest number have no digits.
+        """
+        gone = self.n * factor < FADED
+        for name in ("n", "packed", "g", "q"):
+            values = getattr(self, name) * factor
+            values[gone] = 0.0
+            setattr(self, name, values)
+        return self
+
+    def rescaled(self, old: Units, new: Units) -> GramStatistics:
+        """The sums in other units, in place."""
+        x, y = new.scale / old.scale, new.y_scale / old.y_scale
+        i, j = np.triu_indices(self.n_features)
+        self.packed = self.packed * (x[i] * x[j])
+        self.anchor, self.g, self.q = self.anchor * (y / x), self.g * (x * y), self.q * y**2
+        if self.centred:
+            self.mean = self.mean * x + (old.origin - new.origin) * new.scale
+            self.y_mean = self.y_mean * y
+        return self
+
+    def at_anchor(self, anchor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(g, q) after moving to another anchor (T, d): g is minus the residual there."""
+        anchor = np.ascontiguousarray(anchor)
+        R, half_q, one = np.empty(anchor.shape), np.empty(self.n_tasks), np.ones(self.n_tasks)
+
+        def work(first: int, last: int) -> None:
+            grams.gram_residuals(
+                self.packed, self.anchor, self.g, self.q, one, one, anchor, R, half_q, first, last
+            )
+
+        over_tasks(work, self.n_tasks, 2.0 * self.packed.size)
+        return -R, np.maximum(2 * half_q, 0.0)
+
+    def take(self, ids: np.ndarray) -> GramStatistics:
+        """A copy of some tasks' sums."""
+        other = copy(self)
+        for name in SUMS:
+            setattr(other, name, getattr(self, name)[ids])
+        return other
+
+    def gram(self, t: int) -> np.ndarray:
+        """The Gram of task t, (d, d)."""
+        G = np.empty((self.n_features, self.n_features))
+        cpu.unpack(self.packed[t], G)
+        return G
+
+    def pooled_gram(self) -> np.ndarray:
+        """Sum of all tasks' Grams, (d, d)."""
+        G = np.empty((self.n_features, self.n_features))
+        cpu.unpack(self.packed.sum(axis=0), G)
+        return G
+
+    def variances(self) -> np.ndarray:
+        """Pooled within-task variance of each feature, (d,)."""
+        return np.diag(self.pooled_gram()) / self.n.sum()
+
+    def principal_axes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Variances (r,) and orthonormal axes (d, r) of the pooled features times ``scale``."""
+        return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
+
+    def transform(self, P: np.ndarray) -> None:
+        """Statistics of the features X P, P (d, d'), in place and with anchors of their own."""
+        flat = self.packed.reshape(-1)
+        size = cpu.packed_size(P.shape[1])
+        P = np.ascontiguousarray(P)
+        anchor, g = np.empty((2, self.n_tasks, P.shape[1]))
+
+        def work(first: int, last: int) -> None:
+            sums.transform(flat, self.anchor, self.g, self.q, self.n, P, anchor, g, first, last)
+
+        with one_blas_thread():
+            if size == self.packed.shape[1]:
+                over_tasks(work, self.n_tasks, self.n_tasks * float(len(P)) ** 3)
+            else:  # results move towards the front, so tasks must go one after the other
+                work(0, self.n_tasks)
+        self.packed = flat[: self.n_tasks * size].reshape(self.n_tasks, size)
+        self.anchor, self.g, self.mean = anchor, g, self.mean @ P
+
+
+SUMS = ("n", "mean", "y_mean", "packed", "anchor", "g", "q")  # of GramStatistics, a row per task
+
+
+def _filled_zeros(rows: int, columns: int) -> np.ndarray:
+    """Not np.zeros, whose memory lies on small pages: passes over those are slower."""
+    out = np.empty((rows, columns))
+    out.fill(0.0)
+    return out
+
+
+class RowStatistics(TaskMeans):
+    """The rows themselves, for tasks with few rows; same interface, folds by masks.
+
+    Attributes
+    ----------
+    X : ndarray of shape (rows, d)
+        Rows task by task, each less its task's mean if ``centred``.
+    y, weight : ndarray of shape (rows,)
+    starts : ndarray of shape (T + 1,)
+    n, mean, y_mean, centred
+        As in GramStatistics.
+    """
+
+    def __init__(
+        self, tasks: Tasks, units: Units, centred: bool, watch: Watch | None = None
+    ) -> None:
+        self.centred = centred
+        self.starts = tasks.starts
+        self.X = np.empty((tasks.n_rows, tasks.n_features))
+        self.y = np.empty(tasks.n_rows)
+        self.weight = np.empty(tasks.n_rows)
+        for block in tasks.blocks(whole=watch is not None):
+            self.X[block.positions], self.y[block.positions] = units.rows(block, None)
+            self.weight[block.positions] = block.weight
+            if watch is not None:
+                watch(block)
+        self.n = tasks.sizes()
+        self.mean = np.zeros((tasks.n_tasks, tasks.n_features))
+        self.y_mean = np.zeros(tasks.n_tasks)
+        if centred:
+            self._centre()
+
+    def take(self, ids: np.ndarray) -> RowStatistics:
+        """A copy of some tasks' rows."""
+        other = copy(self)
+        rows = np.concatenate([np.arange(self.starts[t], self.starts[t + 1]) for t in ids])
+        for name in ("X", "y", "weight"):
+            setattr(other, name, getattr(self, name)[rows])
+        for name in ("n", "mean", "y_mean"):
+            setattr(other, name, getattr(self, name)[ids])
+        other.starts = np.append(0, np.cumsum(np.diff(self.starts)[ids]))
+        return other
+
+    def _centre(self) -> None:
+        for t in range(self.n_tasks):
+            rows = slice(self.starts[t], self.starts[t + 1])
+            self.mean[t] = self.weight[rows] @ self.X[rows] / self.n[t]
+            self.y_mean[t] = self.weight[rows] @ self.y[rows] / self.n[t]
+            self.X[rows] -= self.mean[t]
+            self.y[rows] -= self.y_mean[t]
+
+    def gram(self, t: int) -> np.ndarray:
+        """The Gram of task t, (d, d)."""
+        rows = slice(self.starts[t], self.starts[t + 1])
+        return self.X[rows].T @ (self.weight[rows, None] * self.X[rows])
+
+    def pooled_gram(self) -> np.ndarray:
+        """Sum of all tasks' Grams, (d, d)."""
+        return self._sum(lambda X, w: X.T @ (w[:, None] * X))
+
+    def variances(self) -> np.ndarray:
+        """Pooled within-task variance of each feature, (d,)."""
+        return self._sum(lambda X, w: w @ X**2) / self.n.sum()
+
+    def principal_axes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Variances (r,) and orthonormal axes (d, r) of the pooled features times ``scale``.
+
+        With fewer rows than features they come from the rows' singular values.
+        """
+        if len(self.X) < self.n_features:
+            root = np.sqrt(self.weight / self.n.sum())
+            _, s, axes = np.linalg.svd(root[:, None] * self.X * scale, full_matrices=False)
+            return s**2, axes.T
+        return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
+
+    def _sum(self, term: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        blocks = self._row_blocks()
+        return np.sum([term(self.X[rows], self.weight[rows]) for rows in blocks], axis=0)
+
+    def transform(self, P: np.ndarray) -> None:
+        """Statistics of the features X P, P (d, d'), in place."""
+        for rows in self._row_blocks():
+            self.X[rows, : P.shape[1]] = self.X[rows] @ P
+        if P.shape[1] < P.shape[0]:
+            self.X = np.ascontiguousarray(self.X[:, : P.shape[1]])
+        self.mean = self.mean @ P
+
+    def _row_blocks(self) -> list[slice]:
+        step = max((1 << 19) // max(self.n_features, 1), 1)
+        return [slice(lo, lo + step) for lo in range(0, len(self.X), step)]
+
+
+Statistics = GramStatistics | RowStatistics
+
+
+def cheaper_kind(n: float, n_tasks: int, n_features: int) -> str:
+    """Which kind makes the pass R(V) cheaper.
+
+    By n, the sum of weights, not of rows: a weight of two must take the path of a row written
+    twice.
+    """
+    return "rows" if n < ROWS_PER_FEATURE * n_features * n_tasks else "gram"
+
+
+def collect(
+    tasks: Tasks, units: Units, centred: bool, kind: str = "auto", watch: Watch | None = None
+) -> Statistics:
+    """One pass over the rows.
+
+    Parameters
+    ----------
+    tasks : Tasks
+    units : Units
+    centred : bool
+        Whether tasks have intercepts.
+    kind : {"auto", "gram", "rows"}
+        "auto" takes whichever makes the pass R(V) cheaper.
+    watch : callable of Block, optional
+        Shown every block of rows, for what else is to be learned from them in this one pass.
+    """
+    if kind == "auto":
+        kind = cheaper_kind(tasks.sizes().sum(), tasks.n_tasks, tasks.n_features)
+    if kind == "rows":
+        return RowStatistics(tasks, units, centred, watch)
+    statistics = GramStatistics(tasks.n_tasks, tasks.n_features, centred)
+    return statistics.update(tasks, units, watch=watch)

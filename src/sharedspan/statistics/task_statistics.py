@@ -1,0 +1,97 @@
+"""What a fit starts from: statistics with their units, and the names of tasks and features.
+
+Rows that come later, and the sums of other sites, are added here: statistics merge, and what is
+left to do is to bring units, tasks and anchors together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sharedspan.inputs.labels import canonical_order
+from sharedspan.inputs.rows import Tasks
+from sharedspan.statistics.scaling import Units
+from sharedspan.statistics.sums import GramStatistics, Watch, collect
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Statistics in ``units``, not yet canonical, and whose they are."""
+
+    statistics: Any  # GramStatistics, RowStatistics or those of a cluster
+    units: Units
+    labels: tuple[Hashable, ...]  # (T,) in canonical order
+    names: tuple[str, ...]  # (d,)
+    rows: Any = None  # Tasks, or those of a cluster, where they can be read again
+
+    def close(self) -> None:
+        """Let go of what lies on a cluster."""
+        if hasattr(self.statistics, "close"):
+            self.statistics.close()
+
+    def copy(self) -> Gathered:
+        """The same with statistics of its own, which a fit may change, and without rows."""
+        statistics = self.statistics.take(np.arange(len(self.labels)))
+        return Gathered(statistics, self.units, self.labels, self.names)
+
+    def plus(
+        self, tasks: Tasks, *, forgetting: float = 1.0, common_scale: bool = False
+    ) -> Gathered:
+        """The sums of these and of more rows, of known or of new tasks.
+
+        Parameters
+        ----------
+        tasks : Tasks
+        forgetting : float
+            What the rows so far count, as a factor on their weights.
+        common_scale : bool
+            As in ``Units.of``.
+        """
+        units = Units.of(tasks, self.statistics.centred, common_scale)
+        units = self.units.including(units)
+        labels, old, new = _joined(self.labels, tasks.labels)
+        total = self.statistics.placed(old, len(labels)).rescaled(self.units, units)
+        total.weighted(forgetting)
+        chunk = GramStatistics(tasks.n_tasks, tasks.n_features, total.centred)
+        chunk.anchor[:] = total.anchor[new]  # with one anchor sums merge by addition
+        chunk.update(tasks, units)
+        return Gathered(total.merge(chunk, new), units, labels, self.names)
+
+    def merged(self, other: Gathered) -> Gathered:
+        """The sums of these rows and of those of another site."""
+        units = self.units.including(other.units)
+        labels, old, new = _joined(self.labels, other.labels)
+        total = self.statistics.placed(old, len(labels)).rescaled(self.units, units)
+        theirs = other.copy().statistics.rescaled(other.units, units)
+        return Gathered(total.merge(theirs, new), units, labels, self.names)
+
+
+def gather(
+    tasks: Tasks,
+    centred: bool,
+    *,
+    common_scale: bool = False,
+    kind: str = "auto",
+    watch: Watch | None = None,
+) -> Gathered:
+    """One pass over the rows; options of ``Units.of`` and ``collect``."""
+    units = Units.of(tasks, centred, common_scale)
+    statistics = collect(tasks, units, centred, kind, watch)
+    return Gathered(statistics, units, tasks.labels, tasks.names, tasks)
+
+
+def _joined(
+    first: Sequence[Hashable], second: Sequence[Hashable]
+) -> tuple[tuple[Hashable, ...], np.ndarray, np.ndarray]:
+    """All labels in canonical order, and the places of either's among them."""
+    labels = tuple(canonical_order([*first, *second]))
+    place = {label: i for i, label in enumerate(labels)}
+    return (
+        labels,
+        np.array([place[label] for label in first], dtype=np.int64),
+        np.array([place[label] for label in second], dtype=np.int64),
+    )

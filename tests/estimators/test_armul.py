@@ -1,0 +1,218 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.utils.estimator_checks import check_estimator
+
+import sharedspan as ss
+from conftest import statistics_of
+from oracles import relative
+from sharedspan.estimators.armul import ARMULRegressor, Centres, distance_penalty
+from sharedspan.estimators.penalized import PenalizedERMRegressor
+from sharedspan.objective.base import build_objective
+from sharedspan.solvers.initialization import separate_fits
+from sharedspan.solvers.proximal import descend
+
+SIZES = {"n_tasks": 40, "n_features": 50, "rank": 3, "n_samples": 200, "condition_number": 1.5}
+OPTIONS = {"rank": 3, "fit_intercept": False, "random_state": 0}
+STRUCTURES = ["lowrank", "clustered", "vanilla"]
+
+
+def paper(seed, **options):
+    return ss.simulate(**SIZES, noise=0.5, random_state=seed, **options)
+
+
+def clusters(seed=0, n_samples=40):
+    """Thirty tasks around three slopes, and their clusters."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 3, 30)
+    coef = 2 * rng.standard_normal((3, 6))[label]
+    task = np.repeat(np.arange(30), n_samples)
+    X = rng.standard_normal((len(task), 6))
+    y = np.einsum("ij,ij->i", X, coef[task]) + 0.5 * rng.standard_normal(len(task))
+    return X, y, task, coef, label
+
+
+def test_error_is_at_the_floor_with_the_penalty_cross_validated():
+    ratios = []
+    for seed in range(2):
+        sim = paper(seed)
+        model = ARMULRegressor(**OPTIONS).fit(sim.X, sim.y, task=sim.task)
+        floor = ss.error_floor(200, 50, 40, 3, 0.5)
+        ratios.append(ss.parameter_error(model.coef_, sim.coef) / floor)
+        path = model.penalty_path_
+        assert model.penalty_ == path["penalty"][np.argmin(path["loss"])]
+        assert_allclose(path["loss"].min(), 0.25, rtol=0.1)
+    assert 0.90 <= np.mean(ratios) <= 1.15
+
+
+def test_outlier_tasks_do_not_turn_the_span():
+    for seed in range(2):
+        sim = paper(seed, outliers=0.1, outlier_norm=3)
+        inlier = ~sim.is_outlier
+        separate = ss.PerTaskRegressor(alpha=0, fit_intercept=False)
+        errors = [
+            ss.parameter_error(m.fit(sim.X, sim.y, sim.task).coef_[inlier], sim.coef[inlier])
+            for m in (ARMULRegressor(**OPTIONS), separate)
+        ]
+        assert errors[0] <= 0.3 * errors[1]
+
+
+def test_a_large_penalty_is_the_fit_in_the_span(small):
+    sim = paper(0)
+    for data, rank, tol in ((sim, 3, 1e-7), (small, 2, 1e-10)):
+        options = {"rank": rank, "random_state": 0}
+        model = ARMULRegressor(penalty=1e3, tol=tol, **options)
+        model.fit(data.X, data.y, task=data.task)
+        erm = ss.SharedSpanRegressor(solver="als", **options).fit(data.X, data.y, task=data.task)
+        assert relative(model.coef_, erm.coef_) < 1e-4
+        assert_allclose((model.representation_ @ model.task_weights_).T, model.coef_, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_no_penalty_is_separate_least_squares(structure):
+    sim = ss.simulate(
+        n_tasks=12, n_features=8, rank=2, n_samples=[20, 30, 60] * 4, intercept=1.0, random_state=0
+    )
+    model = ARMULRegressor(rank=2, structure=structure, penalty=0.0, random_state=0)
+    model.fit(sim.X, sim.y, task=sim.task)
+    separate = ss.PerTaskRegressor(alpha=0).fit(sim.X, sim.y, task=sim.task)
+    assert relative(model.coef_, separate.coef_) < 1e-6
+    assert_allclose(model.intercept_, separate.intercept_, atol=1e-6)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("penalty", [0.2, 1.0, 5.0])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_objective_never_rises(structure, penalty, small):
+    model = ARMULRegressor(
+        rank=2, structure=structure, n_clusters=3, penalty=penalty, random_state=0
+    ).fit(small.X, small.y, task=small.task)
+    trace = model.trace_["objective"]
+    assert len(trace) == model.n_iter_ + 1
+    assert (np.diff(trace) <= 1e-11 * trace[:-1]).all()
+
+
+def test_vanilla_ends_at_the_minimum_of_its_convex_objective():
+    """No gradient in the centre; in each task the subgradient of the deviation holds zero."""
+    sim = ss.simulate(n_tasks=20, n_features=5, rank=2, n_samples=40, random_state=0)
+    objective = build_objective(statistics_of(sim.X, sim.y, sim.task))
+    weight, r = 0.4, objective.response
+    V = separate_fits(objective)[0]
+    B, W = np.zeros((5, 1)), r[None, :]
+    descent = descend(
+        objective, distance_penalty(weight), Centres(objective, weight), (B, W, V),
+        np.full(20, 2.5), max_iter=5000, tol=1e-14,
+    )  # fmt: skip
+    at = descent.place
+    length = np.linalg.norm(at.D, axis=0)
+    moved = length > 1e-9
+    assert 0 < moved.sum() < 20
+    assert np.abs(at.G @ r).max() < 1e-4
+    assert (np.linalg.norm(at.G, axis=0)[~moved] <= weight).all()
+    assert_allclose(at.G[:, moved], -weight * (at.D / np.maximum(length, 1e-300))[:, moved],
+                    atol=1e-4)  # fmt: skip
+
+
+def test_clusters_are_found_and_pooled():
+    X, y, task, coef, label = clusters()
+    model = ARMULRegressor(structure="clustered", n_clusters=3, random_state=0)
+    model.fit(X, y, task=task)
+    assert len(set(zip(label, model.labels_, strict=True))) == 3
+    assert model.rank_ == 3
+    assert model.representation_.shape == (6, 3)
+    separate = ss.PerTaskRegressor(alpha=0).fit(X, y, task=task)
+    error = ss.parameter_error(model.coef_, coef)
+    assert error < 0.3 * ss.parameter_error(separate.coef_, coef)
+
+
+def test_a_wrong_start_is_mended_by_reassignment():
+    X, y, task, coef, label = clusters()
+    objective = build_objective(statistics_of(X, y, task))
+    wrong = label.copy()
+    wrong[:6] = (wrong[:6] + 1) % 3
+    centres = np.array([coef[label == c][0] for c in range(3)]).T
+    W = objective.response * (np.arange(3)[:, None] == wrong)
+    for weight in (0.1, 1e3):
+        start = centres, W, np.zeros((6, 30))
+        descent = descend(
+            objective, distance_penalty(weight), Centres(objective, weight), start,
+            np.full(30, 3.0), max_iter=200, tol=1e-8,
+        )  # fmt: skip
+        assert_array_equal(np.argmax(descent.place.W, axis=0), label)
+
+
+def test_the_units_of_the_data_do_not_matter(small):
+    def fit(X, y):
+        model = ARMULRegressor(rank=2, penalty=1.0, random_state=0)
+        return model.fit(X, y, task=small.task)
+
+    scale = np.geomspace(0.01, 100, 8)
+    plain, scaled = fit(small.X, small.y), fit(small.X * scale, 1e3 * small.y)
+    assert relative(scaled.coef_ * scale / 1e3, plain.coef_) < 1e-5
+    assert_allclose(scaled.noise_variance_, 1e6 * plain.noise_variance_, rtol=1e-6)
+
+
+def hard_tables():
+    def table(T, n, **options):
+        options = {"n_features": 4, "rank": 1, "noise": 0.1, "intercept": 1.0} | options
+        sim = ss.simulate(n_tasks=T, n_samples=n, random_state=1, **options)
+        return sim.X, sim.y, sim.task
+
+    X, y, task = table(12, 15)
+    constant = X.copy()
+    constant[:, 1] = 3.0
+    return {
+        "one task": table(1, 20),
+        "one row": table(1, 1),
+        "one row in each of two tasks": table(2, 1),
+        "one row per task": table(12, 1),
+        "sizes from 1 to 30": table(12, np.r_[1, 2, 3, np.full(9, 30)]),
+        "fewer rows than features": table(12, 6, n_features=15),
+        "no noise": table(12, 15, noise=0.0),
+        "a constant column": (constant, y, task),
+        "constant columns only": (np.ones_like(X), y, task),
+        "constant responses": (X, np.full_like(y, 2.0), task),
+    }
+
+
+@pytest.mark.parametrize("name", hard_tables())
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_hard_tables_give_finite_fits(name):
+    X, y, task = hard_tables()[name]
+    models = [ARMULRegressor(structure=s, max_iter=50, random_state=0) for s in STRUCTURES]
+    models += [ARMULRegressor(rank=1, penalty=1.0, whiten=False, fit_intercept=False)]
+    models += [PenalizedERMRegressor(random_state=0), PenalizedERMRegressor(rank=1, whiten=False)]
+    for model in models:
+        model.fit(X, y, task=task)
+        for attribute in ("coef_", "intercept_", "noise_variance_", "task_weights_"):
+            assert np.isfinite(getattr(model, attribute)).all()
+        assert np.isfinite(model.trace_["objective"]).all()
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    # The way a penalty is found is the same for all of them.
+    [ARMULRegressor(), *(ARMULRegressor(structure=s, penalty=1.0) for s in STRUCTURES[1:])],
+    ids=STRUCTURES,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_scikit_learn_finds_no_fault(estimator):
+    results = check_estimator(estimator, on_skip=None, on_fail=None)
+    assert not {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
+    assert sum(r["status"] == "passed" for r in results) > 40
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"structure": "tree"}, "structure='tree' is unknown: use 'lowrank', 'clustered'"),
+        ({"penalty": "cv"}, "penalty='cv' must be a number. Or use penalty='auto'"),
+        ({"penalty": -0.5}, "penalty=-0.5 must be a number of at least 0"),
+        ({"n_clusters": 0}, "n_clusters=0 must be an integer of at least 1"),
+        ({"tol": -1.0}, "tol=-1.0 must be a number of at least 0"),
+        ({"rank": 9}, "rank=9 is larger than min"),
+    ],
+)
+def test_bad_options_say_what_to_do(options, words, small):
+    with pytest.raises((TypeError, ValueError), match=words):
+        ARMULRegressor(**options).fit(small.X, small.y, task=small.task)

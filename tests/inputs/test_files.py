@@ -1,0 +1,841 @@
+"""Fits from files larger than memory: as from arrays, in bounded memory, with clear errors.
+
+Every test runs with a temporary folder of its own, which must be empty at the end.
+"""
+
+import csv
+import gzip
+import inspect
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from numpy.testing import assert_allclose, assert_array_equal
+
+import sharedspan as ss
+from sharedspan.cli import main
+from sharedspan.cli.options import ESTIMATORS
+from sharedspan.datasets.simulate_files import simulate_files
+from sharedspan.diagnosis.comparison import METHODS
+from sharedspan.inputs.external_sort import DiskRows, spooled
+from sharedspan.inputs.files import Tally, partitions, read_partition
+from sharedspan.inputs.memory_limit import Budget, as_bytes, in_words
+from sharedspan.inputs.paths import find_files
+from sharedspan.inputs.schema import resolve
+
+PARTS = {"task": "g", "target": "y"}
+REGRESSORS = [name for name in ss.__all__ if name.endswith("Regressor")]
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path_factory, monkeypatch):
+    """Nothing stays behind, whether a fit succeeds or fails."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def sim():
+    """Twenty-five unequal tasks of rank 2, their rows mixed."""
+    sizes = np.random.default_rng(1).integers(14, 30, 25)
+    sim = ss.simulate(
+        n_tasks=25, n_features=5, rank=2, n_samples=sizes, noise=0.3, intercept=1.0, random_state=0
+    )
+    mixed = np.random.default_rng(0).permutation(len(sim.y))
+    return sim.X[mixed], sim.y[mixed], sim.task[mixed]
+
+
+def columns_of(X, y, task):
+    return {"g": task, "y": y} | {f"x{j}": X[:, j] for j in range(X.shape[1])}
+
+
+def write(path, columns):
+    """A CSV or Parquet file; text and numbers as they are."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+        return path
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt", newline="", encoding="utf-8") as file:
+        rows = zip(*(np.asarray(value).tolist() for value in columns.values()), strict=True)
+        csv.writer(file).writerows([list(columns), *rows])
+    return path
+
+
+def write_parts(folder, columns, ending, n_files=3):
+    n_rows = len(next(iter(columns.values())))
+    for i, rows in enumerate(np.array_split(np.arange(n_rows), n_files)):
+        part = {name: np.asarray(value)[rows] for name, value in columns.items()}
+        write(folder / f"part-{i}{ending}", part)
+    return folder
+
+
+def model_of(name, **options):
+    known = inspect.signature(getattr(ss, name)).parameters
+    options = {"tol": 1e-10, "random_state": 0} | options
+    return getattr(ss, name)(**{key: value for key, value in options.items() if key in known})
+
+
+def assert_same_fit(new, old, tol=1e-8):
+    assert_array_equal(new.tasks_, old.tasks_)
+    assert_allclose(new.coef_, old.coef_, rtol=0, atol=tol)
+    assert_allclose(new.intercept_, old.intercept_, rtol=0, atol=tol)
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+@pytest.mark.filterwarnings("ignore")
+def test_every_estimator_learns_the_same_from_files_as_from_arrays(name, sim, tmp_path):
+    folder = write_parts(tmp_path / "parts", columns_of(*sim), ".parquet")
+    X, y, task = sim
+    for options in ({}, {"rank": 2}):
+        old = model_of(name, **options).fit(X, y, task=task)
+        new = model_of(name, **options).fit_file(folder, **PARTS)
+        assert_same_fit(new, old)
+        assert (
+            new.coef_names_.tolist()
+            == new.feature_names_in_.tolist()
+            == [f"x{j}" for j in range(5)]
+        )
+        assert new.n_features_in_ == 5
+        assert new.n_rows_dropped_ == 0
+        assert_allclose(new.predict(X, task=task), old.predict(X, task=task), atol=1e-7)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".csv.gz"])
+@pytest.mark.parametrize("given", ["folder", "pattern", "list", "one"])
+def test_files_may_come_in_any_number_and_form(ending, given, sim, tmp_path):
+    folder = write_parts(tmp_path / "p", columns_of(*sim), ending, 1 if given == "one" else 4)
+    (folder / "_SUCCESS.csv").write_text("no table")
+    (folder / ".part.parquet").write_text("no table")
+    (folder / "truth.npz").write_text("no table")
+    (folder / "README.txt").write_text("no table")
+    files = sorted(folder.glob("part-*"))
+    paths = {"folder": folder, "pattern": str(folder / "part-*"), "list": files[::-1],
+             "one": str(files[0])}[given]  # fmt: skip
+    X, y, task = sim
+    old = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=task)
+    new = ss.SharedSpanRegressor(rank=2, random_state=0).fit_file(paths, **PARTS)
+    assert_same_fit(new, old)
+
+
+def test_single_precision_stays_single_on_disk_and_small_integers_fit_into_it(sim, tmp_path):
+    X, y, task = sim
+    columns = columns_of(X.astype(np.float32), y, task.astype(np.int16))
+    columns |= {"small": np.arange(len(y)).astype(np.int16), "flag": np.arange(len(y)) % 2 == 0}
+    path = write(tmp_path / "t.parquet", columns)
+    with spooled(resolve(path, **PARTS)) as (tasks, _):
+        assert tasks.X.dtype == np.float32
+    frame = np.column_stack([X.astype(np.float32), columns["small"], columns["flag"]])
+    old = ss.PooledRegressor().fit(frame, y, task=task)
+    assert_same_fit(ss.PooledRegressor().fit_file(path, **PARTS), old)
+    write(path, columns | {"whole": np.arange(len(y))})
+    assert resolve(path, **PARTS).dtype == "float64"
+
+
+@pytest.fixture
+def tiny_buckets(monkeypatch):
+    """Buckets of a few rows and small batches, so that little data takes the way of much."""
+    monkeypatch.setattr(Budget, "bucket", 2000)
+    monkeypatch.setattr(Budget, "batch", 1)
+
+
+@pytest.mark.usefixtures("tiny_buckets")
+@pytest.mark.parametrize("ending", [".parquet", ".csv"])
+@pytest.mark.parametrize("mixed", [True, False])
+def test_rows_of_a_task_stay_in_the_order_of_the_files(ending, mixed, tmp_path, rng):
+    n = 30_000
+    task = rng.integers(0, 300, n) ** 2 // 300  # unequal tasks, one of them larger than a bucket
+    task = task if mixed else np.sort(task)
+    columns = {"g": task, "x": np.arange(n), "y": rng.standard_normal(n)}
+    folder = tmp_path / "p"
+    for i, rows in enumerate(np.array_split(np.arange(n), 3)):
+        part = {name: value[rows] for name, value in columns.items()}
+        write(folder / f"part-{i}{ending}", part)
+        if ending == ".parquet":  # many row groups, read by two threads
+            pq.write_table(pa.table(part), folder / f"part-{i}{ending}", row_group_size=1000)
+    order = np.argsort(task, kind="stable")
+    for _ in range(3):
+        with spooled(resolve(folder, **PARTS)) as (tasks, n_dropped):
+            assert n_dropped == 0
+            assert_array_equal(tasks.X[:][:, 0], order)
+            assert_array_equal(tasks.y[:], columns["y"][order])
+            assert tasks.labels == tuple(np.unique(task).tolist())
+            assert_array_equal(np.diff(tasks.starts), np.unique(task, return_counts=True)[1])
+            low, high, reach = tasks.extremes()
+            assert (low, high) == (0, n - 1)
+            assert reach == np.abs(columns["y"]).max()
+
+
+@pytest.mark.usefixtures("tiny_buckets")
+def test_rows_without_a_value_are_dropped_and_counted(tmp_path, rng):
+    n = 6000
+    columns = {"g": rng.integers(0, 50, n).astype(float), "x": rng.standard_normal(n),
+               "z": rng.standard_normal(n), "y": rng.standard_normal(n)}  # fmt: skip
+    columns["y"][columns["g"] == 7] = np.nan  # a whole task
+    for name in ("g", "x", "z"):
+        columns[name][rng.permutation(n)[:200]] = np.nan
+    path = write(tmp_path / "t.parquet", columns)
+    kept = ~np.isnan(np.column_stack(list(columns.values()))).any(axis=1)
+    X = np.column_stack([columns["x"], columns["z"]])[kept]
+    old = ss.PerTaskRegressor().fit(X, columns["y"][kept], task=columns["g"][kept])
+    new = ss.PerTaskRegressor().fit_file(path, **PARTS, missing="drop")
+    assert new.n_rows_dropped_ == np.sum(~kept)
+    assert_same_fit(new, old)
+    assert 7.0 not in new.tasks_
+    words = rf"{np.sum(~kept)} of 6000 rows lack a value \('g' 200, 'y' \d+, 'x' 200, 'z' 200\)"
+    with pytest.raises(ValueError, match=words):
+        ss.PerTaskRegressor().fit_file(path, **PARTS)
+
+
+LABELS = {
+    "text": [
+        "it's",
+        'a "quoted" one',
+        "two\nlines",
+        "🦊",
+        "é",
+        "～",
+        "",
+        "a,b",
+        "\t",
+        "NA",
+        "~",
+        "Z",
+    ],
+    "integers": [2**63 - 1, -(2**63), 0, 17, -1],
+    "unsigned": [2**64 - 1, 0, 2**63],
+    "far apart": [10**12, 5, -(10**15)],
+    "floats": [0.1, -0.0, 1e300, -np.inf, 2.0, 0.0],
+    "booleans": [True, False],
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_of_all_kinds_come_back_as_fit_has_them(kind, tmp_path, rng):
+    label_type = pa.uint64() if kind == "unsigned" else None
+    distinct = pa.array(LABELS[kind], type=label_type)
+    task = distinct.take(pa.array(rng.permutation(np.repeat(np.arange(len(distinct)), 6))))
+    x, y = rng.standard_normal((2, len(task)))
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"g": task, "x": x, "y": y}), path)
+    labels = task.to_numpy(zero_copy_only=False)
+    if kind == "booleans":
+        labels = [str(value).lower() for value in labels]
+    old = ss.PerTaskRegressor().fit(x[:, None], y, task=labels)
+    new = ss.PerTaskRegressor().fit_file(path, **PARTS)
+    assert new.tasks_.tolist() == old.tasks_.tolist()
+    assert_same_fit(new, old, 1e-12)
+    if kind == "text":
+        labels = pa.table({"g": task, "x": x, "y": y})
+        kept = [value not in ("", "NA") for value in task.to_pylist()]  # missing in CSV
+        pyarrow.csv.write_csv(labels.filter(pa.array(kept)), tmp_path / "t.csv")
+        again = ss.PerTaskRegressor().fit_file(tmp_path / "t.csv", **PARTS)
+        assert again.tasks_.tolist() == [v for v in new.tasks_.tolist() if v not in ("", "NA")]
+
+
+def test_kinds_of_a_column_may_differ_between_csv_files(tmp_path):
+    for name, rows in {
+        "a": "1,0.5,1\n2,NA,2\n", "b": "07,1,1.5\n3,2,2\n", "c": "", "d": ",,\n",
+    }.items():  # fmt: skip
+        (tmp_path / f"{name}.csv").write_text(f"g,x,y\n{rows}")
+    model = ss.PooledRegressor().fit_file(tmp_path, **PARTS, missing="drop")
+    assert model.tasks_.tolist() == ["07", "1", "3"]
+    assert model.n_rows_dropped_ == 2
+    (tmp_path / "b.csv").write_text("g,y,x\n4.5,1.0,1\n3,2,2\n")  # another order of columns
+    (tmp_path / "d.csv").unlink()
+    model = ss.PooledRegressor().fit_file(tmp_path, **PARTS, missing="drop")
+    assert model.tasks_.tolist() == [1.0, 3.0, 4.5]
+
+
+def test_text_becomes_a_column_for_each_level_but_the_first(tmp_path, rng):
+    colour = np.array(["red", "green", "blue"])[rng.integers(0, 3, 200)]
+    task, x, y = rng.integers(0, 4, 200), rng.standard_normal(200), rng.standard_normal(200)
+    columns = {"colour": colour, "g": task, "size": x, "y": y, "const": ["same"] * 200}
+    folder = write_parts(tmp_path / "p", columns, ".csv")
+    X = np.column_stack([colour == "green", colour == "red", x])
+    old = ss.PerTaskRegressor().fit(X, y, task=task)
+    new = ss.PerTaskRegressor(task_column="g").fit_file(folder, **PARTS, text="one_hot")
+    assert_same_fit(new, old, 1e-10)
+    assert new.coef_names_.tolist() == ["colour=green", "colour=red", "size"]
+    assert new.feature_names_in_.tolist() == ["colour=green", "colour=red", "g", "size"]
+    with pytest.raises(ValueError, match=r"'colour' \(such as '\w+'\), 'const' .*text='one_hot'"):
+        ss.PerTaskRegressor().fit_file(folder, **PARTS)
+
+
+def test_a_text_column_of_too_many_levels_is_named(tmp_path):
+    n = 1500
+    columns = {"g": np.zeros(n), "y": np.ones(n), "id": [f"row {i}" for i in range(n)]}
+    with pytest.raises(ValueError, match="'id' has more than 1000 levels, such as 'row 0'"):
+        resolve(write(tmp_path / "t.parquet", columns), **PARTS, text="one_hot")
+
+
+def test_features_can_be_chosen_in_their_order_and_the_task_column_keeps_its_place(sim, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    X, y, task = sim
+    columns = columns_of(X, y, task)
+    columns = {name: columns[name] for name in ("x0", "y", "x1", "g", "x2", "x3", "x4")}
+    path = write(tmp_path / "t.parquet", columns)
+    model = ss.PooledRegressor(task_column="g").fit_file(path, **PARTS, drop="x3")
+    assert model.feature_names_in_.tolist() == ["x0", "x1", "g", "x2", "x4"]
+    frame = pandas.DataFrame(columns).drop(columns=["y", "x3"])
+    again = ss.PooledRegressor(task_column="g").fit(frame, y)
+    assert_array_equal(model.predict(frame), again.predict(frame))
+    model = ss.PooledRegressor().fit_file(path, **PARTS, features=["x2", "x0"])
+    assert model.feature_names_in_.tolist() == ["x2", "x0"]
+    with pytest.raises(ValueError, match="task='g', but the model has task_column='h'"):
+        ss.PooledRegressor(task_column="h").fit_file(path, **PARTS)
+
+
+def broken_csv(folder):
+    (folder / "t.csv").write_text("g,x,y\n1,2,3\n1,2,3,4\n")
+
+
+def broken_second_csv(folder):
+    (folder / "a.csv").write_text("g,x,y\n1,2,3\n")
+    (folder / "b.csv").write_text("g,x,y\n" + "1,2,3\n" * 5000 + "1,2\n")
+
+
+def truncated_parquet(folder):
+    data = write(folder / "t.parquet", {"g": [1], "x": [2.0], "y": [3.0]}).read_bytes()
+    (folder / "t.parquet").write_bytes(data[: len(data) // 2])
+
+
+def damaged_parquet(folder):
+    n = 50_000
+    values = np.random.default_rng(0).standard_normal((2, n))
+    path = folder / "t.parquet"
+    columns = {"g": np.zeros(n), "x": values[0], "y": values[1]}
+    pq.write_table(pa.table(columns), path, compression="gzip")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 60_000] = bytes(60_000)
+    path.write_bytes(bytes(data))
+
+
+def truncated_gzip(folder):
+    path = write(
+        folder / "t.csv.gz", {"g": np.zeros(5000), "x": np.arange(5000.0), "y": [1] * 5000}
+    )
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+def other_columns(folder):
+    write(folder / "a.parquet", {"g": [1], "x": [2.0], "y": [3.0]})
+    write(folder / "b.parquet", {"g": [1], "z": [2.0], "y": [3.0]})
+
+
+def two_kinds(folder):
+    write(folder / "a.parquet", {"g": [1], "x": [2.0], "y": [3.0]})
+    write(folder / "b.csv", {"g": [1], "x": [2.0], "y": [3.0]})
+
+
+def table(**changes):
+    def make(folder):
+        columns = {"g": [1, 1, 2], "x": [1.0, 2.0, 3.0], "y": [1.0, 2.0, 1.0]} | changes
+        write(folder / "t.parquet", {name: pa.array(value) for name, value in columns.items()})
+
+    return make
+
+
+def nothing(folder):
+    pass
+
+
+DAYS = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], dtype="datetime64[D]")
+EMPTY = pa.array([], pa.float64())
+ERRORS = {
+    "a broken line": (broken_csv, {}, r"t\.csv could not be read: line 3 has 4 fields"),
+    "a broken line far down": (broken_second_csv, {}, r"b\.csv .*line 5002 has 2 fields"),
+    "half a Parquet file": (truncated_parquet, {}, r"t\.parquet .*only a part of one"),
+    "a damaged Parquet file": (damaged_parquet, {}, r"t\.parquet could not be read"),
+    "half a gzip file": (truncated_gzip, {}, r"t\.csv\.gz could not be read: .*middle"),
+    "a target of text": (table(y=["low", "high", "low"]), {}, r"target 'y' \(such as '\w+'\)"),
+    "dates": (table(when=DAYS), {}, r"'when' \(date\) does not hold numbers"),
+    "dates, encoded": (table(when=DAYS), {"text": "one_hot"}, r"'when' \(date\)"),
+    "text": (table(kind=["a", "b", "a"]), {}, r"'kind' \(such as '\w'\).*text='one_hot'"),
+    "an empty folder": (nothing, {}, "has no CSV or Parquet file"),
+    "no match": (nothing, {"path": "*.parquet"}, r"No file matches .*\*\.parquet"),
+    "no file": (table(), {"path": "u.parquet"}, r"no file .*Did you mean 't\.parquet'"),
+    "an empty list": (nothing, {"path": []}, "list of files is empty"),
+    "other columns": (other_columns, {}, r"b\.parquet has no column 'x', which .*a\.parquet has"),
+    "two kinds": (two_kinds, {}, r"b\.csv is CSV and .*a\.parquet is Parquet"),
+    "an unknown task": (table(), {"task": "G1"}, r"'G1' \(task\) in .*t\.parquet"),
+    "an unknown target": (table(), {"target": "yy"}, r"'yy' \(target\).*Did you mean 'y'"),
+    "an unknown feature": (table(), {"features": ["x", "xy"]}, r"'xy' \(features\)"),
+    "a feature twice": (table(), {"features": ["x", "x"]}, "given twice"),
+    "the target as feature": (table(), {"features": "y"}, "'y' is the target"),
+    "no features": (table(), {"drop": "x"}, "No column is left"),
+    "only constants": (
+        table(x=["a"] * 3), {"text": "one_hot"}, "'x' hold.* one level"),
+    "no rows": (
+        table(g=EMPTY, x=EMPTY, y=EMPTY), {}, r"t\.parquet has no rows"),
+    "infinity": (table(x=[1.0, np.inf, 2.0]), {}, "'x' holds infinity in 1 row"),
+    "infinity, dropped": (
+        table(x=[1.0, np.inf, 2.0]), {"missing": "drop"}, "'x' holds infinity"),
+    "missing values": (table(x=[1.0, None, np.nan]), {}, r"2 of 3 rows lack a value \('x' 2\)"),
+    "nothing left": (
+        table(g=[None, None, None]), {"missing": "drop"}, "3 of 3 rows .*none is left"),
+    "unknown missing": (table(), {"missing": "fill"}, "use 'error' or 'drop'"),
+    "unknown text": (table(), {"text": "hash"}, "use 'error' or 'one_hot'"),
+    "too little memory": (
+        table(), {"memory_limit": "300MB"}, "'300MB' is too small.*at least '700MB'"),
+    "no memory": (table(), {"memory_limit": "much"}, 'give bytes, or a text like "2GB"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_mistakes_are_told_in_one_line_and_leave_nothing_behind(case, tmp_path):
+    make, options, words = ERRORS[case]
+    make(tmp_path)
+    options = {"path": tmp_path} | PARTS | options
+    if isinstance(options["path"], str):
+        options["path"] = str(tmp_path / options["path"])
+    model = ss.PooledRegressor()
+    with pytest.raises(ValueError, match=words) as caught:
+        model.fit_file(**options)
+    assert "\n" not in str(caught.value)
+    assert not hasattr(model, "coef_")
+    assert not hasattr(model, "n_features_in_")
+
+
+def test_a_file_given_twice_is_refused(tmp_path):
+    path = write(tmp_path / "t.csv", {"g": [1], "x": [2], "y": [3]})
+    with pytest.raises(ValueError, match="is meant twice"):
+        find_files([path, tmp_path])
+
+
+def test_files_of_deeper_folders_need_a_pattern(sim, tmp_path):
+    write_parts(tmp_path / "deep" / "er", columns_of(*sim), ".parquet")
+    with pytest.raises(ValueError, match=r"has no CSV or Parquet file.*\*\*/\*\.parquet"):
+        find_files(tmp_path / "deep")
+    assert len(find_files(tmp_path / "**" / "*.parquet")) == 3
+
+
+@pytest.mark.parametrize("system", ["reads by position", "has a file pointer only"])
+def test_rows_on_disk_are_read_like_an_array_by_many_threads(system, rng, monkeypatch):
+    if system == "has a file pointer only":
+        monkeypatch.delattr(os, "preadv", raising=False)
+        monkeypatch.delattr(os, "pwrite", raising=False)
+    values = rng.standard_normal((5000, 3))
+    rows = DiskRows(5000, (3,), "float64")
+    for lo in range(0, 5000, 700):
+        rows.write(lo, values[lo : lo + 700])
+        rows.reach(values[lo : lo + 700])
+    assert rows.shape == (5000, 3)
+    assert_array_equal(rows.extremes(), (values.min(axis=0), values.max(axis=0)))
+    assert_array_equal(rows[10:10], values[10:10])
+    assert_array_equal(rows[:], values)
+    picks = [np.sort(rng.permutation(5000)[:n]) for n in (0, 1, 7, 500, 5000)] * 20
+    wrong = []
+
+    def look(picks):
+        wrong.extend(len(p) for p in picks if not np.array_equal(rows[p], values[p]))
+        wrong.extend(int(p[0]) for p in picks if len(p) and (rows[p[0] :] != values[p[0] :]).any())
+
+    threads = [threading.Thread(target=look, args=(picks[i::4],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    rows.close()
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv"])
+def test_partitions_hold_all_rows_once_and_survive_a_pickle(ending, sim, tmp_path):
+    X, y, task = sim
+    labels = np.array([f"task {t}" for t in task])
+    X = X.copy()
+    X[5, 2] = np.nan
+    columns = columns_of(X, y, labels) | {"kind": np.array(["a", "b"])[task % 2]}
+    folder = tmp_path / "p"
+    for i, rows in enumerate(np.array_split(np.arange(len(y)), 3)):
+        part = {name: value[rows] for name, value in columns.items()}
+        write(folder / f"part-{i}{ending}", part)
+        if ending == ".parquet":
+            pq.write_table(pa.table(part), folder / f"part-{i}{ending}", row_group_size=30)
+    selection = pickle.loads(pickle.dumps(resolve(folder, **PARTS, text="one_hot")))
+    pieces = partitions(selection, rows=70)
+    assert sum(piece.n_rows for piece in pieces) == len(y)
+    assert [p.start for p in pieces] == np.cumsum([0] + [p.n_rows for p in pieces])[:-1].tolist()
+    assert len(pieces) == 3 if ending == ".csv" else max(p.n_rows for p in pieces) <= 70
+    found = [read_partition(selection, piece) for piece in pieces]
+    numbers = np.concatenate([rows.numbers for rows in found])
+    assert_array_equal(numbers, np.delete(np.arange(len(y)), 5))
+    whole = np.column_stack([X, task % 2 == 1])
+    assert_array_equal(np.concatenate([rows.X for rows in found]), whole[numbers])
+    assert_array_equal(np.concatenate([rows.y for rows in found]), y[numbers])
+    assert np.concatenate([rows.labels for rows in found]).tolist() == labels[numbers].tolist()
+    tally = sum((rows.tally for rows in found), Tally())
+    assert (tally.n_rows, tally.n_incomplete) == (len(y), 1)
+    tally.require(selection, "drop")
+    with pytest.raises(ValueError, match=r"1 of \d+ rows lack a value \('x2' 1\)"):
+        tally.require(selection, "error")
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [(3_000_000_000, 3e9), ("2GB", 2e9), ("500 mb", 5e8), ("1.5 GiB", 1.5 * 2**30), ("7e9", 7e9),
+     ("2G", 2e9), (2.5e9, 2.5e9)],
+    ids=str,
+)  # fmt: skip
+def test_memory_is_given_in_bytes_or_in_words(given, size):
+    assert as_bytes(given) == size
+
+
+@pytest.mark.parametrize("bad", ["2 apples", "", "-1GB", "0", 0, -5, "nan", "1..5GB"])
+def test_other_sizes_are_refused(bad):
+    with pytest.raises(ValueError, match="is not understood"):
+        as_bytes(bad)
+    with pytest.raises(TypeError, match="is not understood"):
+        as_bytes([bad])
+
+
+def test_sizes_are_said_in_few_digits():
+    said = [in_words(size) for size in (2e9, 1.84e9, 123_456_789, 999.6e6, 5e12, 17)]
+    assert said == ["2GB", "1.8GB", "123MB", "1GB", "5TB", "17 bytes"]
+
+
+def test_statistics_that_cannot_fit_are_told_before_the_rows_are_read(tmp_path, rng):
+    n = 40_000
+    columns = {"g": np.arange(n) // 20, "y": np.ones(n)}
+    columns |= {f"x{j}": np.ones(n, dtype=np.float32) for j in range(40)}
+    path = write(tmp_path / "t.parquet", columns)
+    Budget.of("700MB").require(2000, 40, n)
+    with pytest.raises(
+        ValueError, match=r"10000000 tasks of 40 features need about .* than memory"
+    ):
+        Budget.of("2GB").require(10**7, 40, 10**9)
+    with pytest.raises(ValueError, match=r"need about 9.\dGB.*of 4.\dGB.*than this machine's 3GB"):
+        Budget(10**9, 3 * 10**9, "this machine's 3GB").require(10**6, 30, 10**8)
+    ss.PooledRegressor().fit_file(path, **PARTS, memory_limit=700_000_000)
+
+
+# Not getrusage, which counts the process that started this one too.
+CODE = """
+import sys
+import sharedspan as ss
+model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0)
+model.fit_file(sys.argv[1], task="task", target="y", memory_limit=sys.argv[2])
+with open("/proc/self/status") as file:
+    print(next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_memory_stays_within_the_limit_where_the_table_is_larger(tmp_path):
+    written = simulate_files(
+        tmp_path / "large", n_tasks=2000, n_features=60, rank=2, n_samples=1000, random_state=0,
+        dtype="float32", shuffle=True, rows_per_file=500_000,
+    )  # fmt: skip
+    limit = 700_000_000
+    in_memory = 400_000_000 + written.n_rows * (60 * 4 + 12)
+    assert in_memory > 1.25 * limit
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(tmp_path / "large"), str(limit)],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < limit
+
+
+@pytest.fixture
+def tiny_disk(temporary, monkeypatch):
+    """A temporary folder of two megabytes."""
+    disk = temporary / "disk"
+    disk.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        disk.rmdir()
+        pytest.skip("mounting a small disk is not allowed here")
+    monkeypatch.setenv("TMPDIR", str(disk))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield disk
+    left = list(disk.iterdir())
+    free = os.statvfs(disk)
+    subprocess.run(["umount", str(disk)], check=True)
+    disk.rmdir()
+    assert left == []
+    assert free.f_bfree == free.f_blocks
+
+
+def large_table(path, n=60_000):
+    return write(path, {"g": np.arange(n) % 50, "x": np.arange(n) * 0.1, "y": np.ones(n)})
+
+
+@pytest.mark.parametrize("noticed", ["before", "while writing"])
+def test_a_full_disk_is_told_with_the_way_out(noticed, tiny_disk, tmp_path, monkeypatch):
+    path = large_table(tmp_path / "t.parquet", 150_000)
+    if noticed == "while writing":
+        monkeypatch.setattr("sharedspan.inputs.disk_array.TemporaryDisk.free", lambda self: 10**9)
+    model = ss.PooledRegressor()
+    with pytest.raises(OSError, match=r"disk of the temporary folder .*need 3MB.*TMPDIR") as caught:
+        model.fit_file(path, **PARTS)
+    assert caught.value.errno == 28
+    assert "\n" not in str(caught.value)
+    assert not hasattr(model, "coef_")
+
+
+def test_a_disk_that_duckdb_fills_is_told_alike(tiny_disk, tmp_path, monkeypatch):
+    n = 300_000  # names of tasks that do not fit into DuckDB's memory
+    columns = {
+        "g": [f"a long name of task {i}" for i in range(n)],
+        "x": np.ones(n),
+        "y": np.ones(n),
+    }
+    path = write(tmp_path / "t.parquet", columns)
+    monkeypatch.setattr(Budget, "duckdb", 30_000_000)
+    with pytest.raises(OSError, match=r"disk of the temporary folder .*TMPDIR") as caught:
+        ss.PooledRegressor().fit_file(path, **PARTS)
+    assert caught.value.errno == 28
+
+
+def test_a_limit_on_the_size_of_files_is_told_alike(tmp_path):
+    path = large_table(tmp_path / "t.parquet")
+    code = (
+        "import resource, sys, sharedspan as ss; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
+        f"ss.PooledRegressor().fit_file({str(path)!r}, task='g', target='y')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "too small: the sorted rows need 1.2MB" in done.stderr.splitlines()[-1]
+
+
+def test_an_interrupt_leaves_nothing_behind(sim, tmp_path):
+    path = write(tmp_path / "t.parquet", columns_of(*sim))
+    for stage in ("finding tasks", "reading", "sorting"):
+
+        def tick(what, done, total, stage=stage):
+            if what == stage:
+                raise KeyboardInterrupt
+
+        model = ss.PooledRegressor()
+        with pytest.raises(KeyboardInterrupt):
+            model.fit_file(path, **PARTS, tick=tick)
+        assert not hasattr(model, "n_features_in_")
+
+
+# The command line
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+SIZE = ("--tasks", 30, "--features", 4, "--rank", 2, "--rows", 20)
+
+
+def test_simulated_files_hold_the_truth_of_simulate_however_they_are_cut(tmp_path):
+    options = {"n_tasks": 30, "n_features": 4, "rank": 2, "n_samples": 20, "random_state": 3}
+    one = simulate_files(tmp_path / "one.parquet", **options)
+    many = simulate_files(tmp_path / "many", **options, rows_per_file=170)
+    assert [path.name for path in many.files] == [f"part-0000{i}.parquet" for i in range(4)]
+    tables = [pa.concat_tables(pq.read_table(path) for path in w.files) for w in (one, many)]
+    assert tables[0].equals(tables[1])
+    assert tables[0]["task"].to_pylist() == np.repeat(np.arange(30), 20).tolist()
+    sim = ss.simulate(**options)
+    for written in (one, many):
+        with np.load(written.truth) as truth:
+            for name in ("coef", "representation", "task_weights", "intercept", "noise"):
+                assert_array_equal(truth[name], getattr(sim, name))
+    single = simulate_files(tmp_path / "s.csv", **options, dtype="float32")
+    text = pyarrow.csv.read_csv(single.files[0])
+    assert_allclose(text["y"].to_numpy(), tables[0]["y"].to_numpy(), rtol=1e-6)
+
+
+def test_shuffled_rows_are_mixed_over_the_files_and_none_is_lost(tmp_path):
+    written = simulate_files(
+        tmp_path / "m", n_tasks=50, n_features=3, rank=2, n_samples=np.arange(1, 51), noise=0.0,
+        random_state=0, shuffle=True, rows_per_file=400,
+    )  # fmt: skip
+    tables = [pq.read_table(path) for path in written.files]
+    task = np.concatenate([table["task"].to_numpy() for table in tables])
+    assert_array_equal(np.bincount(task), np.arange(1, 51))
+    assert all(len(np.unique(table["task"].to_numpy())) > 35 for table in tables[:3])
+    model = ss.SharedSpanRegressor(rank=2, tol=1e-10).fit_file(
+        tmp_path / "m", task="task", target="y"
+    )
+    with np.load(written.truth) as truth:
+        assert_allclose(model.coef_[5:], truth["coef"][5:], atol=1e-6)
+
+
+def test_simulate_writes_what_fit_reads(tmp_path):
+    done = run("simulate", *SIZE, "--noise", 0.01, "--csv", "-o", tmp_path / "s")
+    assert done.exit_code == 0, done.output
+    assert "600 rows of 30 tasks, 4 features: 1 file of" in done.output
+    out, more = tmp_path / "coef.csv", ("--rank", 2, "-o", tmp_path / "m.span")
+    done = fit(tmp_path / "s", "--coefficients", out, *more)
+    assert done.exit_code == 0, done.output
+    assert "SharedSpanRegressor: 30 tasks, 600 rows, 4 features, rank 2, noise 0.0" in done.output
+    found = pyarrow.csv.read_csv(out)
+    assert found.column_names == ["task", "intercept", "x0", "x1", "x2", "x3"]
+    with np.load(tmp_path / "s" / "truth.npz") as truth:
+        coef = np.column_stack([found[f"x{j}"].to_numpy() for j in range(4)])
+        assert_allclose(coef, truth["coef"], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "words"),
+    [
+        ({}, ("--rank", 9), "rank=9 must lie between 1 and"),
+        ({}, ("--rows", 0), "--rows 0 must be at least 1"),
+        ({}, ("--noise", -1), "zero or more"),
+        ({}, ("--seed", -1), "--seed -1 must be zero or more"),
+        ({}, ("--rows-per-file", 0), "must be at least 1"),
+        ({"s/part-00000.parquet": "old"}, (), "is not empty.*--overwrite"),
+        ({"s/mine.txt": "old"}, ("--overwrite",), "holds mine.txt, which no simulation wrote"),
+        ({"s": "old"}, (), "is a file"),
+        ({"s.csv": "old"}, ("-o", "s.csv"), "s.csv is there already"),
+        ({}, ("-o", "no/s"), "There is no folder"),
+    ],
+    ids=str,
+)
+def test_mistakes_of_simulate_exit_with_two_and_write_nothing(before, more, words, tmp_path,
+                                                              monkeypatch):  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name, text in before.items():
+        path = Path(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    done = run("simulate", *SIZE, "-o", "s", *more)
+    assert done.exit_code == 2, done.output
+    assert len(done.output.strip().splitlines()) == 1
+    assert re.search(words, done.output)
+    files = {str(p): p.read_text() for p in Path().rglob("*") if p.is_file()}
+    assert files == before
+
+
+def test_overwrite_replaces_an_earlier_simulation_whole(tmp_path):
+    folder = tmp_path / "s"
+    assert run("simulate", *SIZE, "--rows-per-file", 100, "-o", folder).exit_code == 0
+    assert len(list(folder.iterdir())) == 7
+    assert run("simulate", *SIZE, "--csv", "--overwrite", "-o", folder).exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["part-00000.csv", "truth.npz"]
+
+
+def fit(folder, *more):
+    return run("fit", folder, "--task", "task", "--target", "y", *more)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--target", "z", "-o", "c.span"), "There is no column 'z'"),
+        (("-o", "c.csv"), "would hold a model, not a table"),
+        (("-o", "c.span", "--coefficients", "c.txt"), "must end in .csv or .parquet"),
+        (("-o", "no/c.span"), "There is no folder"),
+        (("--seed", "-1", "-o", "c.span"), "zero or more"),
+        (("--rank", "many", "-o", "c.span"), "rank='many' is unknown"),
+        (("--estimator", "PooledRegressor", "--rank", "2", "-o", "c.span"), "has no rank"),
+        (("--solver", "magic", "-o", "c.span"), "magic"),
+        (
+            ("--estimator", "PooledRegressor", "--noise-per-task", "-o", "c.span"),
+            "--noise-per-task",
+        ),
+        (("--max-iter", "0", "-o", "c.span"), "max_iter=0"),
+        (("--memory-limit", "1MB", "-o", "c.span"), "too small"),
+        (("-o", "c.span", "--coefficients", "s/part-00000.parquet"), "one of the files to be read"),
+        (("-o", "s/truth.npz"), "holds something else than a model file"),
+    ],
+    ids=str,
+)
+def test_mistakes_of_fit_exit_with_two_and_write_nothing(more, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    simulate_files("s", n_tasks=5, n_features=3, rank=1, n_samples=9, random_state=0)
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    table = "s/part-00000.parquet" if more[-1].startswith("s/") else "s"
+    done = fit(table, *more)
+    assert done.exit_code == 2, done.output
+    assert words in done.output
+    assert len(done.output.strip().splitlines()) == 1
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("estimator", ["AdaptiveSpanRegressor", "PooledRegressor"])
+def test_fit_takes_other_estimators_and_prints_json(estimator, tmp_path):
+    simulate_files(tmp_path / "s", n_tasks=20, n_features=3, rank=1, n_samples=19, random_state=0)
+    out, model = tmp_path / "c.parquet", tmp_path / "m.span"
+    done = fit(
+        tmp_path / "s", "--estimator", estimator, "--json", "--coefficients", out, "-o", model
+    )
+    assert done.exit_code == 0, done.output
+    about = json.loads(done.stdout)
+    assert (about["estimator"], about["n_tasks"], about["n_rows"]) == (estimator, 20, 380)
+    assert (about["n_rows_dropped"], about["warnings"]) == (0, [])
+    assert pq.read_table(out).num_rows == 20
+
+
+def test_all_estimators_of_the_comparison_can_be_fitted():
+    assert sorted(ESTIMATORS) == sorted(METHODS)
+
+
+@pytest.mark.parametrize("command", ["fit", "simulate"])
+def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path, temporary):
+    if command == "fit":
+        simulate_files(
+            tmp_path / "s", n_tasks=20_000, n_features=30, rank=2, n_samples=40, shuffle=True,
+            random_state=0,
+        )  # fmt: skip
+        arguments = ["fit", "s", "--task", "task", "--target", "y", "-o", "c.span"]
+    else:
+        size = ("--tasks", "100000", "--features", "30", "--rank", "2", "--rows", "100")
+        arguments = ["simulate", *size, "-o", "new"]
+    before = sorted(tmp_path.rglob("*"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sharedspan.cli", *arguments], cwd=tmp_path,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def begun():
+        folders = temporary if command == "fit" else tmp_path
+        return any(folders.iterdir()) if command == "fit" else (folders / "new").exists()
+
+    deadline = time.monotonic() + 60
+    while not begun() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.strip().startswith("Stopped.")
+    assert "Traceback" not in said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_warnings_of_a_fit_are_told_in_lines(tmp_path, monkeypatch):
+    simulate_files(tmp_path / "s", n_tasks=8, n_features=3, rank=1, n_samples=9, random_state=0)
+    solve = ss.PooledRegressor._fit_tasks
+
+    def warn(self, tasks):
+        warnings.warn("This is odd.", UserWarning, stacklevel=2)
+        solve(self, tasks)
+
+    monkeypatch.setattr(ss.PooledRegressor, "_fit_tasks", warn)
+    out = tmp_path / "c.span"
+    done = fit(tmp_path / "s", "--estimator", "PooledRegressor", "-o", out)
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "Warning: This is odd.\n"
+    assert done.stdout.count("\n") == 3
+    done = fit(tmp_path / "s", "--estimator", "PooledRegressor", "--json", "-o", out)
+    assert json.loads(done.stdout)["warnings"] == ["This is odd."]

@@ -1,0 +1,250 @@
+"""The registry: every solver reaches the rank-k minimiser, and TPGD does what the paper prints."""
+
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
+
+import sharedspan as ss
+from conftest import statistics_of
+from oracles import exact_als, relative
+from sharedspan.objective.base import build_objective
+from sharedspan.solvers import SOLVERS
+from sharedspan.solvers.loop import CALLED_OFF, STALLED, Iterate, run
+from sharedspan.solvers.tpgd import step_sizes
+
+
+def canonical_problem(kappa=2.0, n_samples=60, noise=0.3, seed=0):
+    """A problem of the paper: isotropic rows, equal sizes, no intercepts."""
+    sim = ss.simulate(
+        n_tasks=80, n_features=12, rank=2, n_samples=n_samples, noise=noise,
+        condition_number=kappa, random_state=seed,
+    )  # fmt: skip
+    return sim, build_objective(statistics_of(sim.X, sim.y, sim.task, centred=False))
+
+
+def solve(name, objective, k=2, max_iter=20_000, tol=1e-9, seed=0, **options):
+    solver = SOLVERS[name](
+        objective, k, np.random.default_rng(seed), max_iter=max_iter, tol=tol, **options
+    )
+    return run(solver, objective, max_iter=max_iter, tol=tol)
+
+
+# Deterministic and on all rows: these must agree. nsgd is random.
+EXACT = [name for name in SOLVERS if name != "nsgd"]
+
+
+@pytest.mark.parametrize("n_samples", [60, 9], ids=["n above d", "n below d"])
+@pytest.mark.parametrize("kappa", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize("name", EXACT)
+def test_every_solver_reaches_the_minimiser_of_exact_alternating_least_squares(
+    name, kappa, n_samples
+):
+    sim, objective = canonical_problem(kappa, n_samples)
+    result = solve(name, objective)
+    assert result.converged
+    expected = exact_als(sim.X, sim.y, sim.task, 2, intercept=False, start=sim.coef)
+    assert relative((result.B @ result.W).T, expected) < 1e-6
+
+
+def assert_never_rises(trace):
+    for phase in np.unique(trace["phase"]):
+        objective = trace["objective"][trace["phase"] == phase]
+        assert len(objective) > 1
+        assert (np.diff(objective) <= 1e-9 * objective[0]).all()
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_the_objective_of_each_phase_never_rises(name):
+    _, objective = canonical_problem()
+    assert_never_rises(solve(name, objective).trace)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_zero_tolerance_means_exactly_max_iter_iterations(name):
+    _, objective = canonical_problem()
+    for max_iter in (7, 60 if name == "als" else 500):
+        result = solve(name, objective, max_iter=max_iter, tol=0)
+        assert result.n_iter == max_iter
+        assert not result.converged
+
+
+def test_tpgd_takes_the_printed_steps_from_the_printed_start():
+    _, objective = canonical_problem()
+    s = [8.0, 4.0]
+    result = solve(
+        "tpgd", objective, max_iter=40, tol=0, steps="theory", singular_values=s, init_scale=0.1
+    )
+    rng = np.random.default_rng(0)
+    B = 0.1 * rng.standard_normal((12, 2)) / np.sqrt(12)
+    W = 0.1 / 3 * rng.standard_normal((2, 80)) / np.sqrt(12)
+    eta_1, eta_2 = 1.1 / 2**5 / 8.0, 0.1 / 8.0
+    for iteration in range(40):
+        R = objective.evaluate(B, W).R
+        if iteration < 20:
+            B, W = B - eta_1 * R @ W.T, W - eta_1 * B.T @ R
+        else:
+            D = B.T @ B - W @ W.T
+            B, W = B - eta_2 * (R @ W.T + B @ D / 2), W - eta_2 * (B.T @ R - D @ W / 2)
+    assert_allclose(result.B, B, rtol=1e-12)
+    assert_allclose(result.W, W, rtol=1e-12)
+    assert list(result.trace["phase"]) == ["I"] * 21 + ["II"] * 20
+
+
+def test_tpgd_uses_no_decomposition_and_no_solve_in_any_step(monkeypatch):
+    _, objective = canonical_problem()
+    solver = SOLVERS["tpgd"](
+        objective, 2, np.random.default_rng(0), max_iter=300, tol=0, steps="theory",
+        singular_values=[8.0, 4.0],
+    )  # fmt: skip
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a decomposition or a solve was called")
+
+    for name in ("svd", "qr", "eigh", "eig", "solve", "inv", "pinv", "lstsq", "cholesky"):
+        monkeypatch.setattr(np.linalg, name, refuse)
+    monkeypatch.setattr(type(objective), "solve_W", refuse)
+    monkeypatch.setattr("sharedspan.solvers.loop._relative_gradient", lambda point: 0.0)
+    result = run(solver, objective, max_iter=300, tol=0)
+    assert result.n_iter == 300
+
+
+def test_theory_steps_are_capped_where_they_are_unstable():
+    eta_1, eta_2 = step_sizes(np.array([2.0, 2.0]), "theory", known=True)
+    assert eta_1 == 0.25
+    assert_allclose(eta_2, 0.05)
+    eta_1, _ = step_sizes(np.array([2.0, 1.0]), "theory", known=True)
+    assert_allclose(eta_1, 1.1 / 32 / 2)
+
+
+def test_a_step_that_overshoots_is_taken_back_and_halved():
+    _, objective = canonical_problem()
+    s_too_small = [0.02, 0.02]  # steps 400 times too long
+    result = solve("tpgd", objective, singular_values=s_too_small)
+    assert result.n_halved > 0
+    assert "halved" in result.message
+    assert np.isfinite(result.B).all()
+    assert np.isfinite(result.W).all()
+    assert_never_rises(result.trace)
+    assert result.converged
+
+
+def test_a_solver_that_proposes_nan_keeps_its_last_good_place():
+    _, objective = canonical_problem()
+
+    def broken():
+        step = yield Iterate(np.ones((12, 2)), np.ones((2, 80)))
+        while True:
+            step = yield Iterate(step.point.B * np.nan, step.point.W)
+
+    result = run(broken(), objective, max_iter=100, tol=1e-7)
+    assert not result.converged
+    assert result.ending == STALLED
+    assert np.array_equal(result.B, np.ones((12, 2)))
+
+
+def test_a_saddle_is_not_called_converged():
+    """At a rank-one solution V hardly changes, but the tangent gradient sees the way down."""
+    sim = ss.simulate(
+        n_tasks=60, n_features=40, rank=5, n_samples=200, noise=0.001, condition_number=300,
+        random_state=1,
+    )  # fmt: skip
+    model = ss.SharedSpanRegressor(rank=5, max_iter=1500, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="stopped at max_iter after 1500"):
+        model.fit(sim.X, sim.y, task=sim.task)
+    assert not model.converged_
+
+
+def test_a_callback_sees_every_iteration_and_can_stop():
+    _, objective = canonical_problem()
+    seen = []
+
+    def callback(at):
+        seen.append(at["iteration"])
+        return at["iteration"] == 13
+
+    solver = SOLVERS["tpgd"](objective, 2, np.random.default_rng(0), max_iter=100, tol=1e-7)
+    result = run(solver, objective, max_iter=100, tol=1e-7, callback=callback)
+    assert seen == list(range(1, 14))
+    assert result.ending == CALLED_OFF
+
+
+def test_no_signal_gives_zero_coefficients_at_once():
+    sim, _ = canonical_problem()
+    objective = build_objective(statistics_of(sim.X, np.zeros(len(sim.y)), sim.task, centred=False))
+    for name in EXACT:
+        result = solve(name, objective, tol=1e-7)
+        assert np.abs(result.B @ result.W).max() < 1e-7, name
+
+
+def paper_problem(seed=0):
+    return ss.simulate(
+        n_tasks=40, n_features=50, rank=3, n_samples=200, noise=0.5, condition_number=1.5,
+        random_state=seed,
+    )  # fmt: skip
+
+
+def mean_ratio(seeds=2, **options):
+    ratios = []
+    for seed in range(seeds):
+        sim = paper_problem(seed)
+        model = ss.SharedSpanRegressor(rank=3, fit_intercept=False, random_state=0, **options)
+        model.fit(sim.X, sim.y, task=sim.task)
+        floor = ss.error_floor(200, 50, 40, 3, 0.5)
+        ratios.append(ss.parameter_error(model.coef_, sim.coef) / floor)
+    return np.mean(ratios)
+
+
+def test_noisy_sgd_reaches_the_floor_by_its_tail_average():
+    options = {"solver": "nsgd", "max_iter": 3000}
+    tail = mean_ratio(solver_options={"tail_average": True}, **options)
+    last = mean_ratio(**options)
+    assert tail < 1.15
+    assert last > tail
+
+
+def test_ball_restarts_end_noisy_sgd_on_their_own():
+    sim = paper_problem()
+    model = ss.SharedSpanRegressor(
+        rank=3, solver="nsgd", max_iter=20_000, random_state=0, solver_options={"restart": True}
+    ).fit(sim.X, sim.y, task=sim.task)
+    assert model.n_iter_ < 20_000
+    assert "ended as planned" in model.message_
+
+
+def test_splitting_the_rows_costs_alternating_descent_accuracy():
+    none = mean_ratio(seeds=5, solver="altmin_gd")
+    half = mean_ratio(seeds=5, solver="altmin_gd", solver_options={"split": "half"})
+    theory = mean_ratio(solver="altmin_gd", solver_options={"split": "theory", "start": "moment"})
+    assert 0.90 < none < 1.15
+    assert 1.4 < half < 2.0
+    assert half < theory < 20
+
+
+def test_a_split_names_the_task_that_has_too_few_rows():
+    model = ss.SharedSpanRegressor(rank=1, solver="altmin_gd", solver_options={"split": "half"})
+    with pytest.raises(ValueError, match="'b'"):
+        model.fit(np.arange(10.0).reshape(5, 2), np.arange(5.0), task=list("aabcc"))
+
+
+def test_the_tail_average_is_that_of_the_product(rng):
+    _, objective = canonical_problem()
+    products = []
+    solver = SOLVERS["gd"](objective, 2, np.random.default_rng(0), max_iter=20, tol=0)
+    result = run(
+        solver, objective, max_iter=20, tol=0, tail_average=True,
+        callback=lambda at: products.append(at["B"] @ at["W"]) and False,
+    )  # fmt: skip
+    U, s, Vt = np.linalg.svd(np.mean(products[10:], axis=0), full_matrices=False)
+    assert_allclose(result.B @ result.W, U[:, :2] * s[:2] @ Vt[:2], atol=1e-12)
+
+
+def test_progress_is_shown_on_request(capfd):
+    sim, _ = canonical_problem()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ss.SharedSpanRegressor(rank=2, verbose=1, random_state=0).fit(sim.X, sim.y, task=sim.task)
+    captured = capfd.readouterr()
+    assert captured.out == ""
