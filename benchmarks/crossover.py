@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective.base import build_objective
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.sums import collect
@@ -37,7 +37,7 @@ if __name__ == "__main__":
             n = max(int(share * d), 1)
             rng = np.random.default_rng(0)
             X = rng.standard_normal((n * T, d))
-            tasks = open_tasks(X, X[:, 0], np.repeat(np.arange(T), n))
+            tasks = validate_rows(X, X[:, 0], np.repeat(np.arange(T), n))
             units = Units.of(tasks, True)
             rows, grams = seconds_per_pass(
                 [build_objective(collect(tasks, units, True, kind)) for kind in ("rows", "gram")]

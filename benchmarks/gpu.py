@@ -222,7 +222,7 @@ def iterate(statistics, k, dtype, device, iterations):
     rng = np.random.default_rng(0)
     # sqrt(T) is the size of the singular values of V: W is standard normal.
     B, W = 0.1 * T**0.25 * rng.standard_normal((d, k)), 0.1 * rng.standard_normal((k, T))
-    start, eta = grams.lift(W * T**-0.25), 0.5 / math.sqrt(T)
+    start, eta = grams.to_device(W * T**-0.25), 0.5 / math.sqrt(T)
     descend(grams, B, start, eta, 3)
     times = []
     for _ in range(3):
@@ -287,7 +287,7 @@ def section_c(device, small):
         expected, CCt = reference(statistics, G, B, W)
         for dtype in DTYPES:
             grams = DeviceGrams(*statistics, device=device, dtype=dtype)
-            start = grams.lift(W)
+            start = grams.to_device(W)
             first, second = grams.gradients(B, start), grams.gradients(B, start)
             same = all(np.array_equal(x, y) for x, y in zip(first, second, strict=True))
             apart = [distance(x, y) for x, y in zip(first, expected, strict=True)]
@@ -315,7 +315,7 @@ def section_d(device, small):
         for dtype in DTYPES:
             whole = DeviceGrams(*statistics, device=device, dtype=dtype)
             parts = DeviceGrams(*statistics, device=device, dtype=dtype, block_size=T // 7)
-            expected, start = whole.gradients(B, W), parts.lift(W)
+            expected, start = whole.gradients(B, W), parts.to_device(W)
             parts.gradients(B, start)
             took, got = elapsed(device, parts.gradients, B, start)
             apart = [distance(x, y) for x, y in zip(got, expected, strict=True)]

@@ -22,7 +22,7 @@ def one(n_tasks, n_samples, d, rank):
     import psutil
 
     import sharedspan as ss
-    from sharedspan.inputs.rows import open_tasks
+    from sharedspan.inputs.rows import validate_rows
     from sharedspan.statistics.scaling import Units
     from sharedspan.statistics.sums import collect
 
@@ -43,7 +43,7 @@ def one(n_tasks, n_samples, d, rank):
     model = ss.SharedSpanRegressor(rank=rank, random_state=0).fit(X, y, task=task)
     with open("/proc/self/status") as file:
         peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-    tasks = open_tasks(X, y, task)
+    tasks = validate_rows(X, y, task)
     statistics = collect(tasks, Units.of(tasks, True), True).nbytes
     print(
         f"statistics {statistics / 1e6:6.0f} MB, peak of the fit {(peak - before) / 1e6:6.0f} MB, "

@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 import sharedspan as ss
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.kernels.threads import n_threads
 from sharedspan.objective.base import build_objective
 from sharedspan.statistics.canonical import whitening
@@ -42,7 +42,7 @@ def of_tasks(count=4000):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((count * N, D), dtype=np.float32)
     y, task = rng.standard_normal(count * N), np.repeat(np.arange(count), N)
-    tasks, cores = open_tasks(X, y, task), n_threads()
+    tasks, cores = validate_rows(X, y, task), n_threads()
     found = {"build": median_time(lambda: gather(tasks, True, kind="gram"), 3) * cores / count}
     sums = gather(tasks, True, kind="gram").statistics
     found["bytes"] = sums.nbytes / count

@@ -21,7 +21,7 @@ import warnings
 import numpy as np
 
 import sharedspan as ss
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.objective.base import build_objective
 from sharedspan.solvers import SOLVERS, needs_rows
@@ -47,7 +47,7 @@ READS = ("residuals", "gradients", "profile", "normal_matrices", "moments", "squ
 
 def canonical_statistics(kappa, seed):
     sim = ss.simulate(**SIZE, condition_number=kappa, random_state=seed)
-    tasks = open_tasks(sim.X, sim.y, sim.task)
+    tasks = validate_rows(sim.X, sim.y, sim.task)
     statistics = collect(tasks, Units.of(tasks, True), True, "gram")
     statistics.transform(whitening(statistics))
     return statistics

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import sharedspan as ss
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.sums import collect
 
@@ -23,5 +23,5 @@ def small():
 
 def statistics_of(X, y, task, *, centred=True, kind="gram", weight=None):
     """Statistics straight from rows, in plain units."""
-    tasks = open_tasks(X, y, task, weight)
+    tasks = validate_rows(X, y, task, weight)
     return collect(tasks, Units.of(tasks, centred), centred, kind)

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
 import sharedspan as ss
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
 from sharedspan.mixed_model.posterior import task_posteriors
 from sharedspan.statistics.scaling import Units
@@ -16,7 +16,7 @@ from sharedspan.statistics.sums import collect
 
 
 def compressed(X, y, task, kind="gram", intercept=True, weight=None):
-    tasks = open_tasks(X, y, task, weight)
+    tasks = validate_rows(X, y, task, weight)
     units = Units(np.zeros(X.shape[1]), np.ones(X.shape[1]), 1.0)
     statistics = collect(tasks, units, intercept, kind)
     return MixedTasks(statistics, Scaling.of(statistics, intercept))
@@ -157,7 +157,7 @@ def test_deviations_of_predictions_are_those_of_the_posterior(table):
     X, y, task = table
     model = ss.AdaptiveSpanRegressor(slopes="diagonal", rank=1, outliers=False)
     model.fit(X, y, task=task)
-    post, scaling = model._posterior_, model._posterior_.scaling
+    post, scaling = model._uncertainty_, model._uncertainty_.scaling
     labels = np.array([0, 1, 2, 6, 5, 3])
     rows = np.random.default_rng(3).standard_normal((6, 4)) + 1.5
     mean, std = model.predict(rows, task=labels, return_std=True)

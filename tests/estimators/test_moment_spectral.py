@@ -10,7 +10,7 @@ from conftest import statistics_of
 from oracles import relative
 from sharedspan.estimators.moment import half_matrix, pair_matrix
 from sharedspan.estimators.spectral import second_step, winsorised
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective.base import build_objective
 from sharedspan.solvers.initialization import separate_fits
 from sharedspan.statistics.folds import assign_folds
@@ -53,7 +53,7 @@ def test_all_pairs_are_the_average_over_random_splits(rng):
     n = np.full(6, 8.0)
     c = np.array([products[sim.task == t].sum(axis=0) for t in range(6)])
     pairs = pair_matrix(c, products.T @ products / 7, n)
-    tasks = open_tasks(sim.X, sim.y, sim.task)
+    tasks = validate_rows(sim.X, sim.y, sim.task)
     total = np.zeros((4, 4))
     splits = 20_000
     for _ in range(splits):

@@ -12,14 +12,14 @@ from sharedspan.inference.rank_selection import (
     corrected_excess,
     log_evidence,
 )
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective.base import build_objective
 from sharedspan.report.plots import plot_rank_path
 from sharedspan.statistics.folds import assign_folds
 
 
 def fold_of_rows(X, y, task, weight=None, seed=0):
-    tasks = open_tasks(X, y, task, weight)
+    tasks = validate_rows(X, y, task, weight)
     folds = assign_folds(tasks, np.random.default_rng(seed), 5)
     rows = np.arange(len(X)) if tasks.order is None else tasks.order
     out = np.empty(len(X), int)

@@ -13,7 +13,7 @@ import sharedspan as ss
 from conftest import statistics_of
 from oracles import exact_als, relative
 from sharedspan.inference import standard_errors as uncertainty
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.scaling import Units
 
@@ -115,7 +115,7 @@ def test_rows_and_grams_agree(small, centred, monkeypatch):
     """Also where tasks go through in several blocks."""
     B = np.linalg.qr(small.representation + 0.1)[0]
     noise = np.linspace(0.05, 0.2, 40)
-    canonical = Canonical(Units.of(open_tasks(small.X, small.y, small.task), centred), None)
+    canonical = Canonical(Units.of(validate_rows(small.X, small.y, small.task), centred), None)
     found = []
     for kind, block in (("gram", 1 << 20), ("gram", 300), ("rows", 300)):
         monkeypatch.setattr(uncertainty, "BLOCK", block)
@@ -136,7 +136,7 @@ def test_rows_and_grams_agree(small, centred, monkeypatch):
 
 def test_another_basis_of_the_span_changes_nothing(small, rng):
     mix = rng.standard_normal((2, 2)) + 2 * np.eye(2)
-    canonical = Canonical(Units.of(open_tasks(small.X, small.y, small.task), True), None)
+    canonical = Canonical(Units.of(validate_rows(small.X, small.y, small.task), True), None)
     statistics = statistics_of(small.X, small.y, small.task)
     B, W = small.representation, small.task_weights
     one, other = (

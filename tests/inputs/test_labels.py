@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 
 from sharedspan.inputs.labels import as_labels, canonical_order, label_array
-from sharedspan.inputs.rows import codes_of, open_tasks
+from sharedspan.inputs.rows import codes_of, validate_rows
 
 
 def labels_of(task):
     n = len(task)
-    return list(open_tasks(np.ones((n, 1)), np.zeros(n), task).labels)
+    return list(validate_rows(np.ones((n, 1)), np.zeros(n), task).labels)
 
 
 def test_labels_are_sorted_numbers_then_strings_then_others_as_they_come():
@@ -49,7 +49,7 @@ def test_row_order_does_not_change_the_order_of_tasks(rng):
     ids=lambda task: type(task).__name__,
 )
 def test_any_hashable_kind_of_label_groups_its_rows(task):
-    tasks = open_tasks(np.arange(3.0)[:, None], np.zeros(3), task)
+    tasks = validate_rows(np.arange(3.0)[:, None], np.zeros(3), task)
     assert tasks.n_tasks == 2
     rows = tasks.order if tasks.order is not None else np.arange(3)
     groups = {frozenset(rows[tasks.starts[t] : tasks.starts[t + 1]].tolist()) for t in range(2)}
@@ -74,7 +74,7 @@ def test_large_integers_beside_floats_stay_exact():
 
 def test_contiguous_rows_are_not_copied():
     X = np.ones((6, 2))
-    tasks = open_tasks(X, np.zeros(6), [0, 0, 1, 1, 2, 2])
+    tasks = validate_rows(X, np.zeros(6), [0, 0, 1, 1, 2, 2])
     assert np.shares_memory(tasks.X, X)
     assert tasks.order is None
 

@@ -78,7 +78,7 @@ def close(got, expected, tolerance):
 def test_every_answer_equals_the_plain_formula(d, T, k, dtype, device):
     problem, tolerance = Problem(d, T, k), TOLERANCE[dtype]
     grams = problem.grams(device=device, dtype=dtype)
-    got = grams.gradients(problem.B, grams.lift(problem.W))
+    got = grams.gradients(problem.B, grams.to_device(problem.W))
     for value, expected in zip(got, problem.gradients(problem.W), strict=True):
         assert close(value, expected, tolerance)
     C = problem.residuals(np.zeros((d, T)))[0]
@@ -151,7 +151,7 @@ def test_statistics_may_be_tensors(device):
 def test_repeats_are_identical_to_the_bit(d, device):
     problem = Problem(d, 200, 3)
     grams = problem.grams(device=device, dtype="float32")
-    W = grams.lift(problem.W)
+    W = grams.to_device(problem.W)
     first, second = grams.gradients(problem.B, W), grams.gradients(problem.B, W)
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -192,7 +192,7 @@ def test_matrix_operators_equal_numpy(device, rng):
 def test_the_matrix_given_stays_as_it_is(device, rng):
     problem = Problem(5, 20, 2)
     grams = problem.grams(device=device)
-    W = grams.lift(problem.W)
+    W = grams.to_device(problem.W)
     before = np.array(W)
     grams.gradients(problem.B, W)
     grams.profile(problem.B, W)
@@ -213,7 +213,7 @@ def fail(*args, **kwargs):
         ("_empty", lambda p, grams: p.grams(device="cpu")),
         ("sum_of_products", lambda p, grams: grams.gradients(p.B, p.W)),
         ("sum_of_products", lambda p, grams: grams.moments()),
-        ("sum_of_products", lambda p, grams: grams.lift(p.W) @ grams.lift(p.W).T),
+        ("sum_of_products", lambda p, grams: grams.to_device(p.W) @ grams.to_device(p.W).T),
         ("solve_normal", lambda p, grams: grams.profile(p.B, p.W)),
     ],
 )

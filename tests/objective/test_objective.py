@@ -84,13 +84,13 @@ def test_grams_and_rows_agree(small, centred, rng):
 
 
 def test_a_fold_by_mask_equals_a_fold_by_subtraction(small, rng):
-    from sharedspan.inputs.rows import open_tasks
+    from sharedspan.inputs.rows import validate_rows
     from sharedspan.statistics.scaling import Units
 
     kept = rng.random(len(small.y)) < 0.7
     rows = statistics_of(small.X, small.y, small.task, kind="rows")
     grams = statistics_of(small.X, small.y, small.task)
-    tasks = open_tasks(small.X, small.y, small.task)
+    tasks = validate_rows(small.X, small.y, small.task)
     grams.update(tasks.select(~kept), Units.of(tasks, True), sign=-1.0)
     V = rng.standard_normal((8, 40))
     masked, subtracted = RowObjective(rows, None, mask=kept), GramObjective(grams, None)

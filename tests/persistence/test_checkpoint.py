@@ -24,7 +24,7 @@ import pytest
 
 import sharedspan as ss
 from conftest import statistics_of
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective.backends import TorchBackend, objective_on
 from sharedspan.objective.base import build_objective
 from sharedspan.persistence import container as treefile
@@ -716,7 +716,7 @@ def test_another_fit_is_refused_in_one_line(tmp_path):
 
 
 def data_fingerprint(X, y, task, kind="gram", flip=False, whiten=True, centred=True):
-    tasks = open_tasks(X, y, task)
+    tasks = validate_rows(X, y, task)
     units = Units.of(tasks, centred)
     statistics = collect(tasks, units, centred, kind)
     P = whitening(statistics) if whiten else None

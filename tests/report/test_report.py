@@ -10,11 +10,11 @@ import sharedspan as ss
 from sharedspan.diagnosis.holdout_errors import Gains, find_gains
 from sharedspan.diagnosis.loadings import find_directions
 from sharedspan.diagnosis.rows import read_rows
+from sharedspan.diagnosis.text import number, short
 from sharedspan.report import table as tables
 from sharedspan.report.page import write_report
 from sharedspan.report.sentences import against
 from sharedspan.report.svg import Scale
-from sharedspan.report.text import number, short
 
 KINDS = (
     "SharedSpan", "AdaptiveSpan", "Curriculum", "Moment", "Spectral", "ARMUL", "PenalizedERM",

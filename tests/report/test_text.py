@@ -12,10 +12,10 @@ from scipy import stats
 
 import sharedspan as ss
 from sharedspan.diagnosis.holdout_errors import Gains
+from sharedspan.diagnosis.text import setting
 from sharedspan.report.drawings import gain_plot
 from sharedspan.report.gain_words import against, gain_reading
 from sharedspan.report.page import write_report
-from sharedspan.report.text import setting
 
 
 class Page(HTMLParser):

@@ -4,7 +4,7 @@ from numpy.testing import assert_allclose
 
 from conftest import statistics_of
 from sharedspan.inputs import rows as tasks_module
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective.base import GramObjective
 from sharedspan.statistics.canonical import whitening
 from sharedspan.statistics.scaling import Units
@@ -40,7 +40,7 @@ def test_sums_give_the_loss_of_the_rows(small, centred, rng):
 
 def test_merged_chunks_equal_one_pass(small, centred, rng):
     one = statistics_of(small.X, small.y, small.task, centred=centred)
-    whole = open_tasks(small.X, small.y, small.task)
+    whole = validate_rows(small.X, small.y, small.task)
     units = Units.of(whole, centred)
     merged = GramStatistics(one.n_tasks, one.n_features, centred)
     part = rng.integers(0, 7, whole.n_rows)
@@ -56,7 +56,7 @@ def test_merged_chunks_equal_one_pass(small, centred, rng):
 
 
 def test_rows_added_in_chunks_equal_one_pass(small, centred, rng):
-    tasks = open_tasks(small.X, small.y, small.task)
+    tasks = validate_rows(small.X, small.y, small.task)
     units = Units.of(tasks, centred)
     one = collect(tasks, units, centred, "gram")
     grown = GramStatistics(one.n_tasks, one.n_features, centred)
@@ -69,7 +69,7 @@ def test_rows_added_in_chunks_equal_one_pass(small, centred, rng):
 
 
 def test_taking_a_fold_away_and_putting_it_back_restores_everything(small, centred, rng):
-    tasks = open_tasks(small.X, small.y, small.task)
+    tasks = validate_rows(small.X, small.y, small.task)
     units = Units.of(tasks, centred)
     whole, changed = (collect(tasks, units, centred, "gram") for _ in range(2))
     fold = tasks.select(rng.random(tasks.n_rows) < 0.2)
@@ -85,7 +85,7 @@ def test_a_subtracted_fold_keeps_its_digits_at_small_noise(rng, noise, centred):
     X = rng.standard_normal((n, d)) + 3.0
     truth = rng.standard_normal(d)
     y = X @ truth + noise * rng.standard_normal(n)
-    tasks = open_tasks(X, y)
+    tasks = validate_rows(X, y)
     units = Units.of(tasks, centred)
     statistics = collect(tasks, units, centred, "gram")
     held = rng.random(n) < 0.2
@@ -95,7 +95,7 @@ def test_a_subtracted_fold_keeps_its_digits_at_small_noise(rng, noise, centred):
 
 
 def test_removing_all_rows_of_a_task_leaves_zeros(small):
-    tasks = open_tasks(small.X, small.y, small.task)
+    tasks = validate_rows(small.X, small.y, small.task)
     units = Units.of(tasks, True)
     statistics = collect(tasks, units, True, "gram")
     statistics.update(tasks.select(small.task == 3), units, sign=-1.0)
@@ -126,8 +126,8 @@ def test_sums_do_not_depend_on_the_number_of_threads(small, kind, monkeypatch):
 
 def test_statistics_choose_rows_where_tasks_are_small(rng):
     X = rng.standard_normal((60, 10))
-    few = open_tasks(X, X[:, 0], np.arange(60) // 3)
-    many = open_tasks(X, X[:, 0], np.arange(60) // 20)
+    few = validate_rows(X, X[:, 0], np.arange(60) // 3)
+    many = validate_rows(X, X[:, 0], np.arange(60) // 20)
     assert isinstance(collect(few, Units.of(few, True), True), RowStatistics)
     assert isinstance(collect(many, Units.of(many, True), True), GramStatistics)
 
@@ -139,7 +139,7 @@ def test_transformed_statistics_are_those_of_transformed_rows(small, kind, rng):
     moved = statistics_of(small.X, small.y, small.task, kind=kind)
     moved.transform(P)
     direct = statistics_of(small.X @ P, small.y, small.task)
-    tasks = open_tasks(small.X, small.y, small.task)
+    tasks = validate_rows(small.X, small.y, small.task)
     origin = Units.of(tasks, True).origin
     if kind == "gram":
         assert_allclose(moved.packed, direct.packed, rtol=1e-10, atol=1e-10)

@@ -204,7 +204,7 @@ def facts(model: Any) -> dict[str, Any]:
 
 def print_fit(about: dict[str, Any]) -> None:
     """What a fit came to, in words."""
-    from sharedspan.report.text import count
+    from sharedspan.diagnosis.text import count
 
     parts = [count(about["n_tasks"], "task"), count(about["n_features"], "feature")]
     if about["n_rows"] is not None:

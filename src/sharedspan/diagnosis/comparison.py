@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.datasets.simulate import simulate
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 
 # From the simplest to the most elaborate; names that the package does not have are passed over.
 METHODS = (
@@ -184,7 +184,7 @@ def compare(
     """
     if repeats < 2:
         raise ValueError(f"repeats={repeats} must be at least 2: one split has no standard error.")
-    tasks = open_tasks(X, y, task)
+    tasks = validate_rows(X, y, task)
     size = np.diff(tasks.starts)
     code = np.repeat(np.arange(tasks.n_tasks), size)
     large = (size >= FEWEST_ROWS)[code]

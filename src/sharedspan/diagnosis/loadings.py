@@ -154,7 +154,7 @@ def _signs(places: np.ndarray, loadings: np.ndarray) -> np.ndarray:
 def _quantile(model: Any) -> float:
     from scipy.stats import t
 
-    kept = getattr(model, "_uncertainty_", None) or getattr(model, "_posterior_", None)
+    kept = getattr(model, "_uncertainty_", None)
     degrees = 1e6 if kept is None else float(np.median(kept.degrees))
     return float(t.ppf(0.5 + LEVEL / 2, min(degrees, 1e6)))
 

@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from sharedspan.diagnosis.rows import TaskRows
+from sharedspan.diagnosis.text import count, listed, short
 from sharedspan.estimators.base import TaskRegressor
-from sharedspan.report.text import count, listed, short
 from sharedspan.statistics.canonical import COLLINEAR, CONSTANT
 from sharedspan.statistics.scaling import SAFE
 
@@ -140,7 +140,7 @@ def _level(model: TaskRegressor, rows: TaskRows | None) -> np.ndarray:
     """Size of the features, (d,), against which a deviation may be rounding."""
     if rows is not None:
         return np.abs(rows.X).max(axis=0)
-    kept = getattr(model, "_posterior_", None) or getattr(model, "_uncertainty_", None)
+    kept = getattr(model, "_uncertainty_", None)
     canonical = getattr(kept, "canonical", None)
     return np.zeros(model.coef_.shape[1]) if canonical is None else np.abs(canonical.units.origin)
 

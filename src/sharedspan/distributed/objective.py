@@ -38,15 +38,15 @@ class ClusterStatistics(TaskMeans):
         command = (shard.move_fold, fold, canonical, sign)
         self._set_means(self.cluster.shards.run(*command, lasting=True))
 
-    def each_part(
+    def map_shards(
         self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
     ) -> tuple[Arrays, Arrays]:
         """See TaskMeans."""
-        return _each_part(self.cluster, shard.on_statistics, (function,), arrays)
+        return _map_shards(self.cluster, shard.on_statistics, (function,), arrays)
 
     def pooled_gram(self) -> np.ndarray:
         """Sum of all tasks' Grams, (d, d)."""
-        return self.each_part(_pooled_gram)[0][0]
+        return self.map_shards(_pooled_gram)[0][0]
 
     def variances(self) -> np.ndarray:
         """Pooled within-task variance of each feature, (d,)."""
@@ -76,7 +76,7 @@ class ClusterStatistics(TaskMeans):
         """Free the workers."""
         self.cluster.shards.close()
 
-    def here(self) -> Statistics:
+    def gather_local(self) -> Statistics:
         """All of them on the driver."""
         return self.take(np.arange(self.n_tasks))
 
@@ -93,7 +93,7 @@ def _pooled_gram(statistics: Statistics) -> tuple[Arrays, Arrays]:
     return (statistics.pooled_gram(),), ()
 
 
-def _each_part(
+def _map_shards(
     cluster: Cluster, command: Callable[..., Any], shared: tuple[Any, ...], arrays: Arrays
 ) -> tuple[Arrays, Arrays]:
     """Sums over shards, and arrays with the rows of all shards' tasks one after the other."""
@@ -137,28 +137,28 @@ class ClusterObjective(Objective):
         command = (shard.set_objective, self.number, dtype, left_out)
         self.cluster.shards.run(*command, each=each, lasting=True, makes=self.number)
 
-    def each_part(
+    def map_shards(
         self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
     ) -> tuple[Arrays, Arrays]:
         """See Objective."""
-        return _each_part(self.cluster, shard.on_objective, (self.number, function), arrays)
+        return _map_shards(self.cluster, shard.on_objective, (self.number, function), arrays)
 
-    def lift(self, W: Any) -> ClusterMatrix:
+    def to_device(self, W: Any) -> ClusterMatrix:
         """See Objective."""
         if isinstance(W, ClusterMatrix):
             return W
         W, number = np.asarray(W, dtype=float), self.cluster.new()
         each = [(np.ascontiguousarray(part.T),) for part in self.cluster.cut(W.T)]
-        self.cluster.shards.run(shard.lift, number, each=each, changes=True)
+        self.cluster.shards.run(shard.to_device, number, each=each, changes=True)
         return ClusterMatrix(self.cluster, {self.cluster.handle(number): 1.0}, W.shape)
 
     def evaluate(self, B: np.ndarray, W: Any) -> Point:
         """See Objective."""
-        return ClusterPoint(B, self.lift(W), self)  # type: ignore[arg-type]
+        return ClusterPoint(B, self.to_device(W), self)  # type: ignore[arg-type]
 
     def pass_at(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any, Any, np.ndarray]:
         """The loss, R W', W as a matrix of its own, B'R and WW'."""
-        cluster, W = self.cluster, self.lift(W)
+        cluster, W = self.cluster, self.to_device(W)
         made = cluster.new(2)
         sent = cluster.take_freed(), self.number, B, W.sent, made, cluster.compared()
         loss, grad_B, both, others = total_of(
@@ -183,7 +183,7 @@ class ClusterObjective(Objective):
 
     def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
         """See Objective."""
-        cluster, W = self.cluster, self.lift(W)
+        cluster, W = self.cluster, self.to_device(W)
         made = cluster.new()
         sent = cluster.take_freed(), self.number, B, W.sent, made
         loss, grad_B, WWt = total_of(cluster.shards.run(shard.profile, *sent, changes=True))
@@ -201,23 +201,23 @@ class ClusterObjective(Objective):
         self, V: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """See Objective; V goes out and R comes back whole, for solvers that step in V."""
-        _, (R, loss) = self.each_part(_residuals, V.T)
+        _, (R, loss) = self.map_shards(_residuals, V.T)
         if out is not None:
             out[...] = R
         return R.T, loss
 
     def normal_matrices(self, B: np.ndarray) -> np.ndarray:
         """See Objective."""
-        return self.each_part(partial(_normal_matrices, B=B))[1][0]
+        return self.map_shards(partial(_normal_matrices, B=B))[1][0]
 
     def squares(self, B: np.ndarray, W: Any) -> np.ndarray:
         """See Objective."""
-        return self.each_part(partial(_squares, B=B), np.asarray(W).T)[1][0]
+        return self.map_shards(partial(_squares, B=B), np.asarray(W).T)[1][0]
 
     def solve_W(self, B: np.ndarray, W: np.ndarray | None = None) -> np.ndarray:
         """See Objective."""
         start = np.zeros((self.n_tasks, B.shape[1])) if W is None else np.asarray(W).T
-        return self.each_part(partial(_solve_W, B=B), start)[1][0].T
+        return self.map_shards(partial(_solve_W, B=B), start)[1][0].T
 
     def curvature(self, t: int) -> np.ndarray:
         """See Objective."""

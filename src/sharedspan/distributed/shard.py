@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.inputs.rows import Tasks
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.objective.base import Objective, RowObjective, build_objective
 from sharedspan.objective.held_out import LocalFolds
 from sharedspan.statistics.canonical import Canonical
@@ -30,8 +30,8 @@ Term = tuple[Any, int]  # a number or a small matrix, and the number of a matrix
 class Shard:
     """Some tasks on a worker: their rows, then their statistics, and matrices beside them."""
 
-    def __init__(self, tasks: Tasks) -> None:
-        self.rows: Tasks | None = tasks
+    def __init__(self, tasks: TaskRows) -> None:
+        self.rows: TaskRows | None = tasks
         self.statistics: Statistics
         self.folds: LocalFolds
         self.objectives: dict[int, Objective] = {}
@@ -141,7 +141,7 @@ def on_objective(
     return function(shard.objectives[number], *arrays)
 
 
-def lift(shard: Shard, number: int, columns: np.ndarray) -> None:
+def to_device(shard: Shard, number: int, columns: np.ndarray) -> None:
     """Take in a matrix of the driver's."""
     shard.matrices[number] = np.ascontiguousarray(columns)
 

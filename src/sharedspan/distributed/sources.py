@@ -29,11 +29,11 @@ from sharedspan.inputs.frames import as_target, split_columns
 from sharedspan.inputs.labels import as_labels, label_array, spread
 from sharedspan.inputs.memory_limit import INTERPRETER, in_words
 from sharedspan.inputs.paths import nearest
-from sharedspan.inputs.rows import Tasks
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.inputs.schema import Selection
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.sums import cheaper_kind
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 SHARDS_PER_WORKER = 4
 
@@ -55,7 +55,7 @@ class Rows:
 class DriverRows:
     """Rows that lie on the driver: each shard's are sent to its worker."""
 
-    def __init__(self, tasks: Tasks, bounds: np.ndarray) -> None:
+    def __init__(self, tasks: TaskRows, bounds: np.ndarray) -> None:
         self.tasks, self.bounds = tasks, bounds
 
     def shards(self, client: Any, ids: Sequence[int]) -> dict[int, Any]:
@@ -64,13 +64,13 @@ class DriverRows:
         return {i: (Shard, (_part(self.tasks, ends[i], ends[i + 1]),)) for i in ids}
 
 
-def _part(tasks: Tasks, first: int, last: int) -> Tasks:
+def _part(tasks: TaskRows, first: int, last: int) -> TaskRows:
     """The tasks first..last - 1 with rows of their own."""
     low, high = int(tasks.starts[first]), int(tasks.starts[last])
     rows: Any = slice(low, high) if tasks.order is None else tasks.order[low:high]
     weight = None if tasks.weight is None else tasks.weight[rows]
     starts = tasks.starts[first : last + 1] - low
-    return Tasks(
+    return TaskRows(
         tasks.X[rows], tasks.y[rows], weight, tuple(range(last - first)), starts, None, tasks.names
     )
 
@@ -129,7 +129,7 @@ def assemble(parts: Sequence[Rows]) -> Shard:
     starts = np.append(0, np.cumsum(np.bincount(codes, minlength=len(labels))))
     X, y = (np.concatenate([getattr(part, name) for part in parts]) for name in ("X", "y"))
     names = tuple(f"x{j}" for j in range(X.shape[1]))
-    return Shard(Tasks(X, y, None, tuple(range(len(labels))), starts, order, names))
+    return Shard(TaskRows(X, y, None, tuple(range(len(labels))), starts, order, names))
 
 
 def attempt(read: Callable[..., Rows], *arguments: Any) -> Rows | Exception:
@@ -156,7 +156,7 @@ def gather_partitions(
     *,
     check: Callable[[Any], None],
     **options: Any,
-) -> Gathered:
+) -> TaskStatistics:
     """Statistics of rows that the workers read.
 
     Parameters
@@ -259,7 +259,9 @@ def _column(X: Any, column: Any, what: str, name: str) -> tuple[Any, str]:
     return X.assign(**{name: column}), name
 
 
-def gather_frame(engine: DaskEngine, frame: DaskFrame, centred: bool, **options: Any) -> Gathered:
+def gather_frame(
+    engine: DaskEngine, frame: DaskFrame, centred: bool, **options: Any
+) -> TaskStatistics:
     """Statistics of the rows of a Dask DataFrame; options of ``gather_from``."""
     return gather_partitions(
         engine, connect(engine), frame.read, frame.features, centred,
@@ -269,7 +271,7 @@ def gather_frame(engine: DaskEngine, frame: DaskFrame, centred: bool, **options:
 
 def gather_files(
     engine: DaskEngine, selection: Selection, missing: str, centred: bool, **options: Any
-) -> tuple[Gathered, int]:
+) -> tuple[TaskStatistics, int]:
     """Statistics of the rows of files, and how many lack a value; options of ``gather_from``.
 
     All workers must see the files under the same paths.
@@ -316,7 +318,9 @@ def frame_rows(frame: Any, task: str, target: str, features: Sequence[str]) -> R
     return Rows(labels, X, y)
 
 
-def gather_rows(engine: DaskEngine, tasks: Tasks, centred: bool, **options: Any) -> Gathered:
+def gather_rows(
+    engine: DaskEngine, tasks: TaskRows, centred: bool, **options: Any
+) -> TaskStatistics:
     """Statistics of the driver's rows, on a cluster; options of ``gather_from``."""
     client = connect(engine)
     count = _shard_count(engine, client, tasks.n_tasks)
@@ -340,7 +344,7 @@ def gather_from(
     common_scale: bool,
     kind: str,
     keep_rows: bool,
-) -> Gathered:
+) -> TaskStatistics:
     """Statistics of ``count`` shards, which a source knows how to build.
 
     Parameters
@@ -364,7 +368,7 @@ def gather_from(
     units = reduce(Units.including, cluster.shards.run(find_units, centred, common_scale))
     statistics = ClusterStatistics(cluster, units, centred, kind, keep_rows)
     rows = ClusterRows(cluster) if keep_rows else None
-    return Gathered(statistics, units, labels, names, rows)
+    return TaskStatistics(statistics, units, labels, names, rows)
 
 
 def _require_room(client: Any, tasks: np.ndarray, n_features: int, n_rows: float) -> None:

@@ -1,1 +1,24 @@
-"""Thin doors: one file per statistic, all with the scikit-learn contract."""
+"""The estimators, and the registry that lists each of them once."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+# Every estimator by the name of its class, with its module: in the order of the documentation.
+ESTIMATORS = {
+    "AdaptiveSpanRegressor": "sharedspan.estimators.adaptive",
+    "SharedSpanRegressor": "sharedspan.estimators.shared_span",
+    "CurriculumRegressor": "sharedspan.estimators.curriculum",
+    "NewTaskRegressor": "sharedspan.estimators.transfer",
+    "MomentRegressor": "sharedspan.estimators.moment",
+    "SpectralRegressor": "sharedspan.estimators.spectral",
+    "ARMULRegressor": "sharedspan.estimators.armul",
+    "PenalizedERMRegressor": "sharedspan.estimators.penalized",
+    "PooledRegressor": "sharedspan.estimators.baselines",
+    "PerTaskRegressor": "sharedspan.estimators.baselines",
+}
+
+
+def estimator_class(name: str) -> type:
+    """The class of an estimator, imported when it is asked for; KeyError for unknown names."""
+    return getattr(import_module(ESTIMATORS[name]), name)

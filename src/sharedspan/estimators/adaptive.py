@@ -20,7 +20,7 @@ from sharedspan.mixed_model.posterior import Posterior, posterior_of
 from sharedspan.mixed_model.search import KINDS, Fit, Outliers, Search, adapt
 from sharedspan.statistics.canonical import Canonical, common_scaling, whitening
 from sharedspan.statistics.sums import Statistics
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 
 LARGEST_RANK = 15
@@ -107,9 +107,11 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
     2
     """
 
+    shares = "population"
+
     mean_coef_: np.ndarray
     mean_intercept_: float
-    _posterior_: Posterior
+    _uncertainty_: Posterior
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
         self.engine = engine
         self.keep_statistics = keep_statistics
 
-    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
         statistics = gathered.statistics
         P = whitening(statistics) if self.whiten else common_scaling(statistics)
         if P is not None:
@@ -172,7 +174,7 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
             statistics = statistics.take(
                 np.sort(rng.choice(statistics.n_tasks, most, replace=False))
             )
-        tasks = MixedTasks(statistics.here(), scaling)
+        tasks = MixedTasks(statistics.gather_local(), scaling)
         self.candidates_: list[dict[str, Any]] = []
         kinds = KINDS if self.slopes == "auto" else (self.slopes,)
         if self.slopes == "auto" and not (tasks.n > 1).any():
@@ -216,7 +218,7 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
         self.outlier_probability_ = posterior.off
         self.degrees_of_freedom_ = posterior.degrees_of_freedom
         self.n_iter_, self.converged_ = fit.n_iter, fit.converged
-        self._posterior_ = posterior
+        self._uncertainty_ = posterior
 
     def _store_span(self, span: np.ndarray) -> None:
         """The directions of L (d, k) and where the tasks lie in them."""
@@ -232,13 +234,13 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
     def coef_covariance_(self) -> np.ndarray:
         """Covariance of the slopes of a new task, (d, d)."""
         check_is_fitted(self)
-        posterior = self._posterior_
+        posterior = self._uncertainty_
         first, scaling = int(self.fit_intercept), posterior.scaling
         J = posterior.canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
         return J @ posterior.new[first:, first:] @ J.T
 
     def _uncertainty(self) -> Posterior:
-        return self._posterior_
+        return self._uncertainty_
 
     def _mean_task(self) -> tuple[np.ndarray, float]:
         """A new task is predicted by the mean of all that there might be."""

@@ -41,7 +41,7 @@ from sharedspan.solvers.proximal import (
     descend,
     median_span,
 )
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 PENALTIES = np.geomspace(0.05, 2.0, 10)  # of C, from separate fits to the structure alone
 FALLBACK = 1.2  # C where there are too few rows to choose it
@@ -165,7 +165,7 @@ class ARMULRegressor(NearSpanRegressor):
         self.engine = engine
         self.keep_statistics = keep_statistics
 
-    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
         problem = self._canonical(gathered)
         rank, self.rank_path_ = self._size(problem)
         k = min(rank, problem.largest_rank)

@@ -6,16 +6,17 @@ import numbers
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from sharedspan.estimators.fitted import FittedSpan, Uncertainty
 from sharedspan.inputs.frames import split_columns
 from sharedspan.inputs.labels import label_array
-from sharedspan.inputs.rows import Tasks, codes_of, is_task_list, open_tasks
+from sharedspan.inputs.rows import TaskRows, codes_of, is_task_list, validate_rows
 
 if TYPE_CHECKING:
     from sharedspan.inputs.external_sort import Tick
@@ -36,6 +37,10 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     __metadata_request__predict: ClassVar[dict[str, bool]] = {"task": True}
     __metadata_request__score: ClassVar[dict[str, bool]] = {"task": True}
 
+    # What the tasks share: "span", "slopes" (one slope vector), "population" (a mixed model),
+    # "nothing" (separate regressions), or "prior" (new tasks with a prior on all slopes).
+    shares: ClassVar[str] = "span"
+
     task_column: Any
     unseen: str
     fit_intercept: bool
@@ -46,7 +51,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     n_features_in_: int
 
     @abstractmethod
-    def _fit_tasks(self, tasks: Tasks) -> None:
+    def _fit_tasks(self, tasks: TaskRows) -> None:
         """Fit validated tasks and set the fitted attributes."""
 
     def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
@@ -71,12 +76,12 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         try:
             self._validate_parameters()
             if is_task_list(X):
-                tasks = open_tasks(X, y, task, sample_weight, task_column=self.task_column)
+                tasks = validate_rows(X, y, task, sample_weight, task_column=self.task_column)
                 self.n_features_in_ = tasks.n_features
             else:
                 if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
                     y = column_or_1d(np.asarray(y), warn=True)
-                tasks = open_tasks(X, y, task, sample_weight, task_column=self.task_column)
+                tasks = validate_rows(X, y, task, sample_weight, task_column=self.task_column)
                 validate_data(self, X, skip_check_array=True)
             self._validate_tasks(tasks)
             self._fit_tasks(tasks)
@@ -287,6 +292,12 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             dtype=dtype,
         )
 
+    @property
+    def fitted_span(self) -> FittedSpan:
+        """The fitted quantities in one object, with None for what this estimator lacks."""
+        check_is_fitted(self)
+        return FittedSpan.of(self)
+
     def _mean_task(self) -> tuple[np.ndarray, float]:
         """Coefficients and intercept of a task that was not fitted: the mean over tasks."""
         return self.coef_.mean(axis=0), float(self.intercept_.mean())
@@ -372,7 +383,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         if self.n_features_in_ not in widths or len(names) not in (0, self.n_features_in_):
             raise ValueError(f"{self.n_features_in_} columns do not go with the coefficients.")
 
-    def _validate_tasks(self, tasks: Tasks) -> None:
+    def _validate_tasks(self, tasks: TaskRows) -> None:
         """Check parameters against the data."""
         self._validate_shape(tasks.n_tasks, tasks.n_features)
 
@@ -381,21 +392,6 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coef_")
-
-
-class Uncertainty(Protocol):
-    """What an estimator with standard errors keeps from its fit."""
-
-    @property
-    def coef_std(self) -> np.ndarray:
-        """Standard errors in the user's units, (T, d)."""
-
-    @property
-    def degrees(self) -> np.ndarray:
-        """Degrees of freedom of each task's noise variance, (T,)."""
-
-    def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
 
 
 class IntervalRegressor(TaskRegressor):

@@ -18,7 +18,7 @@ from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.statistics.canonical import inverse_deviations
 from sharedspan.statistics.sums import Arrays, GramStatistics
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 # Penalties looked at, relative to the mean eigenvalue of the Gram.
 ALPHAS = np.logspace(-8, 8, 129)
@@ -105,7 +105,7 @@ class _RidgeRegressor(SumsRegressor):
     def _kind(self) -> str:
         return "gram"
 
-    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
         statistics, units = gathered.statistics, gathered.units
         scale = inverse_deviations(statistics)
         with one_blas_thread():
@@ -140,14 +140,16 @@ class PooledRegressor(_RidgeRegressor):
     alpha_ : float
     """
 
+    shares = "slopes"
+
     def _solve(self, statistics: GramStatistics, scale: np.ndarray) -> np.ndarray:
         G = scale[:, None] * statistics.pooled_gram() * scale
         n = statistics.n.sum() - statistics.n_tasks * self.fit_intercept
         # All tasks move to one anchor near the pooled least squares, so that nothing cancels.
         zero = np.zeros(len(scale))
-        (g, q), _ = statistics.each_part(partial(pooled_at, anchor=zero))
+        (g, q), _ = statistics.map_shards(partial(pooled_at, anchor=zero))
         anchor, _ = evidence_ridge(G, zero, scale * g, float(q), n, 1e-10 * n)
-        (g, q), _ = statistics.each_part(partial(pooled_at, anchor=scale * anchor))
+        (g, q), _ = statistics.map_shards(partial(pooled_at, anchor=scale * anchor))
         v, self.alpha_ = evidence_ridge(G, anchor, scale * g, float(q), n, self.alpha)
         return np.tile(v[:, None], statistics.n_tasks)
 
@@ -173,9 +175,11 @@ class PerTaskRegressor(_RidgeRegressor):
     alpha_ : ndarray of shape (T,)
     """
 
+    shares = "nothing"
+
     def _solve(self, statistics: GramStatistics, scale: np.ndarray) -> np.ndarray:
         ridges = partial(task_ridges, scale=scale, alpha=self.alpha)
-        _, (V, self.alpha_) = statistics.each_part(ridges)
+        _, (V, self.alpha_) = statistics.map_shards(ridges)
         return V.T
 
 

@@ -14,12 +14,12 @@ from sharedspan.estimators.base import one_of
 from sharedspan.estimators.span import Problem, SpanRegressor
 from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.inference.noise import shrunken_noise
-from sharedspan.inputs.rows import Tasks
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.objective.base import Objective, RowObjective, build_objective
 from sharedspan.solvers.gradient import descend
 from sharedspan.solvers.loop import Iterate, Solver, SolverResult, run
 from sharedspan.solvers.tpgd import BALANCE, tpgd
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 MODES = ("freeze", "pair", "literal", "weighted")
 MOST_LEVELS = 5  # looked for in the noise
@@ -93,7 +93,7 @@ class CurriculumRegressor(SpanRegressor, SumsRegressor):
     def _kind(self) -> str:
         return "rows" if self.mode in ("pair", "literal") else "auto"
 
-    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
         if isinstance(self.levels, Mapping):
             self._require_levels(gathered.labels)
         problem = self._canonical(gathered)
@@ -192,7 +192,7 @@ class CurriculumRegressor(SpanRegressor, SumsRegressor):
                 f"levels={self.levels!r} must be 'auto' or a dict that gives every task a level."
             )
 
-    def _validate_tasks(self, tasks: Tasks) -> None:
+    def _validate_tasks(self, tasks: TaskRows) -> None:
         super()._validate_tasks(tasks)
         if self.mode in ("pair", "literal") and np.diff(tasks.starts).min() < 2:
             label = tasks.labels[int(np.argmin(np.diff(tasks.starts)))]

@@ -12,7 +12,7 @@ import numpy as np
 
 from sharedspan.estimators.base import as_generator, one_of
 from sharedspan.estimators.span import SpanRegressor
-from sharedspan.inputs.rows import Tasks
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.objective.base import build_objective
 from sharedspan.statistics.moments import FourthMoment, HalfMoments
 from sharedspan.statistics.task_statistics import gather
@@ -71,7 +71,7 @@ class MomentRegressor(SpanRegressor):
         self.task_column = task_column
         self.random_state = random_state
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
+    def _fit_tasks(self, tasks: TaskRows) -> None:
         n = tasks.sizes()
         watched: FourthMoment | HalfMoments
         if self.variant == "niu":
@@ -106,7 +106,7 @@ class MomentRegressor(SpanRegressor):
         one_of("variant", self.variant, ("duchi", "niu", "tripuraneni"))
         one_of("symmetrise", self.symmetrise, (True, False))
 
-    def _validate_tasks(self, tasks: Tasks) -> None:
+    def _validate_tasks(self, tasks: TaskRows) -> None:
         super()._validate_tasks(tasks)
         rows = np.diff(tasks.starts)
         if self.variant == "niu" and rows.min() < 2:

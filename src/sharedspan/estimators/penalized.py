@@ -39,7 +39,7 @@ from sharedspan.solvers.proximal import (
     descend,
     median_span,
 )
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 
 def sine_penalty(weight: np.ndarray) -> Penalty:
@@ -128,7 +128,7 @@ class PenalizedERMRegressor(NearSpanRegressor):
         self.engine = engine
         self.keep_statistics = keep_statistics
 
-    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
         problem = self._canonical(gathered)
         rank, self.rank_path_ = self._find_rank(problem)
         k = min(rank, problem.largest_rank)

@@ -14,7 +14,7 @@ from sharedspan.persistence.checkpoint import FORMAT, Checkpoint, CheckpointErro
 from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
 from sharedspan.solvers.state import PLANNED, STALLED
 from sharedspan.statistics.canonical import Canonical
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Keeping:
             )
         return cls(path, saved, seconds)
 
-    def saved_map(self, settings: dict[str, Any], gathered: Gathered) -> np.ndarray | None:
+    def saved_map(self, settings: dict[str, Any], gathered: TaskStatistics) -> np.ndarray | None:
         """The map P of the features that the saved factors go with.
 
         Raises where the checkpoint is of other settings, features or tasks. Data are looked at
@@ -59,7 +59,7 @@ class Keeping:
     def checkpoints(
         self,
         settings: dict[str, Any],
-        gathered: Gathered,
+        gathered: TaskStatistics,
         canonical: Canonical,
         rng: np.random.Generator,
     ) -> Checkpoints:

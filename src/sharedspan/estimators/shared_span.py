@@ -21,7 +21,7 @@ from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.inference.noise import residual_degrees, shrink_noise
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.inference.standard_errors import SpanUncertainty, span_uncertainty
-from sharedspan.inputs.rows import Tasks
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.objective.backends import TorchBackend, choose_backend, objective_on, require_device
 from sharedspan.objective.base import Objective
 from sharedspan.persistence.checkpoint import Checkpoints
@@ -31,7 +31,7 @@ from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, Solv
 from sharedspan.solvers.variable_projection import variable_projection
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.sums import GramStatistics
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
     from sharedspan.inputs.paths import FilePaths
@@ -277,7 +277,7 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
         finally:
             del self._keeping
 
-    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
         problem, checkpoints = self._opened(gathered)
         backend = self._chosen_backend(problem)
         rows = float(problem.statistics.n.sum())
@@ -310,7 +310,7 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
         self._store_uncertainty(problem, objective.response, result, variance, degrees)
         self._store_run(result, variance, problem.canonical.units.y_scale**2)
 
-    def _opened(self, gathered: Gathered) -> tuple[Problem, Checkpoints | None]:
+    def _opened(self, gathered: TaskStatistics) -> tuple[Problem, Checkpoints | None]:
         """The canonical problem, and the checkpoints of its fit where any are wanted."""
         keeping = self._keeping
         if keeping is None:
@@ -500,7 +500,7 @@ class SharedSpanRegressor(SpanRegressor, SumsRegressor, IntervalRegressor):
                     f"{', '.join(map(repr, known))}."
                 )
 
-    def _validate_tasks(self, tasks: Tasks) -> None:
+    def _validate_tasks(self, tasks: TaskRows) -> None:
         super()._validate_tasks(tasks)
         rows = np.diff(tasks.starts)
         options = self.solver_options or {}

@@ -26,7 +26,7 @@ from sharedspan.objective.held_out import Folds, deal
 from sharedspan.solvers.initialization import separate_fits
 from sharedspan.statistics.canonical import Canonical, common_scaling, whitening
 from sharedspan.statistics.sums import Statistics
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 from sharedspan.subspace import ordered_factors
 
 
@@ -67,7 +67,7 @@ class SpanRegressor(SpanFeatures, TaskRegressor):
     def _common_scale(self) -> bool:
         return not self.whiten
 
-    def _canonical(self, gathered: Gathered) -> Problem:
+    def _canonical(self, gathered: TaskStatistics) -> Problem:
         """The canonical problem; the statistics are transformed in place."""
         return self._mapped(gathered, self._feature_map(gathered.statistics))
 
@@ -75,7 +75,7 @@ class SpanRegressor(SpanFeatures, TaskRegressor):
         """P (d, d'), None for the identity."""
         return whitening(statistics) if self.whiten else common_scaling(statistics)
 
-    def _mapped(self, gathered: Gathered, P: np.ndarray | None) -> Problem:
+    def _mapped(self, gathered: TaskStatistics, P: np.ndarray | None) -> Problem:
         """The problem in the features X P; the statistics are transformed in place."""
         statistics = gathered.statistics
         if P is not None:

@@ -21,7 +21,7 @@ from sharedspan.inference.rank_selection import noise_deviation, threshold_path
 from sharedspan.objective.base import RANK_TOLERANCE, Objective, build_objective
 from sharedspan.solvers.initialization import separate_fits
 from sharedspan.statistics.sums import Arrays
-from sharedspan.statistics.task_statistics import Gathered
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 BISECTIONS = 200
 
@@ -85,7 +85,7 @@ class SpectralRegressor(SpanRegressor, SumsRegressor):
         self.engine = engine
         self.keep_statistics = keep_statistics
 
-    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
         problem = self._canonical(gathered)
         objective = build_objective(problem.statistics)
         separate, ranks = separate_fits(objective)
@@ -145,7 +145,7 @@ def second_step(objective: Objective, centre: np.ndarray, lam: np.ndarray) -> np
     centre : ndarray of shape (d', T)
     lam : ndarray of shape (T,)
     """
-    return objective.each_part(_second_step, centre.T, lam)[1][0].T
+    return objective.map_shards(_second_step, centre.T, lam)[1][0].T
 
 
 def _second_step(

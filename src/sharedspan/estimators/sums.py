@@ -23,10 +23,10 @@ from sharedspan.distributed.sources import (
     is_dask_frame,
 )
 from sharedspan.estimators.base import TaskRegressor, at_least, one_of
-from sharedspan.inputs.rows import Tasks, is_task_list, open_tasks
+from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
 from sharedspan.statistics.canonical import inverse_deviations
 from sharedspan.statistics.sums import GramStatistics
-from sharedspan.statistics.task_statistics import Gathered, gather
+from sharedspan.statistics.task_statistics import TaskStatistics, gather
 
 if TYPE_CHECKING:
     from sharedspan.inputs.external_sort import Tick
@@ -66,7 +66,7 @@ class SumsRegressor(TaskRegressor):
     engine: Any
     keep_statistics: Any
     feature_covariance_: np.ndarray
-    _sums_: Gathered
+    _sums_: TaskStatistics
 
     def __sklearn_clone__(self) -> Self:
         # A client can be neither copied nor pickled, and need not be.
@@ -82,7 +82,7 @@ class SumsRegressor(TaskRegressor):
         return super().__getstate__() | {"engine": portable(self.engine)}
 
     @abstractmethod
-    def _fit_gathered(self, gathered: Gathered, last: Solution | None = None) -> None:
+    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
         """Fit from statistics, which may be changed in place, and set the fitted attributes."""
 
     def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
@@ -130,7 +130,7 @@ class SumsRegressor(TaskRegressor):
             "keep_rows": self._needs_folds(),
         }
 
-    def _fit_remote(self, gathered: Gathered) -> None:
+    def _fit_remote(self, gathered: TaskStatistics) -> None:
         """Fit statistics that a cluster has built."""
         T, d = len(gathered.labels), len(gathered.names)
         with closing(gathered):
@@ -142,7 +142,7 @@ class SumsRegressor(TaskRegressor):
             self._fit_sums(gathered)
         self._name(gathered.labels, gathered.names)
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
+    def _fit_tasks(self, tasks: TaskRows) -> None:
         with closing(self._gather(tasks)) as gathered:
             if self._keeps(tasks.n_tasks, tasks.n_features):
                 kept = gathered.copy()
@@ -153,7 +153,7 @@ class SumsRegressor(TaskRegressor):
                 self._sums_ = kept
             self._fit_sums(gathered)
 
-    def _fit_sums(self, gathered: Gathered, last: Solution | None = None) -> None:
+    def _fit_sums(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
         """Fit, and keep what reports need to know of the features."""
         statistics, scale = gathered.statistics, gathered.units.scale
         if statistics.n_features <= MOST_COVARIANCES:
@@ -166,7 +166,7 @@ class SumsRegressor(TaskRegressor):
                 self.feature_covariance_ = covariance
         self._fit_gathered(gathered, last)
 
-    def _gather(self, tasks: Tasks) -> Gathered:
+    def _gather(self, tasks: TaskRows) -> TaskStatistics:
         """One pass over the rows, here or on a cluster."""
         engine = as_engine(self.engine)
         if engine is not None:
@@ -230,7 +230,7 @@ class SumsRegressor(TaskRegressor):
         first = not self.__sklearn_is_fitted__()
         with self._unchanged_on_error():
             self._require_sums_enough("partial_fit", first)
-            tasks = open_tasks(X, y, task, sample_weight, task_column=self.task_column)
+            tasks = validate_rows(X, y, task, sample_weight, task_column=self.task_column)
             if is_task_list(X):
                 self._check_width(tasks, first)
             else:
@@ -278,7 +278,7 @@ class SumsRegressor(TaskRegressor):
             self.__dict__.update(before)
             raise
 
-    def _refit(self, sums: Gathered) -> Self:
+    def _refit(self, sums: TaskStatistics) -> Self:
         """Fit from kept sums."""
         last = self._solution() if self.__sklearn_is_fitted__() else None
         self._fit_sums(sums.copy(), last)
@@ -324,7 +324,7 @@ class SumsRegressor(TaskRegressor):
                 "fit_intercept."
             )
 
-    def _check_width(self, tasks: Tasks, first: bool) -> None:
+    def _check_width(self, tasks: TaskRows, first: bool) -> None:
         if first:
             self.n_features_in_ = tasks.n_features
         elif tasks.n_features != self.n_features_in_:

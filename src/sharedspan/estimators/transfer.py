@@ -20,7 +20,7 @@ from sharedspan.inference.standard_errors import (
     weights_covariance,
 )
 from sharedspan.inputs.labels import canonical_order, label_array
-from sharedspan.inputs.rows import Tasks, is_task_list, open_tasks
+from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
 from sharedspan.kernels.threads import one_blas_thread
 
 METHODS = ("prior", "least_squares", "sgd")
@@ -118,6 +118,12 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
         self.unseen = unseen
         self.task_column = task_column
 
+    @property
+    def shares(self) -> str:  # type: ignore[override]
+        """What the tasks share: a prior where the span has all features, else the span."""
+        d, k = self.representation_.shape
+        return "prior" if k == d else "span"
+
     @classmethod
     def from_model(cls, model: Any, method: str = "prior") -> Self:
         """An estimator for new tasks with the span, prior and noise of a fitted model.
@@ -186,7 +192,7 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
             )
         try:
             self._validate_parameters()
-            tasks = open_tasks(X, y, task, sample_weight, task_column=self.task_column)
+            tasks = validate_rows(X, y, task, sample_weight, task_column=self.task_column)
             if not is_task_list(X):
                 validate_data(self, X, reset=first, skip_check_array=True)
             elif first:
@@ -211,11 +217,11 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
             covariance = self._checked_covariance(self._plan_.B.size)
             self._span_covariance_ = covariance if self.method != "sgd" else None
 
-    def _fit_tasks(self, tasks: Tasks) -> None:
+    def _fit_tasks(self, tasks: TaskRows) -> None:
         self._begin(tasks.n_features)
         self._add(tasks, np.diff(tasks.starts))
 
-    def _add(self, tasks: Tasks, horizons: np.ndarray) -> None:
+    def _add(self, tasks: TaskRows, horizons: np.ndarray) -> None:
         """Add rows to the streams of their tasks and solve."""
         plan, streams = self._plan_, self._streams_
         late: dict[Any, int] = {}
@@ -342,7 +348,7 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
         if self.horizon is not None:
             at_least("horizon", self.horizon, 1, numbers.Integral)
 
-    def _validate_tasks(self, tasks: Tasks) -> None:
+    def _validate_tasks(self, tasks: TaskRows) -> None:
         plan = getattr(self, "_plan_", None)
         method = self.method if plan is None else plan.method
         B = None if plan is None else plan.B

@@ -248,7 +248,7 @@ def span_uncertainty(
     # As they lie in memory so do they lie in a file, and products keep their last bits.
     B, Q, W = basis[:, :k].copy(), basis[:, k:].copy(), (upper[:k] @ W).T
     omega = np.divide(_common_level(noise), noise, out=np.ones(T), where=noise > 0)
-    (pooled, blocks, reference), (inverse, singular, cross, spare) = statistics.each_part(
+    (pooled, blocks, reference), (inverse, singular, cross, spare) = statistics.map_shards(
         partial(_span_sums, B=B, Q=Q), W, noise, omega
     )
     shape = Q.T @ pooled.reshape(d, d) @ Q

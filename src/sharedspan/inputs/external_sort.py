@@ -21,7 +21,7 @@ from sharedspan.inputs.disk_array import DiskRows, TemporaryDisk
 from sharedspan.inputs.files import Tally, as_matrix, check_rows, without_nan
 from sharedspan.inputs.memory_limit import Budget
 from sharedspan.inputs.paths import batches, connect, readable
-from sharedspan.inputs.rows import Tasks
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.inputs.schema import Selection
 from sharedspan.kernels.threads import over_tasks
 
@@ -38,7 +38,7 @@ def spooled(
     missing: str = "error",
     memory_limit: Any = None,
     tick: Tick | None = None,
-) -> Iterator[tuple[Tasks, int]]:
+) -> Iterator[tuple[TaskRows, int]]:
     """The rows of files as tasks on disk, and how many rows were left out; gone at the end.
 
     Parameters
@@ -79,7 +79,7 @@ def spooled(
             counts = spool.sort(tick)
         labels = tuple(label for label, n in zip(groups.labels, counts, strict=True) if n)
         starts = np.append(0, np.cumsum(counts[counts > 0]))
-        tasks = Tasks(spool.X, spool.y, None, labels, starts, None, selection.names)
+        tasks = TaskRows(spool.X, spool.y, None, labels, starts, None, selection.names)
         yield tasks, tally.n_incomplete
 
 
@@ -181,7 +181,7 @@ class _Spool:
         self.y = DiskRows(n_rows, (), "float64")
         self.code = DiskRows(n_rows, (), "uint32")
         self.starts = np.append(0, np.cumsum(sizes))  # (T + 1,)
-        layout = Tasks(self.X, self.y, None, tuple(range(len(sizes))), self.starts, None, ())
+        layout = TaskRows(self.X, self.y, None, tuple(range(len(sizes))), self.starts, None, ())
         self.ranges = list(layout.ranges(max(budget.bucket // self.row_bytes, 1)))
         firsts = np.array([first for first, _ in self.ranges], dtype=np.int64)
         kind = np.uint16 if len(firsts) < 2**16 else np.uint32

@@ -46,7 +46,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Tasks:
+class TaskRows:
     """Validated rows of T tasks.
 
     ``order`` lists the rows task by task (None where they already lie so); task t owns the
@@ -100,7 +100,7 @@ class Tasks:
         rows = positions if self.order is None else self.order[positions]
         return self.X[rows].astype(float)
 
-    def select(self, mask: np.ndarray) -> Tasks:
+    def select(self, mask: np.ndarray) -> TaskRows:
         """The rows at the masked positions; all tasks stay, some may become empty."""
         kept = np.flatnonzero(mask)
         order = kept if self.order is None else self.order[kept]
@@ -154,14 +154,14 @@ def _extremes(values: np.ndarray | StoredRows) -> tuple[np.ndarray, np.ndarray]:
     return values.extremes()
 
 
-def open_tasks(
+def validate_rows(
     X: Any,
     y: Any,
     task: Any = None,
     sample_weight: Any = None,
     *,
     task_column: Any = None,
-) -> Tasks:
+) -> TaskRows:
     """Validate rows, targets, labels and weights, and group the rows by task.
 
     Parameters
@@ -266,7 +266,7 @@ def _group(
     heads: list[Hashable],
     run_starts: np.ndarray,
     names: tuple[str, ...],
-) -> Tasks:
+) -> TaskRows:
     """Sort runs by task; rows of weight zero, and tasks made only of them, fall away."""
     code_of = {label: code for code, label in enumerate(canonical_order(heads))}
     run_codes = np.array([code_of[label] for label in heads], dtype=np.int64)
@@ -283,7 +283,7 @@ def _group(
         labels = tuple(label for label, count in zip(labels, counts, strict=True) if count)
         counts = counts[counts > 0]
     starts = np.concatenate([[0], np.cumsum(counts)])
-    return Tasks(X, y, weight, labels, starts, order, names)
+    return TaskRows(X, y, weight, labels, starts, order, names)
 
 
 def codes_of(

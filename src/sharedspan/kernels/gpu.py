@@ -282,7 +282,7 @@ class DeviceGrams:
             grad_W[:, here] = B.T @ R.T
         return loss, grad_B
 
-    def lift(self, W: np.ndarray | DeviceMatrix) -> DeviceMatrix:
+    def to_device(self, W: np.ndarray | DeviceMatrix) -> DeviceMatrix:
         """W (k, T) on the device."""
         if isinstance(W, DeviceMatrix):
             return W
@@ -303,7 +303,7 @@ class DeviceGrams:
         B : ndarray of shape (d, k)
         W : DeviceMatrix of shape (k, T)
         """
-        W_data, B_data = self.lift(W).data, self._small(B)
+        W_data, B_data = self.to_device(W).data, self._small(B)
         with self._taking(8 * W_data.numel()):
             loss, grad_B = W_data.new_zeros(()), torch.zeros_like(B_data)
             grad_W = torch.empty_like(W_data)
@@ -359,7 +359,7 @@ class DeviceGrams:
         One Newton step from the given W, which is exact on a quadratic; where the least squares is
         not unique, the solution nearest to the given W.
         """
-        start, B_data = self.lift(W).data, self._small(B)
+        start, B_data = self.to_device(W).data, self._small(B)
         k = B.shape[1]
         with self._taking(8 * k * (k + 6) * self.n_tasks):
             W_new, grad_W = start.clone(), torch.empty_like(start)

@@ -64,7 +64,7 @@ class Scaling:
 
 def response_sums(statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
     """X'y (T, d) and |y|^2 (T,) of the rows as the statistics hold them."""
-    _, (sums, squares) = statistics.each_part(_response_sums)
+    _, (sums, squares) = statistics.map_shards(_response_sums)
     return sums, squares
 
 

@@ -78,11 +78,11 @@ class TorchObjective(GramObjective):
 
     def evaluate(self, B: np.ndarray, W: Any) -> Point:
         """See Objective."""
-        return DevicePoint(B, self.lift(W), self)
+        return DevicePoint(B, self.to_device(W), self)
 
-    def lift(self, W: Any) -> Any:
+    def to_device(self, W: Any) -> Any:
         """See Objective."""
-        return self.grams.lift(W)
+        return self.grams.to_device(W)
 
     def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
         """See Objective."""

@@ -160,13 +160,13 @@ class Objective(ABC):
         """The point V = BW, with its residual matrix and loss."""
         return Point(B, W, self)
 
-    def each_part(
+    def map_shards(
         self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
     ) -> tuple[Arrays, Arrays]:
-        """``function(objective, *arrays)``, part by part; see ``TaskMeans.each_part``."""
+        """``function(objective, *arrays)``, part by part; see ``TaskMeans.map_shards``."""
         return function(self, *arrays)
 
-    def lift(self, W: Any) -> Any:
+    def to_device(self, W: Any) -> Any:
         """A matrix (k, T) on the host to where W and what has its shape live."""
         return W
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sharedspan.inputs.rows import Tasks
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels import cpu
 from sharedspan.objective.base import GramObjective, Objective, RowObjective
 from sharedspan.statistics.canonical import Canonical
@@ -40,7 +40,7 @@ class Folds(Protocol):
 def deal(rows: Any, n_features: int, rng: np.random.Generator, n_folds: int) -> Folds:
     """Deal rows, here or on a cluster, into folds."""
     key = hash_key(n_features, rng)
-    return LocalFolds(rows, key, n_folds) if isinstance(rows, Tasks) else rows.deal(key, n_folds)
+    return LocalFolds(rows, key, n_folds) if isinstance(rows, TaskRows) else rows.deal(key, n_folds)
 
 
 class LocalFolds:
@@ -48,7 +48,7 @@ class LocalFolds:
 
     Parameters
     ----------
-    tasks : Tasks
+    tasks : TaskRows
     key : ndarray
         Of ``hash_key``.
     n_folds : int
@@ -56,11 +56,11 @@ class LocalFolds:
         The number of the first task among all tasks.
     """
 
-    def __init__(self, tasks: Tasks, key: np.ndarray, n_folds: int, first: int = 0) -> None:
+    def __init__(self, tasks: TaskRows, key: np.ndarray, n_folds: int, first: int = 0) -> None:
         self.tasks = tasks
         self.fold_of = deal_rows(tasks, key, n_folds, first)  # (rows,) in task order
 
-    def held(self, fold: int) -> Tasks:
+    def held(self, fold: int) -> TaskRows:
         """The rows of a fold."""
         return self.tasks.select(self.fold_of == fold)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.datasets.simulate import Simulation, simulate
-from sharedspan.inputs.rows import open_tasks
+from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective.base import Objective, build_objective
 from sharedspan.paper.table import Row, blank
 from sharedspan.solvers import SOLVERS, needs_rows
@@ -110,7 +110,7 @@ class Problem:
 
     def _objective(self, kind: str) -> Objective:
         sim = self.sim
-        tasks = open_tasks(sim.X, sim.y, sim.task)
+        tasks = validate_rows(sim.X, sim.y, sim.task)
         d = sim.X.shape[1]
         return build_objective(collect(tasks, Units(np.zeros(d), np.ones(d), 1.0), False, kind))
 

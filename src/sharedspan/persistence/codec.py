@@ -116,6 +116,9 @@ def encode(value: Any, records: Records) -> Tree:
     )
 
 
+RENAMED = {"Gathered": "TaskStatistics"}  # classes that had another name in format 1
+
+
 def decode(tree: Tree, records: Records, sizes: Mapping[str, int]) -> Any:
     """The value of a tree.
 
@@ -168,6 +171,7 @@ def decode(tree: Tree, records: Records, sizes: Mapping[str, int]) -> Any:
             return np.random.RandomState(_bit_generator(decode(content, records, sizes)))
         case "<record>":
             name, state = content
+            name = RENAMED.get(name, name)
             return _record(name, state, records, sizes)
     raise ValueError(f"The tag {tag!r} is unknown.")
 

@@ -119,7 +119,7 @@ def data_numbers(
     q = inverse @ p  # canonical features have x'Pq = x'p
     zeros, ones = np.zeros((1, T)), np.ones((1, T))
     at_zero, at_one = (
-        np.asarray(objective.gradients(q, objective.lift(w))[2])[0] for w in (zeros, ones)
+        np.asarray(objective.gradients(q, objective.to_device(w))[2])[0] for w in (zeros, ones)
     )
     n = np.maximum(objective.n, np.finfo(float).tiny)
     size = np.sqrt(objective.squares(0 * q, zeros) / n)  # of y, within the task

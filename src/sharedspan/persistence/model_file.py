@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,18 +23,6 @@ if TYPE_CHECKING:
 
 # The format: changing what stands here, or the attributes of these classes, needs a new number in
 # ``persist.FORMAT``, a way to read the old ones, and a golden file in the tests.
-MODELS = {
-    "ARMULRegressor": "sharedspan.estimators.armul",
-    "AdaptiveSpanRegressor": "sharedspan.estimators.adaptive",
-    "CurriculumRegressor": "sharedspan.estimators.curriculum",
-    "MomentRegressor": "sharedspan.estimators.moment",
-    "NewTaskRegressor": "sharedspan.estimators.transfer",
-    "PenalizedERMRegressor": "sharedspan.estimators.penalized",
-    "PerTaskRegressor": "sharedspan.estimators.baselines",
-    "PooledRegressor": "sharedspan.estimators.baselines",
-    "SharedSpanRegressor": "sharedspan.estimators.shared_span",
-    "SpectralRegressor": "sharedspan.estimators.spectral",
-}
 # Attributes and their axes: T tasks, d features, k directions; other letters as in one record.
 SHAPES = shapes(
     "coef_:Td intercept_:T representation_:dk task_weights_:kT noise_variance_:T levels_:T "
@@ -52,7 +39,7 @@ RECORDS = {
         "horizon intercept phase first seen centre unit constant eta0 w",
     ),
     "Feature": Record("sharedspan.inputs.schema"),
-    "Gathered": Record("sharedspan.statistics.task_statistics"),
+    "TaskStatistics": Record("sharedspan.statistics.task_statistics"),
     "GramStatistics": Record(
         "sharedspan.statistics.sums",
         "n:T mean:Td y_mean:T packed:Tp anchor:Td g:Td q:T",
@@ -97,13 +84,15 @@ VALUES = {
 
 def save(model: TaskRegressor, path: Path, statistics: bool) -> None:
     """Write a fitted model; see ``TaskRegressor.save``."""
+    from sharedspan.estimators import ESTIMATORS
+
     name = type(model).__name__
-    if MODELS.get(name) != type(model).__module__:
+    if ESTIMATORS.get(name) != type(model).__module__:
         raise TypeError(f"The model is a {name}: only estimators of sharedspan can be saved.")
     parameters = model.get_params(deep=False)
     state: Any = model.__getstate__()
     fitted = {key: state[key] for key in state if _is_fitted_name(key, type(model))}
-    if not statistics and type(fitted.get("_sums_")).__name__ == "Gathered":
+    if not statistics and type(fitted.get("_sums_")).__name__ == "TaskStatistics":
         del fitted["_sums_"]
     import sharedspan
 
@@ -157,10 +146,14 @@ def _encoded(value: Any, what: str) -> Tree:
 
 
 def _model(tree: Tree) -> TaskRegressor:
-    kind = getattr(import_module(MODELS[tree["model"]]), tree["model"])
+    from sharedspan.estimators import estimator_class
+
+    kind = estimator_class(tree["model"])
     arrays = {key: tree["fitted"][key] for key in SHAPES if key in tree["fitted"]}
     sizes = require_shapes(arrays, SHAPES, {})
     fitted = {key: decode(part, RECORDS, sizes) for key, part in tree["fitted"].items()}
+    if "_posterior_" in fitted:  # its name in format 1
+        fitted["_uncertainty_"] = fitted.pop("_posterior_")
     for key, value in fitted.items():
         if not _is_fitted_name(key, kind) or not isinstance(value, VALUES.get(key, object)):
             raise ValueError(f"{key} is no attribute of a fitted model.")

@@ -10,12 +10,12 @@ import numpy as np
 
 from sharedspan.diagnosis.holdout_errors import NOTHING_TO_PREDICT, RIVALS, Gains
 from sharedspan.diagnosis.metric import named_groups
+from sharedspan.diagnosis.text import listed, number, percent, setting
 from sharedspan.report import drawings, gain_words, rank_words, sentences
 from sharedspan.report.drawings import Drawing
 from sharedspan.report.facts import Facts
 from sharedspan.report.maps import level_plot, maps, slopes_plot
 from sharedspan.report.table import NAMED_REASONS, Table
-from sharedspan.report.text import listed, number, percent, setting
 
 OPEN = 6  # directions that are shown at once; the others unfold
 MISFITS = 100  # lines of the table of tasks that do not fit

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.holdout_errors import RIVALS, Gains
+from sharedspan.diagnosis.text import count, number, short
 from sharedspan.report.facts import Facts
 from sharedspan.report.svg import Plot
-from sharedspan.report.text import count, number, short
 
 LARGEST = 20  # loadings that are drawn
 NAME = 18  # characters of a feature's name beside a loading

@@ -13,9 +13,9 @@ from sharedspan.diagnosis.diagnose import Diagnosis, diagnose
 from sharedspan.diagnosis.holdout_errors import Gains, Tick, find_gains
 from sharedspan.diagnosis.loadings import Directions, find_directions
 from sharedspan.diagnosis.rows import TaskRows, read_rows
+from sharedspan.diagnosis.text import short
 from sharedspan.estimators.base import TaskRegressor, check_is_fitted
 from sharedspan.estimators.baselines import PerTaskRegressor
-from sharedspan.report.text import short
 
 LONG = 60  # characters from which a name is cut in a sentence
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.text import short
 from sharedspan.persistence.atomic_write import file_appearing
-from sharedspan.report.text import short
 
 NAMED, CANDIDATES = 6, 500  # points that are named, and that are looked at
 ROOM = ((0.25, 0.08), (0.25, 0.2))  # that a name takes, of a square and of a strip

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, RIVALS, Change, Gains
+from sharedspan.diagnosis.text import change, count, listed, number, percent, short
 from sharedspan.report.facts import Facts
-from sharedspan.report.text import change, count, listed, number, percent, short
 
 FITS = {
     "separate": "by one ridge regression per task",

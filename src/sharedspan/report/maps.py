@@ -7,10 +7,10 @@ from itertools import combinations
 import numpy as np
 
 from sharedspan.diagnosis.loadings import Directions
+from sharedspan.diagnosis.text import count, listed, number, percent, short
 from sharedspan.report.drawings import NAME, Drawing
 from sharedspan.report.facts import Facts
 from sharedspan.report.svg import COLOURS, Plot, Scale
-from sharedspan.report.text import count, listed, number, percent, short
 
 NAMED = 8  # tasks named on a map
 RINGED = 300  # tasks that do not fit, marked on a map

@@ -18,11 +18,11 @@ import numpy as np
 import sharedspan
 from sharedspan.diagnosis.holdout_errors import Tick
 from sharedspan.diagnosis.rows import read_rows
+from sharedspan.diagnosis.text import change, number, short, whole
 from sharedspan.persistence.atomic_write import file_appearing
 from sharedspan.report.contents import contents, without_false_span
 from sharedspan.report.facts import Facts, find_facts
 from sharedspan.report.table import as_json, build_table
-from sharedspan.report.text import change, number, short, whole
 
 
 def write_report(

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.text import count, listed, number
 from sharedspan.report.facts import Facts
 from sharedspan.report.sentences import on_all_slopes
-from sharedspan.report.text import count, listed, number
 
 
 def rank_reason(facts: Facts) -> Iterator[str]:

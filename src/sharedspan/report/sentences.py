@@ -8,9 +8,9 @@ import numpy as np
 
 from sharedspan.diagnosis.holdout_errors import NOTHING_TO_PREDICT, RIVALS, Gains
 from sharedspan.diagnosis.model_view import SPARE_ROWS, span_of
+from sharedspan.diagnosis.text import change, count, number, percent
 from sharedspan.report.facts import Facts
 from sharedspan.report.gain_words import against, beaten
-from sharedspan.report.text import change, count, number, percent
 
 WHOLE = 0.995  # share from which it is shown as all
 SAME = 1e-9  # variation of slopes between tasks, over their size, that is rounding

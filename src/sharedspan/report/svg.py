@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from sharedspan.report.text import number, short
+from sharedspan.diagnosis.text import number, short
 
 WIDTH = 420  # in units of the drawing, about pixels on a phone
 FONT = 13  # size of the text, as in the style

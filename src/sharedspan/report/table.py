@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.holdout_errors import Gains
+from sharedspan.diagnosis.text import count, short, whole
 from sharedspan.report.facts import Facts
-from sharedspan.report.text import count, short, whole
 
 MOST_TASKS = 50_000  # on the page
 NUMBERS = 6_000_000  # bytes of all columns, before base64 makes them a third longer

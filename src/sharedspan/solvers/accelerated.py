@@ -87,8 +87,8 @@ class Mixture:
     def restored(cls, memory: Memory, objective: Objective) -> Mixture:
         ends, steps, products = memory
         past = cls()
-        past.ends.extend((B, objective.lift(W)) for B, W in ends)
-        past.steps.extend((F_B, objective.lift(F_W)) for F_B, F_W in steps)
+        past.ends.extend((B, objective.to_device(W)) for B, W in ends)
+        past.steps.extend((F_B, objective.to_device(F_W)) for F_B, F_W in steps)
         past.products = products
         return past
 

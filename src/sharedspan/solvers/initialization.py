@@ -60,7 +60,7 @@ def task_curvatures(objective: Objective, rng: np.random.Generator) -> np.ndarra
 
 def separate_fits(objective: Objective) -> tuple[np.ndarray, np.ndarray]:
     """Least squares of each task (d, T), shortest where not unique, and the rank of each (T,)."""
-    _, (V, ranks) = objective.each_part(_separate_fits)
+    _, (V, ranks) = objective.map_shards(_separate_fits)
     return V.T, ranks
 
 

@@ -9,7 +9,7 @@ Most solvers remember nothing but where they stand, so that a run can go on from
 A solver that remembers more says so in ``Iterate.memory``, a function of no arguments that returns
 it, as a tuple or list of arrays and numbers. When a run goes on, the solver makes its start, which
 is thrown away, and then the first ``Step`` brings that memory back. Arrays of the size of W come
-back through ``objective.lift``.
+back through ``objective.to_device``.
 """
 
 from __future__ import annotations

@@ -126,9 +126,9 @@ class Record:
         if state["profile"] is None:
             point = objective.evaluate(B, W)
         else:
-            point = ProfiledPoint(B, objective.lift(W), objective, tuple(state["profile"]))
+            point = ProfiledPoint(B, objective.to_device(W), objective, tuple(state["profile"]))
         tail.count, total = state["tail"]
-        tail.total = objective.lift(total) if tail.count else 0.0
+        tail.total = objective.to_device(total) if tail.count else 0.0
         record = cls(
             step=Step(point, state["iteration"], state["damping"], state["memory"]),
             tail=tail,

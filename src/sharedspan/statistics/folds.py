@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.inputs.rows import Block, Tasks
+from sharedspan.inputs.rows import Block, TaskRows
 
 ROWS_AT_ONCE = 1 << 17  # rows whose folds are drawn together
 
 
-def assign_folds(tasks: Tasks, rng: np.random.Generator, n_folds: int) -> np.ndarray:
+def assign_folds(tasks: TaskRows, rng: np.random.Generator, n_folds: int) -> np.ndarray:
     """Fold of each row in task order, (rows,): balanced within tasks, equal for equal rows."""
     return deal_rows(tasks, hash_key(tasks.n_features, rng), n_folds)
 
 
-def deal_rows(tasks: Tasks, key: np.ndarray, n_folds: int, offset: int = 0) -> np.ndarray:
+def deal_rows(tasks: TaskRows, key: np.ndarray, n_folds: int, offset: int = 0) -> np.ndarray:
     """The same with a given key; the first task is number ``offset`` of all."""
     folds = np.empty(tasks.n_rows, dtype=np.int8)
     for first, last in tasks.ranges(ROWS_AT_ONCE):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.inputs.rows import Block, Tasks
+from sharedspan.inputs.rows import Block, TaskRows
 from sharedspan.statistics.folds import assign_folds
 
 
@@ -38,7 +38,7 @@ class FourthMoment:
 class HalfMoments:
     """The covariance of x and y over two halves of each task's rows, (2, T, d)."""
 
-    def __init__(self, tasks: Tasks, centred: bool, rng: np.random.Generator) -> None:
+    def __init__(self, tasks: TaskRows, centred: bool, rng: np.random.Generator) -> None:
         T, d = tasks.n_tasks, tasks.n_features
         self.halves = assign_folds(tasks, rng, 2)
         self.centred = centred

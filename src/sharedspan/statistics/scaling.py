@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.inputs.rows import Block, Tasks
+from sharedspan.inputs.rows import Block, TaskRows
 
 # Numbers whose squares and sums are safe in double precision need no rescaling.
 SAFE = 2.0**128
@@ -25,7 +25,7 @@ class Units:
     y_scale: float
 
     @classmethod
-    def of(cls, tasks: Tasks, centred: bool, common_scale: bool = False) -> Units:
+    def of(cls, tasks: TaskRows, centred: bool, common_scale: bool = False) -> Units:
         """Units that suit the rows; ``common_scale`` keeps the features' proportions."""
         low, high, y_reach = tasks.extremes()
         origin = _typical(tasks) if centred else np.zeros_like(low)
@@ -49,7 +49,7 @@ class Units:
         return (X if P is None else X @ P), block.y
 
 
-def _typical(tasks: Tasks) -> np.ndarray:
+def _typical(tasks: TaskRows) -> np.ndarray:
     """Median of each feature over some rows, (d,): near the bulk, whatever the outliers."""
     return np.quantile(tasks.sample(1000), 0.5, axis=0, method="lower")
 

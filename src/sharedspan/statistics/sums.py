@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.inputs.rows import Block, Tasks
+from sharedspan.inputs.rows import Block, TaskRows
 from sharedspan.kernels import accumulate as sums
 from sharedspan.kernels import cpu, grams
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
@@ -57,7 +57,7 @@ class TaskMeans:
         """Intercepts (T,) that go with the coefficients V (d, T): ybar_t - xbar_t'v_t."""
         return self.y_mean - np.einsum("td,dt->t", self.mean, V)
 
-    def each_part(
+    def map_shards(
         self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
     ) -> tuple[Arrays, Arrays]:
         """``function(statistics, *arrays)``, part by part where the tasks lie in several places.
@@ -71,7 +71,7 @@ class TaskMeans:
         """
         return function(self, *arrays)
 
-    def here(self) -> Any:
+    def gather_local(self) -> Any:
         """These statistics in this process's memory."""
         return self
 
@@ -102,7 +102,7 @@ class GramStatistics(TaskMeans):
 
     def update(
         self,
-        tasks: Tasks,
+        tasks: TaskRows,
         units: Units,
         P: np.ndarray | None = None,
         sign: float = 1.0,
@@ -112,7 +112,7 @@ class GramStatistics(TaskMeans):
 
         Parameters
         ----------
-        tasks : Tasks
+        tasks : TaskRows
             Tasks in the order of these statistics.
         units : Units
         P : ndarray of shape (d_rows, d), optional
@@ -276,7 +276,7 @@ class RowStatistics(TaskMeans):
     """
 
     def __init__(
-        self, tasks: Tasks, units: Units, centred: bool, watch: Watch | None = None
+        self, tasks: TaskRows, units: Units, centred: bool, watch: Watch | None = None
     ) -> None:
         self.centred = centred
         self.starts = tasks.starts
@@ -367,13 +367,13 @@ def cheaper_kind(n: float, n_tasks: int, n_features: int) -> str:
 
 
 def collect(
-    tasks: Tasks, units: Units, centred: bool, kind: str = "auto", watch: Watch | None = None
+    tasks: TaskRows, units: Units, centred: bool, kind: str = "auto", watch: Watch | None = None
 ) -> Statistics:
     """One pass over the rows.
 
     Parameters
     ----------
-    tasks : Tasks
+    tasks : TaskRows
     units : Units
     centred : bool
         Whether tasks have intercepts.

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from sharedspan.inputs.labels import canonical_order
-from sharedspan.inputs.rows import Tasks
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.sums import GramStatistics, Watch, collect
 
 
 @dataclass(frozen=True)
-class Gathered:
+class TaskStatistics:
     """Statistics in ``units``, not yet canonical, and whose they are."""
 
     statistics: Any  # GramStatistics, RowStatistics or those of a cluster
@@ -33,19 +33,19 @@ class Gathered:
         if hasattr(self.statistics, "close"):
             self.statistics.close()
 
-    def copy(self) -> Gathered:
+    def copy(self) -> TaskStatistics:
         """The same with statistics of its own, which a fit may change, and without rows."""
         statistics = self.statistics.take(np.arange(len(self.labels)))
-        return Gathered(statistics, self.units, self.labels, self.names)
+        return TaskStatistics(statistics, self.units, self.labels, self.names)
 
     def plus(
-        self, tasks: Tasks, *, forgetting: float = 1.0, common_scale: bool = False
-    ) -> Gathered:
+        self, tasks: TaskRows, *, forgetting: float = 1.0, common_scale: bool = False
+    ) -> TaskStatistics:
         """The sums of these and of more rows, of known or of new tasks.
 
         Parameters
         ----------
-        tasks : Tasks
+        tasks : TaskRows
         forgetting : float
             What the rows so far count, as a factor on their weights.
         common_scale : bool
@@ -59,29 +59,29 @@ class Gathered:
         chunk = GramStatistics(tasks.n_tasks, tasks.n_features, total.centred)
         chunk.anchor[:] = total.anchor[new]  # with one anchor sums merge by addition
         chunk.update(tasks, units)
-        return Gathered(total.merge(chunk, new), units, labels, self.names)
+        return TaskStatistics(total.merge(chunk, new), units, labels, self.names)
 
-    def merged(self, other: Gathered) -> Gathered:
+    def merged(self, other: TaskStatistics) -> TaskStatistics:
         """The sums of these rows and of those of another site."""
         units = self.units.including(other.units)
         labels, old, new = _joined(self.labels, other.labels)
         total = self.statistics.placed(old, len(labels)).rescaled(self.units, units)
         theirs = other.copy().statistics.rescaled(other.units, units)
-        return Gathered(total.merge(theirs, new), units, labels, self.names)
+        return TaskStatistics(total.merge(theirs, new), units, labels, self.names)
 
 
 def gather(
-    tasks: Tasks,
+    tasks: TaskRows,
     centred: bool,
     *,
     common_scale: bool = False,
     kind: str = "auto",
     watch: Watch | None = None,
-) -> Gathered:
+) -> TaskStatistics:
     """One pass over the rows; options of ``Units.of`` and ``collect``."""
     units = Units.of(tasks, centred, common_scale)
     statistics = collect(tasks, units, centred, kind, watch)
-    return Gathered(statistics, units, tasks.labels, tasks.names, tasks)
+    return TaskStatistics(statistics, units, tasks.labels, tasks.names, tasks)
 
 
 def _joined(
