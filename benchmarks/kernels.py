@@ -23,10 +23,10 @@ import numba
 import numpy as np
 
 from sharedspan.kernels.threads import n_threads, over_tasks
-from sharedspan.objective.base import GramObjective
+from sharedspan.objective import GramObjective
 from sharedspan.solvers import SOLVERS
 from sharedspan.solvers.loop import run
-from sharedspan.statistics.sums import GramStatistics
+from sharedspan.statistics.grams import GramStatistics
 
 # (T, d, k): at least times the streaming rate of full Grams, and times np.matmul
 SIZES = {

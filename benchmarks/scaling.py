@@ -16,7 +16,7 @@ import numpy as np
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.kernels.threads import n_threads
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.statistics.canonical import whitening
 from sharedspan.statistics.task_statistics import gather
 

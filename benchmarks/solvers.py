@@ -23,13 +23,13 @@ import numpy as np
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.solvers import SOLVERS, needs_rows
 from sharedspan.solvers.gradient import descend
 from sharedspan.solvers.loop import Iterate, run
 from sharedspan.statistics.canonical import whitening
+from sharedspan.statistics.rows import collect
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.sums import collect
 
 SIZE = {"n_tasks": 200, "n_features": 100, "rank": 5, "n_samples": 300, "noise": 0.5}
 KAPPAS = (1.5, 10.0)

@@ -8,7 +8,7 @@ from conftest import statistics_of
 from oracles import relative
 from sharedspan.estimators.armul import ARMULRegressor, Centres, distance_penalty
 from sharedspan.estimators.penalized import PenalizedERMRegressor
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.solvers.initialization import separate_fits
 from sharedspan.solvers.proximal import descend
 

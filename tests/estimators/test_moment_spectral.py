@@ -11,7 +11,7 @@ from oracles import relative
 from sharedspan.estimators.moment import half_matrix, pair_matrix
 from sharedspan.estimators.spectral import second_step, winsorised
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.solvers.initialization import separate_fits
 from sharedspan.statistics.folds import assign_folds
 

@@ -6,7 +6,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import sharedspan as ss
 from conftest import statistics_of
 from sharedspan.estimators.penalized import PenalizedERMRegressor, sine_penalty
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.solvers.initialization import separate_fits, task_curvatures
 from sharedspan.solvers.proximal import Span, descend, median_span
 

@@ -13,7 +13,7 @@ from sharedspan.inference.rank_selection import (
     log_evidence,
 )
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.report.plots import plot_rank_path
 from sharedspan.statistics.folds import assign_folds
 

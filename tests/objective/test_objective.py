@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from conftest import statistics_of
 from oracles import per_task_sums
 from sharedspan.kernels import cpu, grams
-from sharedspan.objective.base import GramObjective, RowObjective, build_objective
+from sharedspan.objective import GramObjective, RowObjective, build_objective
 from sharedspan.statistics.canonical import whitening
 
 

@@ -26,15 +26,15 @@ import sharedspan as ss
 from conftest import statistics_of
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective.backends import TorchBackend, objective_on
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.persistence import container as treefile
 from sharedspan.persistence.checkpoint import FORMAT, Checkpoint, CheckpointError, Checkpoints
 from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, loop
 from sharedspan.solvers.loop import CALLED_OFF, CONVERGED, PLANNED, run
 from sharedspan.statistics.canonical import Canonical, whitening
+from sharedspan.statistics.rows import collect
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.sums import collect
 
 auto = importlib.import_module("sharedspan.solvers.auto")  # the name is also a solver's
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 import sharedspan as ss
 from conftest import statistics_of
 from oracles import relative
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.solvers import SOLVERS
 from sharedspan.solvers.loop import CONVERGED, Iterate, run
 from sharedspan.solvers.quasi_newton import LBFGS

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import sharedspan as ss
 from conftest import statistics_of
 from oracles import exact_als, relative
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.solvers import SOLVERS
 from sharedspan.solvers.loop import CALLED_OFF, STALLED, Iterate, run
 from sharedspan.solvers.tpgd import step_sizes

@@ -5,10 +5,11 @@ from numpy.testing import assert_allclose
 from conftest import statistics_of
 from sharedspan.inputs import rows as tasks_module
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.objective.base import GramObjective
+from sharedspan.objective import GramObjective
 from sharedspan.statistics.canonical import whitening
+from sharedspan.statistics.grams import GramStatistics
+from sharedspan.statistics.rows import RowStatistics, collect
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.sums import GramStatistics, RowStatistics, collect
 
 FIELDS = ("n", "mean", "y_mean", "packed", "anchor", "g", "q")
 

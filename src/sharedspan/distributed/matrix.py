@@ -16,7 +16,7 @@ import numpy as np
 
 from sharedspan.distributed.engine import Shards
 from sharedspan.distributed.shard import Term, fetch, products, restore_matrices, save_matrices
-from sharedspan.statistics.sums import Arrays
+from sharedspan.statistics.grams import Arrays
 
 
 def total_of(parts: Sequence[Arrays]) -> Arrays:

@@ -16,8 +16,9 @@ from sharedspan.distributed import shard
 from sharedspan.distributed.matrix import Cluster, ClusterMatrix, total_of
 from sharedspan.objective.base import Objective, Point
 from sharedspan.statistics.canonical import Canonical, task_scale
+from sharedspan.statistics.grams import Arrays, TaskMeans
+from sharedspan.statistics.rows import RowStatistics, Statistics
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.sums import Arrays, RowStatistics, Statistics, TaskMeans
 
 
 class ClusterStatistics(TaskMeans):

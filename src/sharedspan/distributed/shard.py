@@ -15,14 +15,9 @@ from sharedspan.inputs.rows import TaskRows
 from sharedspan.objective.base import Objective, RowObjective, build_objective
 from sharedspan.objective.held_out import LocalFolds
 from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.grams import Arrays, GramStatistics
+from sharedspan.statistics.rows import RowStatistics, Statistics, collect
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.sums import (
-    Arrays,
-    GramStatistics,
-    RowStatistics,
-    Statistics,
-    collect,
-)
 
 Term = tuple[Any, int]  # a number or a small matrix, and the number of a matrix on the shards
 

@@ -31,8 +31,8 @@ from sharedspan.inputs.memory_limit import INTERPRETER, in_words
 from sharedspan.inputs.paths import nearest
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.inputs.schema import Selection
+from sharedspan.statistics.rows import cheaper_kind
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.sums import cheaper_kind
 from sharedspan.statistics.task_statistics import TaskStatistics
 
 SHARDS_PER_WORKER = 4

@@ -5,29 +5,34 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from sharedspan.estimators.base import IntervalRegressor, as_generator, number_or_auto, one_of
-from sharedspan.estimators.features import SpanFeatures
-from sharedspan.estimators.sums import Solution, SumsRegressor
+from sharedspan.estimators.base import SpanTransformer, TaskRegressor
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.fitting import Needs
+from sharedspan.estimators.parameters import BOOL, as_generator, estimator, number_or_auto, one_of
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
 from sharedspan.mixed_model.posterior import Posterior, posterior_of
 from sharedspan.mixed_model.search import KINDS, Fit, Outliers, Search, adapt
-from sharedspan.statistics.canonical import Canonical, common_scaling, whitening
-from sharedspan.statistics.sums import Statistics
-from sharedspan.statistics.task_statistics import TaskStatistics
+from sharedspan.statistics.canonical import Canonical, Problem
+from sharedspan.statistics.rows import Statistics
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 
 LARGEST_RANK = 15
 SEARCH_WORK = 4e7  # T p^3 of the tasks that variances and directions are learned from
 
 
-class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
+@estimator(
+    "rank slopes method outliers fit_intercept whiten unseen task_column random_state verbose "
+    "engine keep_statistics"
+)
+class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     """Regressions of many tasks, each as far from the others as the data say; nothing to tune.
 
     v_t = b + u_t, u_t ~ N(0, D + LL') over slopes and intercept together: b is shared, D says how
@@ -50,24 +55,22 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
         "ml" is maximum likelihood with no prior on b nor on D, as mixed-model software has it.
     outliers : bool, default=True
         Whether to look for tasks off the common covariance.
-    fit_intercept : bool, default=True
+    {fit_intercept}
     whiten : bool, default=False
         Measure D in whitened instead of standardised features.
     unseen : {"error", "mean"}, default="error"
         "mean" predicts new tasks by b.
-    task_column : str or int, optional
+    {task_column}
     random_state : int, numpy.random.Generator or None, default=None
         Draws the tasks that the variances are learned from, where there are very many; None always
         draws the same.
     verbose : int, default=0
         1 prints each fit that was compared.
-    engine, keep_statistics
-        As in SharedSpanRegressor.
+    {engine, keep_statistics}
 
     Attributes
     ----------
-    tasks_, coef_, intercept_, coef_names_, n_features_in_, feature_names_in_
-        As in SharedSpanRegressor.
+    {tasks_, coef_, intercept_}
     mean_coef_ : ndarray of shape (d,)
     mean_intercept_ : float
         b.
@@ -93,10 +96,10 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
         value with "ml").
     candidates_ : list of dict
         The fits that were compared: ``slopes``, ``rank``, ``log_likelihood``, ``score``.
-    n_iter_ : int
-    converged_ : bool
+    {n_iter_, converged_}
     degrees_of_freedom_ : float
         Effective number of parameters.
+    {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
 
     Examples
     --------
@@ -108,63 +111,53 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
     """
 
     shares = "population"
+    has_intervals = True
+    checks: ClassVar = {
+        "rank": partial(number_or_auto, smallest=0, kind=numbers.Integral),
+        "slopes": partial(one_of, known=("auto", *KINDS)),
+        "method": partial(one_of, known=("evidence", "ml")),
+        "outliers": BOOL,
+    }
 
-    mean_coef_: np.ndarray
-    mean_intercept_: float
+    slopes: str = "auto"
+    method: str = "evidence"
+    outliers: bool = True
+    whiten: bool = False
     _uncertainty_: Posterior
 
-    def __init__(
-        self,
-        rank: Any = "auto",
-        slopes: str = "auto",
-        method: str = "evidence",
-        outliers: bool = True,
-        fit_intercept: bool = True,
-        whiten: bool = False,
-        unseen: str = "error",
-        task_column: Any = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        engine: Any = "local",
-        keep_statistics: Any = "auto",
-    ) -> None:
-        self.rank = rank
-        self.slopes = slopes
-        self.method = method
-        self.outliers = outliers
-        self.fit_intercept = fit_intercept
-        self.whiten = whiten
-        self.unseen = unseen
-        self.task_column = task_column
-        self.random_state = random_state
-        self.verbose = verbose
-        self.engine = engine
-        self.keep_statistics = keep_statistics
+    def needs(self) -> Needs:
+        """Statistics of any kind."""
+        return Needs(features="whitened" if self.whiten else "scaled")
 
-    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
-        statistics = gathered.statistics
-        P = whitening(statistics) if self.whiten else common_scaling(statistics)
-        if P is not None:
-            statistics.transform(P)
-        canonical = Canonical(gathered.units, P)
+    def estimate(self, problem: Problem) -> FittedSpan:
+        """The structure of the strongest evidence, then the posterior of every task."""
+        statistics, canonical = problem.statistics, problem.canonical
+        largest = len(canonical.units.scale) + self.fit_intercept
+        if not isinstance(self.rank, str) and self.rank > largest:
+            raise ValueError(
+                f"rank={self.rank} is larger than the {largest} coefficients of a task: give a "
+                f"rank from 0 to {largest}, or 'auto'."
+            )
         scaling = Scaling.of(statistics, self.fit_intercept)
+        candidates: list[dict[str, Any]] = []
         with one_blas_thread():
-            searched, fit, outliers = self._search(statistics, scaling)
+            searched, fit, outliers = self._search(statistics, scaling, candidates)
             posterior = posterior_of(statistics, canonical, searched, fit, outliers)
-        self._store(canonical, scaling, fit, posterior)
         if not fit.converged:
             warnings.warn(
                 f"The search for variances and directions was stopped after {fit.n_iter} steps: "
                 "the fit is close to the best, but may not be it. Features that say nearly the "
                 "same make it slow: leave some out, or give rank=0.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=7,
             )
         shift = math.log(canonical.units.y_scale / scaling.y_scale)
-        self.log_likelihood_ = fit.evidence.value + float(searched.n.sum()) * shift
+        log_likelihood = fit.evidence.value + float(searched.n.sum()) * shift
+        extra = {"candidates": candidates, "log_likelihood": log_likelihood}
+        return mixed_fit(canonical, scaling, fit, posterior, extra)
 
     def _search(
-        self, statistics: Statistics, scaling: Scaling
+        self, statistics: Statistics, scaling: Scaling, candidates: list[dict[str, Any]]
     ) -> tuple[MixedTasks, Fit, Outliers | None]:
         """D, L and the outliers, learned from all tasks or, of very many, from some."""
         p = statistics.n_features + self.fit_intercept
@@ -175,60 +168,25 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
                 np.sort(rng.choice(statistics.n_tasks, most, replace=False))
             )
         tasks = MixedTasks(statistics.gather_local(), scaling)
-        self.candidates_: list[dict[str, Any]] = []
         kinds = KINDS if self.slopes == "auto" else (self.slopes,)
         if self.slopes == "auto" and not (tasks.n > 1).any():
             kinds = ("zero",)  # a row per task does not tell its level from noise
         ranks = (self.rank, self.rank)
         if isinstance(self.rank, str):
             ranks = (0, min(p, max(tasks.n_tasks - 1, 0), LARGEST_RANK))
+
+        def note(fit: Fit) -> None:
+            row = {
+                "slopes": fit.kind, "rank": fit.loadings.shape[1],
+                "log_likelihood": fit.evidence.value, "score": fit.score,
+            }  # fmt: skip
+            candidates.append(row)
+            if self.verbose:
+                print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
+
         search = Search(tasks, flat=self.method == "ml")
-        fit, outliers = adapt(search, kinds, ranks, self.outliers, self._note)
+        fit, outliers = adapt(search, kinds, ranks, self.outliers, note)
         return tasks, fit, outliers
-
-    def _note(self, fit: Fit) -> None:
-        row = {
-            "slopes": fit.kind, "rank": fit.loadings.shape[1],
-            "log_likelihood": fit.evidence.value, "score": fit.score,
-        }  # fmt: skip
-        self.candidates_.append(row)
-        if self.verbose:
-            print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
-
-    def _store(
-        self, canonical: Canonical, scaling: Scaling, fit: Fit, posterior: Posterior
-    ) -> None:
-        T, first, unit = len(posterior.mean), int(self.fit_intercept), canonical.units.y_scale
-        # The last row is b, the mean of all tasks that there might be.
-        V = np.vstack([posterior.mean, posterior.b])
-        slopes, level = scaling.from_standard(V, self.fit_intercept)
-        slopes = canonical.to_user(slopes.T).T
-        level = canonical.intercept_to_user(level, slopes.T)
-        self.coef_, self.mean_coef_ = slopes[:T].copy(), slopes[T].copy()
-        self.intercept_, self.mean_intercept_ = level[:T].copy(), float(level[T])
-        self.noise_variance_ = np.full(T, posterior.noise * (scaling.y_scale / unit) ** 2)
-        deviation = np.sqrt(fit.variances * posterior.noise) * scaling.y_scale
-        # D is diagonal in the features it was measured in; whitened ones mix on the way back.
-        root = canonical.to_user(np.diag(deviation[first:] / scaling.scale))
-        largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
-        self.slope_std_ = largest * np.linalg.norm(root / largest[:, None], axis=1)
-        self.intercept_std_ = float(deviation[0] / unit) if self.fit_intercept else 0.0
-        self._store_span(canonical.to_user(fit.loadings[first:] / scaling.scale[:, None]))
-        self.slopes_ = fit.kind
-        self.outlier_probability_ = posterior.off
-        self.degrees_of_freedom_ = posterior.degrees_of_freedom
-        self.n_iter_, self.converged_ = fit.n_iter, fit.converged
-        self._uncertainty_ = posterior
-
-    def _store_span(self, span: np.ndarray) -> None:
-        """The directions of L (d, k) and where the tasks lie in them."""
-        self.rank_ = int(span.shape[1])
-        self.representation_ = np.zeros((len(span), 0))
-        self.task_weights_ = np.zeros((0, len(self.coef_)))
-        if 0 < self.rank_ <= min(len(span), len(self.coef_)):
-            Q = orthonormal_basis(span)
-            weights = Q.T @ (self.coef_ - self.mean_coef_).T
-            self.representation_, self.task_weights_ = ordered_factors(Q, weights)
 
     @property
     def coef_covariance_(self) -> np.ndarray:
@@ -239,26 +197,46 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
         J = posterior.canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
         return J @ posterior.new[first:, first:] @ J.T
 
-    def _uncertainty(self) -> Posterior:
-        return self._uncertainty_
 
-    def _mean_task(self) -> tuple[np.ndarray, float]:
-        """A new task is predicted by the mean of all that there might be."""
-        return self.mean_coef_, self.mean_intercept_
-
-    def _validate_shape(self, n_tasks: int, n_features: int) -> None:
-        largest = n_features + self.fit_intercept
-        if not isinstance(self.rank, str) and self.rank > largest:
-            raise ValueError(
-                f"rank={self.rank} is larger than the {largest} coefficients of a task: give a "
-                f"rank from 0 to {largest}, or 'auto'."
-            )
-
-    def _validate_parameters(self) -> None:
-        super()._validate_parameters()
-        number_or_auto("rank", self.rank, 0, numbers.Integral)
-        one_of("slopes", self.slopes, ("auto", *KINDS))
-        one_of("method", self.method, ("evidence", "ml"))
-        one_of("outliers", self.outliers, (True, False))
-        one_of("whiten", self.whiten, (True, False))
-        as_generator(self.random_state)
+def mixed_fit(
+    canonical: Canonical, scaling: Scaling, fit: Fit, posterior: Posterior, extra: dict[str, Any]
+) -> FittedSpan:
+    """The posterior means of all tasks, and D and L, in the user's units."""
+    T, unit = len(posterior.mean), canonical.units.y_scale
+    first = len(fit.variances) - len(scaling.scale)  # 1 with intercepts
+    # The last row is b, the mean of all tasks that there might be.
+    V = np.vstack([posterior.mean, posterior.b])
+    slopes, level = scaling.from_standard(V, bool(first))
+    slopes = canonical.to_user(slopes.T).T
+    level = canonical.intercept_to_user(level, slopes.T)
+    deviation = np.sqrt(fit.variances * posterior.noise) * scaling.y_scale
+    # D is diagonal in the features it was measured in; whitened ones mix on the way back.
+    root = canonical.to_user(np.diag(deviation[first:] / scaling.scale))
+    largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
+    span = canonical.to_user(fit.loadings[first:] / scaling.scale[:, None])
+    coef, mean_coef = slopes[:T].copy(), slopes[T].copy()
+    representation, task_weights = np.zeros((len(span), 0)), np.zeros((0, T))
+    if 0 < span.shape[1] <= min(len(span), T):
+        Q = orthonormal_basis(span)
+        representation, task_weights = ordered_factors(Q, Q.T @ (coef - mean_coef).T)
+    return FittedSpan(
+        coef=coef,
+        intercept=level[:T].copy(),
+        mean_coef=mean_coef,
+        mean_intercept=float(level[T]),
+        representation=representation,
+        task_weights=task_weights,
+        rank=int(span.shape[1]),
+        noise_variance=np.full(T, posterior.noise * (scaling.y_scale / unit) ** 2),
+        degrees_of_freedom=posterior.degrees_of_freedom,
+        uncertainty=posterior,
+        n_iter=fit.n_iter,
+        converged=fit.converged,
+        extra=extra
+        | {
+            "slopes": fit.kind,
+            "slope_std": largest * np.linalg.norm(root / largest[:, None], axis=1),
+            "intercept_std": float(deviation[0] / unit) if first else 0.0,
+            "outlier_probability": posterior.off,
+        },
+    )

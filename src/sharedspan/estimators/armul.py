@@ -16,32 +16,43 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from sharedspan.estimators.base import at_least, number_or_auto, one_of
-from sharedspan.estimators.near_span import NearSpanRegressor
-from sharedspan.estimators.span import Problem
-from sharedspan.estimators.sums import Solution
-from sharedspan.inference.rank_selection import N_FOLDS, RankPath
+from sharedspan.estimators.base import SpanTransformer, TaskRegressor
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.fitting import Needs
+from sharedspan.estimators.near_span import fit_of_descent, noise_level, warn_unless_converged
+from sharedspan.estimators.parameters import (
+    DEPRECATED,
+    at_least,
+    current_value,
+    estimator,
+    number_or_auto,
+    one_of,
+    require_rank_fits,
+)
+from sharedspan.inference.rank_selection import select_rank
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.objective.base import Objective, build_objective
+from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers.alternating import solve_B
 from sharedspan.solvers.initialization import separate_fits, task_curvatures
 from sharedspan.solvers.proximal import (
-    Descent,
     Parts,
     Penalty,
     Place,
+    ProximalFit,
     Span,
-    descend,
     median_span,
+    proximal_descent,
 )
-from sharedspan.statistics.task_statistics import TaskStatistics
+from sharedspan.statistics.canonical import Problem
+from sharedspan.statistics.folds import N_FOLDS
 
 PENALTIES = np.geomspace(0.05, 2.0, 10)  # of C, from separate fits to the structure alone
 FALLBACK = 1.2  # C where there are too few rows to choose it
@@ -64,7 +75,7 @@ class Centres:
         self.objective, self.weight = objective, weight
 
     def free(self, B: np.ndarray, D: np.ndarray) -> np.ndarray:
-        """See Structure: deviations may have any direction."""
+        """See CentreStructure: deviations may have any direction."""
         return D
 
     def step(self, at: Place, damping: float) -> Parts:
@@ -77,8 +88,8 @@ class Centres:
         r, T, theta = self.objective.response, W.shape[1], B @ W + D
         _, own = self.objective.residuals(theta.copy())
         moved = [np.outer(b, r) for b in B.T]  # (d, T) for each centre
-        kept = [self.objective.residuals(M + D)[1] for M in moved]
-        values = [loss + self.weight * np.linalg.norm(D, axis=0) for loss in kept]
+        losses = [self.objective.residuals(M + D)[1] for M in moved]
+        values = [loss + self.weight * np.linalg.norm(D, axis=0) for loss in losses]
         values += [own + self.weight * np.linalg.norm(theta - M, axis=0) for M in moved]
         best = np.argmin(values, axis=0)
         stays = np.min(values, axis=0) >= own + self.weight * np.linalg.norm(D, axis=0)
@@ -88,31 +99,35 @@ class Centres:
         return B, W, np.where(stays | (best < B.shape[1]), D, theta - B @ W)
 
 
-class ARMULRegressor(NearSpanRegressor):
+@estimator(
+    "rank variant n_clusters penalty fit_intercept whiten unseen task_column max_iter tol "
+    "random_state engine keep_statistics verbose structure"
+)
+class ARMULRegressor(SpanTransformer, TaskRegressor):
     """Adaptive and robust multi-task learning: tasks near a common vector, clusters or a span.
 
     Parameters
     ----------
-    rank : int, "auto", "evidence" or "threshold", default="auto"
-        k of ``structure="lowrank"``, as in SharedSpanRegressor; the others do not use it.
-    structure : {"lowrank", "clustered", "vanilla"}, default="lowrank"
+    {rank}
+        Only ``variant="lowrank"`` uses it.
+    variant : {"lowrank", "clustered", "vanilla"}, default="lowrank"
+        Where the centres lie: in a span of dimension k, at one of K points, or at one point.
     n_clusters : int, default=2
-        K of ``structure="clustered"``; at most one per task is used.
+        K of ``variant="clustered"``; at most one per task is used.
     penalty : "auto" or float, default="auto"
         C in units of the noise standard deviation, which is estimated. 0 fits each task alone, a
         large one the structure alone; near 1 is the size at which noise does not move a task off
         its centre. "auto" cross-validates it within tasks (5 folds, 10 values from 0.05 to 2).
-    fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics
-        As in SharedSpanRegressor. With ``whiten`` lengths are those of whitened features, so the
-        units of the features do not matter.
-    max_iter : int, default=600
+    {fit_intercept, whiten, unseen, task_column, max_iter}
     tol : float, default=1e-7
         The fit ends when the objective changes by less than this share, three times in a row.
+    {random_state, engine, keep_statistics, verbose}
+    structure
+        Deprecated: the old name of ``variant``.
 
     Attributes
     ----------
-    tasks_, coef_, intercept_, rank_path_, coef_names_, n_features_in_, feature_names_in_
-        As in SharedSpanRegressor.
+    {tasks_, coef_, intercept_, rank_path_}
     representation_ : ndarray of shape (d, rank_)
         Orthonormal basis of the span of the centres.
     task_weights_ : ndarray of shape (rank_, T)
@@ -120,79 +135,77 @@ class ARMULRegressor(NearSpanRegressor):
     rank_ : int
         k, or the number of centres (at most d).
     labels_ : ndarray of shape (T,)
-        Cluster of each task, in the order of ``tasks_``; None for other structures.
+        Cluster of each task, in the order of ``tasks_``; None for other variants.
     penalty_ : float
         C.
     penalty_path_ : dict of ndarray or None
         ``penalty`` and ``loss``, the mean squared error on held-out rows, where C was chosen.
     noise_variance_ : ndarray of shape (T,)
         The same for all tasks.
-    n_iter_, converged_, trace_
-        ``trace_["objective"]`` never rises.
+    {n_iter_, converged_}
+    trace_ : dict of ndarray
+        ``iteration`` and ``objective``, which never rises.
+    {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
 
     References
     ----------
     Duan and Wang (2023), "Adaptive and robust multi-task learning".
     """
 
-    def __init__(
-        self,
-        rank: Any = "auto",
-        structure: str = "lowrank",
-        n_clusters: int = 2,
-        penalty: Any = "auto",
-        fit_intercept: bool = True,
-        whiten: bool = True,
-        unseen: str = "error",
-        task_column: Any = None,
-        max_iter: int = 600,
-        tol: float = 1e-7,
-        random_state: Any = None,
-        engine: Any = "local",
-        keep_statistics: Any = "auto",
-    ) -> None:
-        self.rank = rank
-        self.structure = structure
-        self.n_clusters = n_clusters
-        self.penalty = penalty
-        self.fit_intercept = fit_intercept
-        self.whiten = whiten
-        self.unseen = unseen
-        self.task_column = task_column
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.engine = engine
-        self.keep_statistics = keep_statistics
+    checks: ClassVar = {
+        "variant": partial(one_of, known=("lowrank", "clustered", "vanilla")),
+        "n_clusters": partial(at_least, smallest=1, kind=numbers.Integral),
+        "penalty": partial(number_or_auto, smallest=0.0),
+    }
+    renamed: ClassVar = {"structure": "variant"}
 
-    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
-        problem = self._canonical(gathered)
-        rank, self.rank_path_ = self._size(problem)
+    variant: str = "lowrank"
+    n_clusters: int = 2
+    penalty: Any = "auto"
+    max_iter: int = 600
+    tol: float = 1e-7
+    structure: str = DEPRECATED
+
+    @property
+    def _variant(self) -> str:
+        return current_value(self, "variant")
+
+    def needs(self) -> Needs:
+        """Folds where the rank or the penalty is selected."""
+        folds = (self._variant == "lowrank" and self.rank == "auto") or self.penalty == "auto"
+        return replace(super().needs(), folds=folds)
+
+    def estimate(self, problem: Problem) -> FittedSpan:
+        """Proximal descent from separate fits, with the penalty selected first."""
+        require_rank_fits(self.rank, problem)
+        if self._variant == "lowrank":
+            rank, rank_path = select_rank(
+                problem, self.rank, self.fit_intercept, verbose=self.verbose
+            )
+        else:
+            d, T = len(problem.canonical.units.scale), problem.statistics.n_tasks
+            rank, rank_path = min(self._n_centres(T), d), None
         k = min(rank, problem.largest_rank)
         objective = build_objective(problem.statistics)
         with one_blas_thread():
             separate = separate_fits(objective)[0]
-            sigma = self._noise_level(objective, separate, k)
-            self.penalty_, self.penalty_path_ = self._find_penalty(problem, sigma, k)
+            sigma = noise_level(objective, separate, k, self.fit_intercept, self.max_iter)
+            penalty, penalty_path = self._select_penalty(problem, sigma, k)
             start = self._start(objective, separate, sigma, k, problem.rng)
             curvature = task_curvatures(objective, problem.rng)
-            descent = self._descend(objective, self.penalty_ * sigma, start, curvature, self.tol)
+            descent = self._descend(
+                objective, penalty * sigma, start, curvature, self.tol, self.verbose
+            )
         B, W, D = descent.place.parts
-        self.labels_ = np.argmax(W, axis=0) if self.structure == "clustered" else None
-        self._store_descent(problem, objective, descent, B @ W + D, rank, sigma)
-
-    def _needs_folds(self) -> bool:
-        rank = self.structure == "lowrank" and self.rank == "auto"
-        return rank or self.penalty == "auto"
-
-    def _size(self, problem: Problem) -> tuple[int, RankPath | None]:
-        if self.structure == "lowrank":
-            return self._find_rank(problem)
-        d = len(problem.canonical.units.scale)
-        return min(self._n_centres(problem.statistics.n_tasks), d), None
+        warn_unless_converged(type(self).__name__, descent, self.tol)
+        labels = np.argmax(W, axis=0) if self._variant == "clustered" else None
+        extra = {"labels": labels, "penalty": penalty, "penalty_path": penalty_path}
+        return fit_of_descent(
+            problem, objective, descent, B @ W + D, rank, sigma, rank_path=rank_path, extra=extra
+        )
 
     def _n_centres(self, n_tasks: int) -> int:
-        return min(int(self.n_clusters), n_tasks) if self.structure == "clustered" else 1
+        return min(int(self.n_clusters), n_tasks) if self._variant == "clustered" else 1
 
     def _start(
         self,
@@ -203,7 +216,7 @@ class ARMULRegressor(NearSpanRegressor):
         rng: np.random.Generator,
     ) -> Parts:
         """B, W and deviations that add up to the separate fits (d, T)."""
-        if self.structure == "lowrank":
+        if self._variant == "lowrank":
             noise = sigma * np.sqrt(objective.n_features / objective.n.mean())
             return Span().split(median_span(separate, k, noise), separate)
         K = self._n_centres(objective.n_tasks)
@@ -217,12 +230,13 @@ class ARMULRegressor(NearSpanRegressor):
         start: Parts,
         curvature: np.ndarray,
         tol: float,
-    ) -> Descent:
+        verbose: int = 0,
+    ) -> ProximalFit:
         """Minimise with C sigma = ``strength``."""
         filled = objective.n[objective.n > 0]
         weight = strength * np.sqrt(objective.n_features / filled.mean())
-        structure = Span() if self.structure == "lowrank" else Centres(objective, weight)
-        return descend(
+        structure = Span() if self._variant == "lowrank" else Centres(objective, weight)
+        return proximal_descent(
             objective,
             distance_penalty(weight),
             structure,
@@ -230,9 +244,10 @@ class ARMULRegressor(NearSpanRegressor):
             curvature,
             max_iter=self.max_iter,
             tol=tol,
+            verbose=verbose,
         )
 
-    def _find_penalty(
+    def _select_penalty(
         self, problem: Problem, sigma: float, k: int
     ) -> tuple[float, dict[str, np.ndarray] | None]:
         """C as given, or the one of least cross-validated loss, with the losses."""
@@ -241,14 +256,15 @@ class ARMULRegressor(NearSpanRegressor):
         if problem.rows is None:
             return FALLBACK, None
         statistics, canonical = problem.statistics, problem.canonical
-        folds, total, rows = problem.folds(problem.rng), np.zeros(len(PENALTIES)), 0.0
+        folds, total, rows = problem.make_folds(problem.rng), np.zeros(len(PENALTIES)), 0.0
         held = [folds.sizes(fold) for fold in range(N_FOLDS)]
         if np.count_nonzero([sizes.sum() for sizes in held]) < 2:
             return FALLBACK, None
         for fold in (fold for fold in range(N_FOLDS) if held[fold].any()):
-            with folds.without(fold, statistics, canonical, None) as objective:
+            with folds.without(fold, statistics, canonical) as remaining:
+                objective = build_objective(remaining)
                 scorable = objective.n > 0
-                held_out = partial(folds.errors, fold, objective, canonical)
+                held_out = partial(folds.errors, fold, remaining, objective.response, canonical)
                 errors = self._path(objective, held_out, problem.rng, sigma, k)
                 total += [error[scorable].sum() for error in errors]
                 rows += float(held[fold][scorable].sum())
@@ -277,12 +293,6 @@ class ARMULRegressor(NearSpanRegressor):
             at = self._descend(objective, C * sigma, at, curvature, tol).place.parts
             B, W, D = at
             yield held_out(identity, B @ W + D)
-
-    def _validate_parameters(self) -> None:
-        super()._validate_parameters()
-        one_of("structure", self.structure, ("lowrank", "clustered", "vanilla"))
-        at_least("n_clusters", self.n_clusters, 1, numbers.Integral)
-        number_or_auto("penalty", self.penalty, 0.0)
 
 
 def _nearest_centres(

@@ -7,20 +7,20 @@ out. Sizes are sums of weights, so a weight is the same as a repetition.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from sharedspan.estimators.base import number_or_auto
-from sharedspan.estimators.sums import Solution, SumsRegressor
+from sharedspan.estimators.base import TaskRegressor
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.fitting import Needs
+from sharedspan.estimators.parameters import estimator, number_or_auto
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.statistics.canonical import inverse_deviations
-from sharedspan.statistics.sums import Arrays, GramStatistics
-from sharedspan.statistics.task_statistics import TaskStatistics
+from sharedspan.statistics.canonical import Problem, inverse_deviations
+from sharedspan.statistics.grams import Arrays, GramStatistics
 
-# Penalties looked at, relative to the mean eigenvalue of the Gram.
+# Penalties tried, relative to the mean eigenvalue of the Gram.
 ALPHAS = np.logspace(-8, 8, 129)
 FLAT = 1e-9  # differences of deviance that are rounding
 
@@ -51,10 +51,10 @@ def evidence_ridge(
         G, g = own[:, None] * G * own, own * g
         anchor = np.divide(anchor, own, out=np.zeros_like(own), where=own > 0)
     eigenvalues, Q = np.linalg.eigh(G)
-    kept = eigenvalues > 1e-12 * max(eigenvalues[-1], 0.0)
-    if not kept.any():
+    positive = eigenvalues > 1e-12 * max(eigenvalues[-1], 0.0)
+    if not positive.any():
         return np.zeros(len(g)), 0.0
-    lam, Q = eigenvalues[kept], Q[:, kept]
+    lam, Q = eigenvalues[positive], Q[:, positive]
     Qc = lam * (Q.T @ anchor) + Q.T @ g
     z2 = Qc**2 / lam
     if isinstance(alpha, str):
@@ -79,82 +79,66 @@ def _minimum(deviance: np.ndarray) -> float:
     return float(ALPHAS[best] * (ALPHAS[1] / ALPHAS[0]) ** shift)
 
 
-class _RidgeRegressor(SumsRegressor):
-    """What the two baselines share."""
-
-    def __init__(
-        self,
-        alpha: Any = "auto",
-        fit_intercept: bool = True,
-        unseen: str = "error",
-        task_column: Any = None,
-        engine: Any = "local",
-        keep_statistics: Any = "auto",
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.unseen = unseen
-        self.task_column = task_column
-        self.engine = engine
-        self.keep_statistics = keep_statistics
-
-    def _validate_parameters(self) -> None:
-        super()._validate_parameters()
-        number_or_auto("alpha", self.alpha, 0.0)
-
-    def _kind(self) -> str:
-        return "gram"
-
-    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
-        statistics, units = gathered.statistics, gathered.units
-        scale = inverse_deviations(statistics)
-        with one_blas_thread():
-            V = scale[:, None] * self._solve(statistics, scale)  # (d, T)
-        inner = statistics.intercepts(V)
-        V = units.scale[:, None] * V / units.y_scale
-        self.coef_ = np.ascontiguousarray(V.T)
-        self.intercept_ = inner / units.y_scale - units.origin @ V
-
-    @abstractmethod
-    def _solve(self, statistics: GramStatistics, scale: np.ndarray) -> np.ndarray:
-        """Coefficients (d, T) of the standardised features."""
+def in_user_units(problem: Problem, scale: np.ndarray, V: np.ndarray, alpha: Any) -> FittedSpan:
+    """The fit with coefficients V (d, T) of features times ``scale`` (d,)."""
+    V = scale[:, None] * V
+    inner = problem.statistics.intercepts(V)
+    V = problem.canonical.to_user(V)
+    return FittedSpan(
+        coef=np.ascontiguousarray(V.T),
+        intercept=problem.canonical.intercept_to_user(inner, V),
+        extra={"alpha": alpha},
+    )
 
 
-class PooledRegressor(_RidgeRegressor):
+@estimator("alpha fit_intercept unseen task_column engine keep_statistics")
+class PooledRegressor(TaskRegressor):
     """One slope vector for all tasks, an intercept for each: ridge on rows less their task mean.
 
     Parameters
     ----------
     alpha : "auto" or float, default="auto"
         Penalty on the slopes of standardised features; "auto" maximises the marginal likelihood.
-    fit_intercept : bool, default=True
-    unseen : {"error", "mean"}, default="error"
-    task_column : str or int, optional
-    engine, keep_statistics
-        As in SharedSpanRegressor.
+    {fit_intercept, unseen, task_column, engine, keep_statistics}
 
     Attributes
     ----------
-    tasks_, coef_, intercept_, coef_names_, n_features_in_, feature_names_in_
-        As in SharedSpanRegressor; all rows of ``coef_`` are equal.
+    {tasks_}
+    coef_ : ndarray of shape (T, d)
+        Coefficients of each task, all rows equal.
+    {intercept_}
     alpha_ : float
+        The penalty.
+    {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
     """
 
     shares = "slopes"
+    checks: ClassVar = {"alpha": partial(number_or_auto, smallest=0.0)}
 
-    def _solve(self, statistics: GramStatistics, scale: np.ndarray) -> np.ndarray:
+    alpha: Any = "auto"
+
+    def needs(self) -> Needs:
+        """Grams, as they are."""
+        return Needs(kind="gram")
+
+    def estimate(self, problem: Problem) -> FittedSpan:
+        """Ridge from the sum of all tasks' Grams."""
+        statistics = problem.statistics
+        scale = inverse_deviations(statistics)
         G = scale[:, None] * statistics.pooled_gram() * scale
         n = statistics.n.sum() - statistics.n_tasks * self.fit_intercept
-        # All tasks move to one anchor near the pooled least squares, so that nothing cancels.
-        zero = np.zeros(len(scale))
-        (g, q), _ = statistics.map_shards(partial(pooled_at, anchor=zero))
-        anchor, _ = evidence_ridge(G, zero, scale * g, float(q), n, 1e-10 * n)
-        (g, q), _ = statistics.map_shards(partial(pooled_at, anchor=scale * anchor))
-        v, self.alpha_ = evidence_ridge(G, anchor, scale * g, float(q), n, self.alpha)
-        return np.tile(v[:, None], statistics.n_tasks)
+        with one_blas_thread():
+            # All tasks move to one anchor near the pooled least squares, so that nothing cancels.
+            zero = np.zeros(len(scale))
+            (g, q), _ = statistics.map_shards(partial(pooled_at, anchor=zero))
+            anchor, _ = evidence_ridge(G, zero, scale * g, float(q), n, 1e-10 * n)
+            (g, q), _ = statistics.map_shards(partial(pooled_at, anchor=scale * anchor))
+            v, alpha = evidence_ridge(G, anchor, scale * g, float(q), n, self.alpha)
+        return in_user_units(problem, scale, np.tile(v[:, None], statistics.n_tasks), alpha)
 
 
-class PerTaskRegressor(_RidgeRegressor):
+@estimator("alpha fit_intercept unseen task_column engine keep_statistics")
+class PerTaskRegressor(TaskRegressor):
     """A separate ridge regression for each task.
 
     Parameters
@@ -162,25 +146,32 @@ class PerTaskRegressor(_RidgeRegressor):
     alpha : "auto" or float, default="auto"
         Penalty on the slopes of standardised features; "auto" maximises each task's marginal
         likelihood. With 0 it is least squares, the shortest one where that is not unique.
-    fit_intercept : bool, default=True
-    unseen : {"error", "mean"}, default="error"
-    task_column : str or int, optional
-    engine, keep_statistics
-        As in SharedSpanRegressor.
+    {fit_intercept, unseen, task_column, engine, keep_statistics}
 
     Attributes
     ----------
-    tasks_, coef_, intercept_, coef_names_, n_features_in_, feature_names_in_
-        As in SharedSpanRegressor.
+    {tasks_, coef_, intercept_}
     alpha_ : ndarray of shape (T,)
+        The penalty of each task.
+    {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
     """
 
     shares = "nothing"
+    checks: ClassVar = {"alpha": partial(number_or_auto, smallest=0.0)}
 
-    def _solve(self, statistics: GramStatistics, scale: np.ndarray) -> np.ndarray:
+    alpha: Any = "auto"
+
+    def needs(self) -> Needs:
+        """Grams, as they are."""
+        return Needs(kind="gram")
+
+    def estimate(self, problem: Problem) -> FittedSpan:
+        """Ridge from each task's own Gram."""
+        scale = inverse_deviations(problem.statistics)
         ridges = partial(task_ridges, scale=scale, alpha=self.alpha)
-        _, (V, self.alpha_) = statistics.map_shards(ridges)
-        return V.T
+        with one_blas_thread():
+            _, (V, alpha) = problem.statistics.map_shards(ridges)
+        return in_user_units(problem, scale, V.T, alpha)
 
 
 def pooled_at(statistics: GramStatistics, *, anchor: np.ndarray) -> tuple[Arrays, Arrays]:

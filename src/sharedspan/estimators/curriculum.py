@@ -5,41 +5,56 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from sharedspan.estimators.base import one_of
-from sharedspan.estimators.span import Problem, SpanRegressor
-from sharedspan.estimators.sums import Solution, SumsRegressor
+from sharedspan.estimators.base import SpanTransformer, TaskRegressor
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.fitting import Needs
+from sharedspan.estimators.parameters import (
+    DEPRECATED,
+    current_value,
+    estimator,
+    one_of,
+    require_rank_fits,
+    require_rows_to_split,
+)
 from sharedspan.inference.noise import shrunken_noise
-from sharedspan.inputs.rows import TaskRows
-from sharedspan.objective.base import Objective, RowObjective, build_objective
+from sharedspan.inference.rank_selection import select_rank
+from sharedspan.objective import Objective, RowObjective, build_objective
 from sharedspan.solvers.gradient import descend
-from sharedspan.solvers.loop import Iterate, Solver, SolverResult, run
+from sharedspan.solvers.iterates import Iterate, Solver
+from sharedspan.solvers.loop import SolverResult, run
 from sharedspan.solvers.tpgd import BALANCE, tpgd
-from sharedspan.statistics.task_statistics import TaskStatistics
+from sharedspan.statistics.canonical import Problem
 
-MODES = ("freeze", "pair", "literal", "weighted")
+VARIANTS = ("freeze", "pair", "literal", "weighted")
 MOST_LEVELS = 5  # looked for in the noise
 LEVEL_ITERATIONS = 20_000
 EM_ROUNDS = 300
 
 
-class CurriculumRegressor(SpanRegressor, SumsRegressor):
+@estimator(
+    "rank variant levels fit_intercept whiten unseen task_column random_state engine "
+    "keep_statistics verbose mode"
+)
+class CurriculumRegressor(SpanTransformer, TaskRegressor):
     """Learn the span from the tasks with the least noise, then fit the noisier ones with it.
 
-    Use ``mode="freeze"`` where the easy tasks are enough to learn the span from, and
-    ``mode="weighted"`` otherwise: it learns the span from all tasks, each as far as its noise
+    Use ``variant="freeze"`` where the easy tasks are enough to learn the span from, and
+    ``variant="weighted"`` otherwise: it learns the span from all tasks, each as far as its noise
     allows, and is never much worse. "pair" and "literal" are Algorithm 3 as printed. They refit the
     span on noisier rows, and fewer of them, which loses what the easy tasks taught: in our
     measurements both do worse than pooling everything. They are here for comparison.
 
     Parameters
     ----------
-    rank : int, "auto", "evidence" or "threshold", default="auto"
-    mode : {"freeze", "pair", "literal", "weighted"}, default="freeze"
+    {rank}
+    variant : {"freeze", "pair", "literal", "weighted"}, default="freeze"
         Level 1 is fitted by TPGD on all its rows, which gives B_1. For the tasks of level j > 1
 
         - "freeze" keeps B_1 and fits w_t by least squares on all rows;
@@ -49,82 +64,91 @@ class CurriculumRegressor(SpanRegressor, SumsRegressor):
         - "weighted" is one joint fit with tasks weighted by the inverse noise of their level.
     levels : "auto" or dict of {task: level}, default="auto"
         Levels by increasing noise. "auto" groups the tasks by their noise in a first joint fit.
-    fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics
-        As in SharedSpanRegressor.
+    {fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics, verbose}
+    mode
+        Deprecated: the old name of ``variant``.
 
     Attributes
     ----------
     levels_ : ndarray of shape (T,)
         The level of each task, 1 for the least noise.
-    tasks_, coef_, intercept_, representation_, task_weights_, rank_, rank_path_
-        As in SharedSpanRegressor; ``representation_`` is that of level 1 (of all with "weighted").
+    {tasks_, coef_, intercept_}
+    representation_ : ndarray of shape (d, k)
+        Orthonormal basis of the span of level 1 (of all tasks with "weighted").
+    {task_weights_, rank_, rank_path_}
     noise_variance_ : ndarray of shape (T,)
         Equal within a level.
+    {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
 
     References
     ----------
     Ding, Du and Fang (2026), Algorithm 3 and its corollary.
     """
 
-    def __init__(
-        self,
-        rank: Any = "auto",
-        mode: str = "freeze",
-        levels: Any = "auto",
-        fit_intercept: bool = True,
-        whiten: bool = True,
-        unseen: str = "error",
-        task_column: Any = None,
-        random_state: Any = None,
-        engine: Any = "local",
-        keep_statistics: Any = "auto",
-    ) -> None:
-        self.rank = rank
-        self.mode = mode
-        self.levels = levels
-        self.fit_intercept = fit_intercept
-        self.whiten = whiten
-        self.unseen = unseen
-        self.task_column = task_column
-        self.random_state = random_state
-        self.engine = engine
-        self.keep_statistics = keep_statistics
+    checks: ClassVar = {"variant": partial(one_of, known=VARIANTS)}
+    renamed: ClassVar = {"mode": "variant"}
 
-    def _kind(self) -> str:
-        return "rows" if self.mode in ("pair", "literal") else "auto"
+    variant: str = "freeze"
+    levels: Any = "auto"
+    mode: str = DEPRECATED
 
-    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
+    @property
+    def _variant(self) -> str:
+        return current_value(self, "variant")
+
+    def needs(self) -> Needs:
+        """Rows for the variants that split them."""
+        kind = "rows" if self._variant in ("pair", "literal") else "auto"
+        return replace(super().needs(), kind=kind)
+
+    def estimate(self, problem: Problem) -> FittedSpan:
+        """The span of the easy tasks, then the others, level by level."""
+        require_rank_fits(self.rank, problem)
+        if self._variant in ("pair", "literal"):
+            require_rows_to_split(problem, f"variant={self._variant!r}", "variant='freeze'")
         if isinstance(self.levels, Mapping):
-            self._require_levels(gathered.labels)
-        problem = self._canonical(gathered)
-        rank, self.rank_path_ = self._find_rank(problem)
+            self._require_levels(problem.labels)
+        rank, rank_path = select_rank(problem, self.rank, self.fit_intercept, verbose=self.verbose)
         k = min(rank, problem.largest_rank)
         objective = build_objective(problem.statistics)
         free = np.maximum(objective.n - k - self.fit_intercept, 0.0)
         rss = self._squares(problem, k, free)
-        if isinstance(self.levels, str):
-            self.levels_ = noise_levels(rss, free)
-            while np.sum(self.levels_ == 1) < k:  # too few to learn a span of k directions from
-                self.levels_ = np.maximum(self.levels_ - 1, 1)
+        levels = self._find_levels(problem, rss, free, k)
+        off_span = None
+        if self._variant == "weighted":
+            noise = level_variances(rss, free, levels)
+            objective = build_objective(problem.statistics, noise)
+            fit = _tpgd(objective, k, problem.rng, self.verbose)
+            B, W = fit.B, fit.W
+            rss = objective.squares(B, W)
         else:
-            given = [self.levels[label] for label in gathered.labels]
-            self.levels_ = np.unique(given, return_inverse=True)[1] + 1
-            self._require_enough_easy_tasks(k)
-        if self.mode == "weighted":
-            objective = build_objective(
-                problem.statistics, level_variances(rss, free, self.levels_)
-            )
-            fit = _tpgd(objective, k, problem.rng)
-            self._store_span(problem, objective.response, fit.B, fit.W, rank)
-            rss = objective.squares(fit.B, fit.W)
-        else:
-            B, V = self._climb(problem, objective, k)
+            B, V = self._climb(problem, objective, levels, k)
             W = objective.solve_W(B)
-            self._store_span(problem, objective.response, B, W, rank, V - B @ W)
-            eye = np.eye(objective.n_features)
-            rss = objective.squares(eye, V)
-        unit = problem.canonical.units.y_scale**2
-        self.noise_variance_ = level_variances(rss, free, self.levels_) / unit
+            off_span = V - B @ W
+            rss = objective.squares(np.eye(objective.n_features), V)
+        return FittedSpan.from_factors(
+            problem, objective.response, B, W, rank, off_span=off_span, rank_path=rank_path,
+            variance=level_variances(rss, free, levels), extra={"levels": levels},
+        )  # fmt: skip
+
+    def _find_levels(
+        self, problem: Problem, rss: np.ndarray, free: np.ndarray, k: int
+    ) -> np.ndarray:
+        """The level of each task, (T,), from 1: as given, or by the noise of joint fits."""
+        if isinstance(self.levels, str):
+            levels = noise_levels(rss, free)
+            while np.sum(levels == 1) < k:  # too few to learn a span of k directions from
+                levels = np.maximum(levels - 1, 1)
+            return levels
+        given = [self.levels[label] for label in problem.labels]
+        levels = np.unique(given, return_inverse=True)[1] + 1
+        easy = int(np.sum(levels == 1))
+        if easy < k and self._variant != "weighted":
+            raise ValueError(
+                f"The first level has {easy} task(s), too few for a span of {k} directions: lower "
+                "the rank, give more tasks the first level, or use variant='weighted'."
+            )
+        return levels
 
     def _require_levels(self, labels: Sequence[Hashable]) -> None:
         missing = [label for label in labels if label not in self.levels]
@@ -141,14 +165,6 @@ class CurriculumRegressor(SpanRegressor, SumsRegressor):
                     "smaller ones for less noise."
                 )
 
-    def _require_enough_easy_tasks(self, k: int) -> None:
-        easy = int(np.sum(self.levels_ == 1))
-        if easy < k and self.mode != "weighted":
-            raise ValueError(
-                f"The first level has {easy} task(s), too few for a span of {k} directions: lower "
-                "the rank, give more tasks the first level, or use mode='weighted'."
-            )
-
     def _squares(self, problem: Problem, k: int, free: np.ndarray) -> np.ndarray:
         """Residual sums of squares (T,) of joint fits: first unweighted, then by noise per task.
 
@@ -157,7 +173,7 @@ class CurriculumRegressor(SpanRegressor, SumsRegressor):
         noise = None
         for _ in range(2):
             objective = build_objective(problem.statistics, noise)
-            fit = _tpgd(objective, k, problem.rng)
+            fit = _tpgd(objective, k, problem.rng, self.verbose)
             rss = objective.squares(fit.B, fit.W)
             noise = shrunken_noise(rss, free)
             if not noise.all():
@@ -165,52 +181,42 @@ class CurriculumRegressor(SpanRegressor, SumsRegressor):
         return rss
 
     def _climb(
-        self, problem: Problem, objective: Objective, k: int
+        self, problem: Problem, objective: Objective, levels: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """B_1 (d', k), and the coefficients of all tasks (d', T), level by level."""
-        first = np.flatnonzero(self.levels_ == 1)
+        first = np.flatnonzero(levels == 1)
         easy = build_objective(problem.statistics.take(first))
         # Within its own level a task's scale is another one; B does not depend on it.
-        B = _tpgd(easy, k, problem.rng).B
+        B = _tpgd(easy, k, problem.rng, self.verbose).B
         V = B @ objective.solve_W(B)
-        if self.mode == "freeze":
+        if self._variant == "freeze":
             return B, V
-        for level in range(2, self.levels_.max() + 1):
-            ids = np.flatnonzero(self.levels_ == level)
+        for level in range(2, levels.max() + 1):
+            ids = np.flatnonzero(levels == level)
             hard = build_objective(problem.statistics.take(ids))
             assert isinstance(hard, RowObjective)
             fit = _refit(hard, B)
-            span = fit.B if self.mode == "pair" else B
+            span = fit.B if self._variant == "pair" else B
             V[:, ids] = span @ fit.W / hard.response * objective.response[ids]
         return B, V
 
-    def _validate_parameters(self) -> None:
-        super()._validate_parameters()
-        one_of("mode", self.mode, MODES)
+    def check_combination(self) -> None:
+        """Raise for levels that are neither "auto" nor a dict."""
         if not isinstance(self.levels, Mapping) and self.levels != "auto":
             raise ValueError(
                 f"levels={self.levels!r} must be 'auto' or a dict that gives every task a level."
             )
 
-    def _validate_tasks(self, tasks: TaskRows) -> None:
-        super()._validate_tasks(tasks)
-        if self.mode in ("pair", "literal") and np.diff(tasks.starts).min() < 2:
-            label = tasks.labels[int(np.argmin(np.diff(tasks.starts)))]
-            raise ValueError(
-                f"mode={self.mode!r} splits the rows of every task, and task {label!r} has one "
-                "sample: leave such tasks out, or use mode='freeze'."
-            )
 
-
-def _tpgd(objective: Objective, k: int, rng: np.random.Generator) -> SolverResult:
+def _tpgd(objective: Objective, k: int, rng: np.random.Generator, verbose: int) -> SolverResult:
     budget: dict[str, Any] = {"max_iter": LEVEL_ITERATIONS, "tol": 1e-7}
-    return run(tpgd(objective, k, rng, **budget), objective, **budget)
+    return run(tpgd(objective, k, rng, **budget), objective, **budget, verbose=verbose)
 
 
 def _refit(objective: RowObjective, B: np.ndarray) -> SolverResult:
     """Algorithm 3 at one level: w_t from the first rows of each task, Phase II on the others."""
     k = B.shape[1]
-    head = np.zeros(len(objective.weight))
+    head = np.zeros(len(objective.statistics.weight))
     starts = objective.statistics.starts
     for begin, end in pairwise(starts):
         size = end - begin

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
+
+from sharedspan.statistics.canonical import Problem
+from sharedspan.subspace import ordered_factors
 
 
 class Uncertainty(Protocol):
@@ -41,7 +44,7 @@ class FittedSpan:
     representation: np.ndarray | None = None  # (d, k)
     task_weights: np.ndarray | None = None  # (k, T)
     rank: int | None = None
-    rank_path: Any = None  # RankPath, where the rank was chosen
+    rank_path: Any = None  # RankPath, where the rank was selected
     mean_coef: np.ndarray | None = None  # (d,) of the population of tasks
     mean_intercept: float | None = None
     noise_variance: np.ndarray | None = None  # (T,)
@@ -55,24 +58,77 @@ class FittedSpan:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: Any) -> FittedSpan:
+    def from_factors(
+        cls,
+        problem: Problem,
+        response: np.ndarray,
+        B: np.ndarray,
+        W: np.ndarray,
+        rank: int,
+        *,
+        off_span: np.ndarray | None = None,
+        variance: np.ndarray | None = None,
+        rank_path: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Self:
+        """Canonical factors in the user's units.
+
+        Parameters
+        ----------
+        problem : Problem
+        response : ndarray of shape (T,)
+            The task scale r_t of the objective that was fitted.
+        B, W : ndarray of shape (d', k) and (k, T)
+        rank : int
+            As asked for; larger than k where the features have fewer independent directions.
+        off_span : ndarray of shape (d', T), optional
+            What the coefficients have beyond BW.
+        variance : ndarray of shape (T,), optional
+            Noise variances in the units of the statistics.
+        rank_path, extra, **fields
+            Fields that are in the user's units already.
+        """
+        canonical, W = problem.canonical, W / response
+        inner, span = B @ W, canonical.to_user(B)
+        # Not the product of the ordered factors: where features differ in scale by more than the
+        # precision of a number, rotating the factors would lose the small coefficients.
+        V = span @ W
+        if off_span is not None:
+            inner = inner + off_span / response
+            V = V + canonical.to_user(off_span / response)
+        missing = rank - B.shape[1]
+        if missing > 0:
+            span = np.column_stack([span, np.eye(len(span))])[:, :rank]
+            W = np.vstack([W, np.zeros((missing, W.shape[1]))])
+        representation, task_weights = ordered_factors(span, W)
+        if variance is not None:
+            fields["noise_variance"] = variance / canonical.units.y_scale**2
+        return cls(
+            coef=np.ascontiguousarray(V.T),
+            intercept=canonical.intercept_to_user(problem.statistics.intercepts(inner), V),
+            representation=representation,
+            task_weights=task_weights,
+            rank=int(rank),
+            extra={"rank_path": rank_path} | dict(extra or {}),  # None, too, is an attribute
+            **fields,
+        )
+
+    @classmethod
+    def of(cls, model: Any) -> Self:
         """What a fitted estimator holds, read from its attributes."""
         held = {
-            name.removeprefix("_")[:-1]: value
+            name[:-1]: value
             for name, value in vars(model).items()
             if name.endswith("_") and not name.startswith("__")
         }
-        own = {name: held.pop(name) for name in cls._names() if name in held}
-        return cls(**own, extra=held)
+        held["uncertainty"] = held.pop("_uncertainty", None)
+        names = [each.name for each in fields(cls) if each.name != "extra"]
+        return cls(**{name: held.pop(name) for name in names if name in held}, extra=held)
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of a fitted estimator that hold this."""
-        given = {name: getattr(self, name) for name in self._names()}
-        held = {f"{name}_": value for name, value in given.items() if value is not None}
-        if self.uncertainty is not None:
-            held["_uncertainty_"] = held.pop("uncertainty_")
+        held = {f"{each.name}_": getattr(self, each.name) for each in fields(self)[:-1]}
+        held["_uncertainty_"] = held.pop("uncertainty_")
+        held = {name: value for name, value in held.items() if value is not None}
         return held | {f"{name}_": value for name, value in self.extra.items()}
-
-    @classmethod
-    def _names(cls) -> list[str]:
-        return [each.name for each in fields(cls) if each.name != "extra"]

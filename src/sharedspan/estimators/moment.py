@@ -6,19 +6,33 @@ In a canonical problem (isotropic features) E[x y] = v_t, so the leading directi
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
-from sharedspan.estimators.base import as_generator, one_of
-from sharedspan.estimators.span import SpanRegressor
+from sharedspan.estimators.base import SpanTransformer, TaskRegressor
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.fitting import Needs
+from sharedspan.estimators.parameters import (
+    BOOL,
+    as_generator,
+    estimator,
+    one_of,
+    require_rank_fits,
+    require_rows_to_split,
+)
+from sharedspan.inference.noise import shared_noise
+from sharedspan.inference.rank_selection import select_rank
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
+from sharedspan.statistics.canonical import Problem
 from sharedspan.statistics.moments import FourthMoment, HalfMoments
-from sharedspan.statistics.task_statistics import gather
 
 
-class MomentRegressor(SpanRegressor):
+@estimator("rank variant symmetrise fit_intercept whiten unseen task_column random_state")
+class MomentRegressor(SpanTransformer, TaskRegressor):
     """The span by the method of moments, the task weights by least squares in it.
 
     No iteration and no start; but it needs features like Gaussian ones, and its error does not
@@ -26,22 +40,22 @@ class MomentRegressor(SpanRegressor):
 
     Parameters
     ----------
-    rank : int, "auto", "evidence" or "threshold", default="auto"
+    {rank}
     variant : {"duchi", "niu", "tripuraneni"}, default="duchi"
         "duchi" averages (x_i y_i)(x_j y_j)' over all pairs of different rows of a task; "niu" takes
         the mean of x y over one half of the rows times that over the other half, which is one
         random split of "duchi"; "tripuraneni" averages y^2 x x', with noise of fourth moments.
     symmetrise : bool, default=True
         For "niu": eigenvectors of (Z + Z') / 2 instead of left singular vectors of Z.
-    fit_intercept, whiten : bool, default=True
+    {fit_intercept, whiten}
         Without whitening the features must be isotropic already.
-    unseen, task_column, random_state
-        As in SharedSpanRegressor; the seed draws the halves of "niu".
+    {unseen, task_column, random_state}
+        Draws the halves of "niu", too.
 
     Attributes
     ----------
-    tasks_, coef_, intercept_, representation_, task_weights_, rank_, rank_path_, noise_variance_
-        As in SharedSpanRegressor.
+    {tasks_, coef_, intercept_, representation_, task_weights_, rank_, rank_path_, noise_variance_}
+    {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
 
     References
     ----------
@@ -51,70 +65,51 @@ class MomentRegressor(SpanRegressor):
     representations", Algorithm 1.
     """
 
-    def __init__(
-        self,
-        rank: Any = "auto",
-        variant: str = "duchi",
-        symmetrise: bool = True,
-        fit_intercept: bool = True,
-        whiten: bool = True,
-        unseen: str = "error",
-        task_column: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.rank = rank
-        self.variant = variant
-        self.symmetrise = symmetrise
-        self.fit_intercept = fit_intercept
-        self.whiten = whiten
-        self.unseen = unseen
-        self.task_column = task_column
-        self.random_state = random_state
+    incremental = False
+    checks: ClassVar = {
+        "variant": partial(one_of, known=("duchi", "niu", "tripuraneni")),
+        "symmetrise": BOOL,
+    }
 
-    def _fit_tasks(self, tasks: TaskRows) -> None:
-        n = tasks.sizes()
-        watched: FourthMoment | HalfMoments
+    variant: str = "duchi"
+    symmetrise: bool = True
+
+    def needs(self) -> Needs:
+        """Moments of x y beside the statistics."""
+        return replace(super().needs(), moments=self._moments)
+
+    def _moments(self, rows: TaskRows) -> FourthMoment | HalfMoments:
+        """What is learned of the rows while the statistics are built."""
         if self.variant == "niu":
-            watched = HalfMoments(tasks, self.fit_intercept, as_generator(self.random_state))
-        else:
-            shares = np.ones_like(n) if self.variant == "tripuraneni" else pair_shares(n)
-            watched = FourthMoment(tasks.n_features, shares, self.fit_intercept)
-        gathered = gather(
-            tasks, self.fit_intercept, common_scale=self._common_scale(), watch=watched.watch
-        )
-        problem = self._canonical(gathered)
-        rank, self.rank_path_ = self._find_rank(problem)
-        k = min(rank, problem.largest_rank)
-        P = np.eye(tasks.n_features) if problem.canonical.P is None else problem.canonical.P
+            return HalfMoments(rows, self.fit_intercept, as_generator(self.random_state))
+        n = rows.sizes()
+        shares = np.ones_like(n) if self.variant == "tripuraneni" else pair_shares(n)
+        return FourthMoment(rows.n_features, shares, self.fit_intercept)
+
+    def estimate(self, problem: Problem) -> FittedSpan:
+        """B from the leading directions of a matrix of moments, W by least squares."""
+        require_rank_fits(self.rank, problem)
+        if self.variant == "niu":
+            require_rows_to_split(problem, "variant='niu'", "variant='duchi'")
+        rank, rank_path = select_rank(problem, self.rank, self.fit_intercept)
+        n, moments, P = problem.statistics.n, problem.moments, problem.canonical.P
+        P = np.eye(problem.statistics.n_features) if P is None else P
         objective = build_objective(problem.statistics)
-        if isinstance(watched, HalfMoments):
-            Z = half_matrix(watched.means() @ P, n)
+        if self.variant == "niu":
+            Z = half_matrix(moments.means() @ P, n)
         elif self.variant == "tripuraneni":
-            Z = P.T @ watched.total @ P / n.sum()
+            Z = P.T @ moments.total @ P / n.sum()
         else:
-            at_zero, _ = objective.residuals(np.zeros((P.shape[1], tasks.n_tasks)))
+            at_zero, _ = objective.residuals(np.zeros((P.shape[1], objective.n_tasks)))
             c = -at_zero.T * (n / objective.response)[:, None]  # X_t'y_t, (T, d')
-            Z = pair_matrix(c, P.T @ watched.total @ P, n)
+            Z = pair_matrix(c, P.T @ moments.total @ P, n)
+        k = min(rank, problem.largest_rank)
         B = leading_directions(Z, k, self.symmetrise or self.variant != "niu")
         W = objective.solve_W(B)
-        self._store_span(problem, objective.response, B, W, rank)
-        variance = self._shared_noise(objective, B, W, k)
-        self.noise_variance_ = variance / problem.canonical.units.y_scale**2
-
-    def _validate_parameters(self) -> None:
-        super()._validate_parameters()
-        one_of("variant", self.variant, ("duchi", "niu", "tripuraneni"))
-        one_of("symmetrise", self.symmetrise, (True, False))
-
-    def _validate_tasks(self, tasks: TaskRows) -> None:
-        super()._validate_tasks(tasks)
-        rows = np.diff(tasks.starts)
-        if self.variant == "niu" and rows.min() < 2:
-            label = tasks.labels[int(np.argmin(rows))]
-            raise ValueError(
-                f"variant='niu' splits the rows of every task, and task {label!r} has one "
-                "sample: leave such tasks out, or use variant='duchi'."
-            )
+        return FittedSpan.from_factors(
+            problem, objective.response, B, W, rank, rank_path=rank_path,
+            variance=shared_noise(objective, B, W, self.fit_intercept),
+        )  # fmt: skip
 
 
 def pair_shares(n: np.ndarray) -> np.ndarray:

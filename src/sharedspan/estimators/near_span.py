@@ -1,71 +1,70 @@
-"""What ARMUL and penalised ERM share: noise, the start and the store of fits near a span."""
+"""What ARMUL and penalised ERM share: the noise level, and the way back from a descent."""
 
 from __future__ import annotations
 
-import numbers
 import warnings
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from sharedspan.estimators.base import at_least
-from sharedspan.estimators.span import Problem, SpanRegressor
-from sharedspan.estimators.sums import SumsRegressor
-from sharedspan.objective.base import Objective
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.inference.noise import shared_noise
+from sharedspan.objective import Objective
 from sharedspan.solvers.loop import run
-from sharedspan.solvers.proximal import Descent
+from sharedspan.solvers.proximal import ProximalFit
 from sharedspan.solvers.scaled import scaled_gd
+from sharedspan.statistics.canonical import Problem
 
 
-class NearSpanRegressor(SpanRegressor, SumsRegressor):
-    """What ARMUL and pERM share: noise level, start, and the way back from a descent."""
+def noise_level(
+    objective: Objective, separate: np.ndarray, k: int, centred: bool, max_iter: int
+) -> float:
+    """Standard deviation of the noise, in the units of the statistics.
 
-    max_iter: int
-    tol: float
+    From the residuals of separate least squares (d, T), which outlier tasks do not disturb; where
+    tasks have no rows to spare for that, from a joint fit of rank k.
+    """
+    spare = np.maximum(objective.n - objective.n_features - centred, 0.0)
+    if spare.sum() < objective.n_tasks:
+        joint = run(scaled_gd(objective, k), objective, max_iter=max_iter, tol=1e-4)
+        return float(np.sqrt(shared_noise(objective, joint.B, joint.W, centred)[0]))
+    _, losses = objective.residuals(separate.copy())
+    squares = 2 * losses * objective.n / objective.response**2
+    return float(np.sqrt(squares[spare > 0].sum() / spare.sum()))
 
-    def _noise_level(self, objective: Objective, separate: np.ndarray, k: int) -> float:
-        """Standard deviation of the noise, in the units of the statistics.
 
-        From the residuals of separate least squares, which outlier tasks do not disturb; where
-        tasks have no rows to spare for that, from a joint fit of rank k.
-        """
-        spare = np.maximum(objective.n - objective.n_features - self.fit_intercept, 0.0)
-        if spare.sum() < objective.n_tasks:
-            joint = run(scaled_gd(objective, k), objective, max_iter=self.max_iter, tol=1e-4)
-            return float(np.sqrt(self._shared_noise(objective, joint.B, joint.W, k)[0]))
-        _, losses = objective.residuals(separate.copy())
-        squares = 2 * losses * objective.n / objective.response**2
-        return float(np.sqrt(squares[spare > 0].sum() / spare.sum()))
+def fit_of_descent(
+    problem: Problem,
+    objective: Objective,
+    descent: ProximalFit,
+    V: np.ndarray,
+    rank: int,
+    sigma: float,
+    **fields: Any,
+) -> FittedSpan:
+    """The span of a descent, coefficients V (d, T), and how the descent went."""
+    B, W, _ = descent.place.parts
+    scale = 2 / objective.n_tasks / problem.canonical.units.y_scale**2
+    return FittedSpan.from_factors(
+        problem, objective.response, B, W, rank,
+        off_span=V - B @ W,
+        variance=np.full(objective.n_tasks, sigma**2),
+        n_iter=len(descent.trace) - 1,
+        converged=descent.converged,
+        trace={
+            "iteration": np.arange(len(descent.trace)), "objective": scale * descent.trace,
+        },
+        **fields,
+    )  # fmt: skip
 
-    def _store_descent(
-        self,
-        problem: Problem,
-        objective: Objective,
-        descent: Descent,
-        V: np.ndarray,
-        rank: int,
-        sigma: float,
-    ) -> None:
-        """The span of the descent, and coefficients V (d, T)."""
-        B, W, _ = descent.place.parts
-        self._store_span(problem, objective.response, B, W, rank, off_span=V - B @ W)
-        unit = problem.canonical.units.y_scale
-        self.noise_variance_ = np.full(objective.n_tasks, (sigma / unit) ** 2)
-        self.n_iter_, self.converged_ = len(descent.trace) - 1, descent.converged
-        scale = 2 / objective.n_tasks / unit**2
-        self.trace_ = {
-            "iteration": np.arange(len(descent.trace)),
-            "objective": scale * descent.trace,
-        }
-        if not descent.converged and self.tol > 0:
-            warnings.warn(
-                f"{type(self).__name__} did not converge in {self.n_iter_} iterations. The last "
-                "iterate is kept. Raise max_iter, or lower the rank.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
 
-    def _validate_parameters(self) -> None:
-        super()._validate_parameters()
-        at_least("max_iter", self.max_iter, 1, numbers.Integral)
-        at_least("tol", self.tol, 0.0)
+def warn_unless_converged(name: str, descent: ProximalFit, tol: float) -> None:
+    """Warn where a descent stopped at max_iter."""
+    if not descent.converged and tol > 0:
+        warnings.warn(
+            f"{name} did not converge in {len(descent.trace) - 1} iterations. The last iterate is "
+            "used. Raise max_iter, or lower the rank.",
+            ConvergenceWarning,
+            stacklevel=8,
+        )

@@ -21,25 +21,29 @@ deviations fixed. A step that makes the objective rise is taken back and halved.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
-from sharedspan.estimators.base import at_least, one_of
-from sharedspan.estimators.near_span import NearSpanRegressor
-from sharedspan.estimators.sums import Solution
+from sharedspan.estimators.base import SpanTransformer, TaskRegressor
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.near_span import fit_of_descent, noise_level, warn_unless_converged
+from sharedspan.estimators.parameters import BOOL, at_least, estimator, require_rank_fits
+from sharedspan.estimators.spectral import second_step
+from sharedspan.inference.rank_selection import select_rank
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.objective.base import Objective, build_objective
+from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers.initialization import separate_fits, task_curvatures
 from sharedspan.solvers.proximal import (
     TINY,
-    Descent,
     Penalty,
+    ProximalFit,
     Span,
-    descend,
     median_span,
+    proximal_descent,
 )
-from sharedspan.statistics.task_statistics import TaskStatistics
+from sharedspan.statistics.canonical import Problem
 
 
 def sine_penalty(weight: np.ndarray) -> Penalty:
@@ -57,7 +61,11 @@ def sine_penalty(weight: np.ndarray) -> Penalty:
     return penalty
 
 
-class PenalizedERMRegressor(NearSpanRegressor):
+@estimator(
+    "rank penalty penalty_two step_two fit_intercept whiten unseen task_column max_iter tol "
+    "random_state engine keep_statistics verbose"
+)
+class PenalizedERMRegressor(SpanTransformer, TaskRegressor):
     """Tasks in spans of their own, held near a common one: pERM of Tian, Gu and Feng.
 
     Step one minimises sum_t |y_t - X_t A_t theta_t|^2 / 2 + mu sqrt(n_t) |P(A_t) - P(B)|_2 with
@@ -67,30 +75,25 @@ class PenalizedERMRegressor(NearSpanRegressor):
 
     Parameters
     ----------
-    rank : int, "auto", "evidence" or "threshold", default="auto"
-        k, as in SharedSpanRegressor.
+    {rank}
     penalty, penalty_two : float, default=1.0
         C1 and C2, in units of the noise standard deviation sigma, which is estimated.
     step_two : bool, default=True
-    fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics
-        As in SharedSpanRegressor. With ``whiten`` lengths and angles are those of whitened
-        features, so the units of the features do not matter.
-    max_iter : int, default=2000
+        Whether a task may leave its fit where its rows insist.
+    {fit_intercept, whiten, unseen, task_column, max_iter}
     tol : float, default=1e-6
         Step one ends when the objective changes by less than this share, three times in a row.
+    {random_state, engine, keep_statistics, verbose}
 
     Attributes
     ----------
-    tasks_, coef_, intercept_, rank_, rank_path_, coef_names_, n_features_in_, feature_names_in_
-        As in SharedSpanRegressor.
-    representation_ : ndarray of shape (d, k)
-        Orthonormal basis of the common span.
-    task_weights_ : ndarray of shape (k, T)
-        Of the part of ``coef_`` in the span.
+    {tasks_, coef_, intercept_, representation_, task_weights_, rank_, rank_path_}
     noise_variance_ : ndarray of shape (T,)
         sigma^2, the same for all tasks.
-    n_iter_, converged_, trace_
-        Of step one; ``trace_["objective"]`` never rises.
+    {n_iter_, converged_}
+    trace_ : dict of ndarray
+        Of step one: ``iteration`` and ``objective``, which never rises.
+    {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
 
     References
     ----------
@@ -98,50 +101,35 @@ class PenalizedERMRegressor(NearSpanRegressor):
     minimaxity, and robustness".
     """
 
-    def __init__(
-        self,
-        rank: Any = "auto",
-        penalty: float = 1.0,
-        penalty_two: float = 1.0,
-        step_two: bool = True,
-        fit_intercept: bool = True,
-        whiten: bool = True,
-        unseen: str = "error",
-        task_column: Any = None,
-        max_iter: int = 2000,
-        tol: float = 1e-6,
-        random_state: Any = None,
-        engine: Any = "local",
-        keep_statistics: Any = "auto",
-    ) -> None:
-        self.rank = rank
-        self.penalty = penalty
-        self.penalty_two = penalty_two
-        self.step_two = step_two
-        self.fit_intercept = fit_intercept
-        self.whiten = whiten
-        self.unseen = unseen
-        self.task_column = task_column
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.engine = engine
-        self.keep_statistics = keep_statistics
+    checks: ClassVar = {
+        "penalty": partial(at_least, smallest=0.0),
+        "penalty_two": partial(at_least, smallest=0.0),
+        "step_two": BOOL,
+    }
 
-    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
-        problem = self._canonical(gathered)
-        rank, self.rank_path_ = self._find_rank(problem)
+    penalty: float = 1.0
+    penalty_two: float = 1.0
+    step_two: bool = True
+    max_iter: int = 2000
+    tol: float = 1e-6
+
+    def estimate(self, problem: Problem) -> FittedSpan:
+        """Step one from the median span of separate fits, then step two."""
+        require_rank_fits(self.rank, problem)
+        centred, rng = self.fit_intercept, problem.rng
+        rank, rank_path = select_rank(problem, self.rank, centred, verbose=self.verbose)
         k = min(rank, problem.largest_rank)
         objective = build_objective(problem.statistics)
         with one_blas_thread():
             separate = separate_fits(objective)[0]
-            sigma = self._noise_level(objective, separate, k)
-            descent = self._step_one(objective, separate, sigma, k, problem.rng)
+            sigma = noise_level(objective, separate, k, centred, self.max_iter)
+            descent = self._step_one(objective, separate, sigma, k, rng)
             B, W, D = descent.place.parts
             V = B @ W + D
             if self.step_two:
                 V = self._step_two(objective, V, sigma)
-        self._store_descent(problem, objective, descent, V, rank, sigma)
+        warn_unless_converged(type(self).__name__, descent, self.tol)
+        return fit_of_descent(problem, objective, descent, V, rank, sigma, rank_path=rank_path)
 
     def _step_one(
         self,
@@ -150,12 +138,12 @@ class PenalizedERMRegressor(NearSpanRegressor):
         sigma: float,
         k: int,
         rng: np.random.Generator,
-    ) -> Descent:
+    ) -> ProximalFit:
         # The objective times n_t / nbar, whose loss is the canonical one: an angle keeps its value.
         d, n, span = objective.n_features, objective.n, Span()
         mu = self.penalty * sigma * np.sqrt(k * (d + np.log(len(n))))
         B = median_span(separate, k, sigma * np.sqrt(d / n.mean()))
-        return descend(
+        return proximal_descent(
             objective,
             sine_penalty(mu * np.sqrt(n) / n.mean()),
             span,
@@ -163,17 +151,10 @@ class PenalizedERMRegressor(NearSpanRegressor):
             task_curvatures(objective, rng),
             max_iter=self.max_iter,
             tol=self.tol,
+            verbose=self.verbose,
         )
 
     def _step_two(self, objective: Objective, V: np.ndarray, sigma: float) -> np.ndarray:
-        from sharedspan.estimators.spectral import second_step
-
         d, n = objective.n_features, objective.n
         weight = self.penalty_two * sigma * np.sqrt((d + np.log(len(n))) / n.mean())
         return second_step(objective, V, np.full(len(n), weight))
-
-    def _validate_parameters(self) -> None:
-        super()._validate_parameters()
-        at_least("penalty", self.penalty, 0.0)
-        at_least("penalty_two", self.penalty_two, 0.0)
-        one_of("step_two", self.step_two, (True, False))

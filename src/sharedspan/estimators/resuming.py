@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.persistence.checkpoint import FORMAT, Checkpoint, CheckpointError, Checkpoints
 from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
 from sharedspan.solvers.state import PLANNED, STALLED
@@ -18,22 +18,23 @@ from sharedspan.statistics.task_statistics import TaskStatistics
 
 
 @dataclass(frozen=True)
-class Keeping:
+class Resumption:
     """The files of a fit that can be resumed."""
 
     path: Path | None  # where checkpoints are written
     saved: Checkpoint | None  # what to go on from
     seconds: float  # between two checkpoints
+    settings: dict[str, Any]  # what must not change between a fit and its continuation
 
     @classmethod
-    def of(cls, checkpoint: Any, resume: Any, seconds: float) -> Keeping | None:
-        """The files that the user named; None where there are none.
+    def of(
+        cls, checkpoint: Any, resume: Any, seconds: float, settings: dict[str, Any]
+    ) -> Resumption:
+        """The files that the user named.
 
         A resumed fit goes on writing to its own file unless it is given another. The checkpoint
         of a fit that has not come to its end is not overwritten.
         """
-        if checkpoint is None and resume is None:
-            return None
         path = _as_path("checkpoint", resume if checkpoint is None else checkpoint)
         saved = None if resume is None else Checkpoint.read(_as_path("resume", resume))
         FORMAT.require_writable(path)
@@ -43,22 +44,23 @@ class Keeping:
                 f"{str(path)!r} is the checkpoint of a fit that has not come to its end: go on "
                 f"from it with resume={str(path)!r}, give another path, or delete it first."
             )
-        return cls(path, saved, seconds)
+        return cls(path, saved, seconds, settings)
 
-    def saved_map(self, settings: dict[str, Any], gathered: TaskStatistics) -> np.ndarray | None:
-        """The map P of the features that the saved factors go with.
+    def saved_map(self, gathered: TaskStatistics) -> np.ndarray | None:
+        """The map P of the features that the saved factors go with; None for a new fit.
 
+        Axes may have other signs on another machine, so a continuation takes the saved ones.
         Raises where the checkpoint is of other settings, features or tasks. Data are looked at
         once they are canonical.
         """
-        assert self.saved is not None
+        if self.saved is None:
+            return None
         numbers = self.saved.fingerprint["numbers"]
-        self.saved.require(Fingerprint(settings, gathered.labels, gathered.names, numbers))
+        self.saved.require(Fingerprint(self.settings, gathered.labels, gathered.names, numbers))
         return self.saved.caller["P"]
 
     def checkpoints(
         self,
-        settings: dict[str, Any],
         gathered: TaskStatistics,
         canonical: Canonical,
         rng: np.random.Generator,
@@ -66,7 +68,7 @@ class Keeping:
         """The checkpoints of this fit; raises where the saved one is of other data."""
         statistics = gathered.statistics  # canonical by now
         numbers = data_numbers(build_objective(statistics), statistics, canonical)
-        fingerprint = Fingerprint(settings, gathered.labels, gathered.names, numbers)
+        fingerprint = Fingerprint(self.settings, gathered.labels, gathered.names, numbers)
         return Checkpoints(self.path, fingerprint, rng=rng, seconds=self.seconds, saved=self.saved)
 
 

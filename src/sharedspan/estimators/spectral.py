@@ -10,46 +10,58 @@ so that a task that does not share the span is not made worse by it.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
-from sharedspan.estimators.base import at_least, one_of
-from sharedspan.estimators.span import SpanRegressor
-from sharedspan.estimators.sums import Solution, SumsRegressor
-from sharedspan.inference.rank_selection import noise_deviation, threshold_path
-from sharedspan.objective.base import RANK_TOLERANCE, Objective, build_objective
+from sharedspan.estimators.base import SpanTransformer, TaskRegressor
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.parameters import BOOL, at_least, estimator, one_of, require_rank_fits
+from sharedspan.inference.noise import shared_noise
+from sharedspan.inference.rank_selection import noise_deviation, select_rank, threshold_path
+from sharedspan.kernels.dense import RANK_TOLERANCE
+from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers.initialization import separate_fits
-from sharedspan.statistics.sums import Arrays
-from sharedspan.statistics.task_statistics import TaskStatistics
+from sharedspan.statistics.canonical import Problem
+from sharedspan.statistics.grams import Arrays
 
 BISECTIONS = 200
 
 
-class SpectralRegressor(SpanRegressor, SumsRegressor):
+@estimator(
+    "rank outliers winsorise step_two penalty fit_intercept whiten unseen task_column random_state "
+    "engine keep_statistics"
+)
+class SpectralRegressor(SpanTransformer, TaskRegressor):
     """The span by an SVD of separate regressions (Tian, Gu and Feng's SE).
 
     Parameters
     ----------
     rank : int, "auto", "evidence" or "threshold", default="auto"
-        "threshold" is the method's own rule: singular values of the separate estimates over
-        sqrt(T) that exceed a noise level, after winsorising. It needs three rows per feature in
-        every task; "auto" (cross-validation) and "evidence" do not.
+        k, the dimension of the span. "threshold" is the method's own rule: singular values of the
+        separate estimates over sqrt(T) that exceed a noise level, after winsorising. It needs three
+        rows per feature in every task; "auto" (cross-validation within tasks) and "evidence"
+        (marginal likelihood) do not.
     outliers : float, default=0.0
         Assumed share of outlier tasks: norms of the separate estimates above the (1 - outliers)
         quantile are brought down to it.
     winsorise : {"clip", "normalise"}, default="clip"
         "normalise" brings all of them to that norm, as the authors' code does.
     step_two : bool, default=True
+        Whether a task may leave the span where its rows insist.
     penalty : float, default=1.0
-        gamma over sigma sqrt(d + log T). Below one, step 2 falls back towards separate regressions.
-    fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics
-        As in SharedSpanRegressor.
+        gamma over sigma sqrt(d + log T), in units of the noise standard deviation sigma. Below
+        one, step 2 falls back towards separate regressions.
+    {fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics}
 
     Attributes
     ----------
-    tasks_, coef_, intercept_, representation_, task_weights_, rank_, rank_path_, noise_variance_
-        As in SharedSpanRegressor; ``coef_`` may leave the span where ``step_two`` says so.
+    {tasks_}
+    coef_ : ndarray of shape (T, d)
+        Coefficients of each task; they may leave the span where ``step_two`` says so.
+    {intercept_, representation_, task_weights_, rank_, rank_path_, noise_variance_}
+    {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
 
     References
     ----------
@@ -57,46 +69,31 @@ class SpectralRegressor(SpanRegressor, SumsRegressor):
     minimaxity, and robustness".
     """
 
-    def __init__(
-        self,
-        rank: Any = "auto",
-        outliers: float = 0.0,
-        winsorise: str = "clip",
-        step_two: bool = True,
-        penalty: float = 1.0,
-        fit_intercept: bool = True,
-        whiten: bool = True,
-        unseen: str = "error",
-        task_column: Any = None,
-        random_state: Any = None,
-        engine: Any = "local",
-        keep_statistics: Any = "auto",
-    ) -> None:
-        self.rank = rank
-        self.outliers = outliers
-        self.winsorise = winsorise
-        self.step_two = step_two
-        self.penalty = penalty
-        self.fit_intercept = fit_intercept
-        self.whiten = whiten
-        self.unseen = unseen
-        self.task_column = task_column
-        self.random_state = random_state
-        self.engine = engine
-        self.keep_statistics = keep_statistics
+    checks: ClassVar = {
+        "outliers": partial(at_least, smallest=0.0),
+        "winsorise": partial(one_of, known=("clip", "normalise")),
+        "step_two": BOOL,
+        "penalty": partial(at_least, smallest=0.0),
+    }
 
-    def _fit_gathered(self, gathered: TaskStatistics, last: Solution | None = None) -> None:
-        problem = self._canonical(gathered)
+    outliers: float = 0.0
+    winsorise: str = "clip"
+    step_two: bool = True
+    penalty: float = 1.0
+
+    def estimate(self, problem: Problem) -> FittedSpan:
+        """B from an SVD of separate least squares, W in it, then the step off the span."""
+        require_rank_fits(self.rank, problem)
         objective = build_objective(problem.statistics)
         separate, ranks = separate_fits(objective)
         deviation = noise_deviation(objective, separate, ranks, self.fit_intercept)
         # Norms are those of the estimates themselves; in the SVD a task counts by its size.
         clipped = winsorised(separate / objective.response, self.outliers, self.winsorise)
         if self.rank == "threshold":
-            self.rank_path_ = threshold_path(clipped, objective, deviation, self.outliers)
-            rank = self.rank_path_.rank
+            path = threshold_path(clipped, objective, deviation, self.outliers)
+            rank, rank_path = path.rank, path
         else:
-            rank, self.rank_path_ = self._find_rank(problem)
+            rank, rank_path = select_rank(problem, self.rank, self.fit_intercept)
         k = min(rank, problem.largest_rank)
         B = np.linalg.svd(clipped * objective.response, full_matrices=False)[0][:, :k]
         W = objective.solve_W(B)
@@ -106,20 +103,17 @@ class SpectralRegressor(SpanRegressor, SumsRegressor):
             gamma = self.penalty * deviation * np.sqrt(d + np.log(T))
             lam = np.full(T, gamma / np.sqrt(objective.n.mean()))
             off_span = second_step(objective, B @ W, lam) - B @ W
-        self._store_span(problem, objective.response, B, W, rank, off_span)
-        variance = self._shared_noise(objective, B, W, k)
-        self.noise_variance_ = variance / problem.canonical.units.y_scale**2
+        return FittedSpan.from_factors(
+            problem, objective.response, B, W, rank, off_span=off_span, rank_path=rank_path,
+            variance=shared_noise(objective, B, W, self.fit_intercept),
+        )  # fmt: skip
 
-    def _validate_parameters(self) -> None:
-        super()._validate_parameters()
-        at_least("outliers", self.outliers, 0.0)
+    def check_combination(self) -> None:
+        """Raise for a share of outliers that leaves no task."""
         if self.outliers >= 1:
             raise ValueError(
                 f"outliers={self.outliers!r} is a share of the tasks: give less than 1."
             )
-        one_of("winsorise", self.winsorise, ("clip", "normalise"))
-        one_of("step_two", self.step_two, (True, False))
-        at_least("penalty", self.penalty, 0.0)
 
 
 def winsorised(V: np.ndarray, share: float, mode: str) -> np.ndarray:
@@ -162,8 +156,8 @@ def _second_step(
 def _deviation(eigenvalues: np.ndarray, z: np.ndarray, lam: float) -> np.ndarray:
     """Minus delta in the eigenbasis: z rho / (eigenvalue rho + lam) at the rho of its own norm."""
     if lam == 0:
-        kept = eigenvalues > RANK_TOLERANCE * eigenvalues.max()
-        return np.divide(z, eigenvalues, out=np.zeros_like(z), where=kept)
+        positive = eigenvalues > RANK_TOLERANCE * eigenvalues.max()
+        return np.divide(z, eigenvalues, out=np.zeros_like(z), where=positive)
     # |z / (eigenvalue rho + lam)| falls in rho and is 1 at the solution.
     low, high = 0.0, 1.0
     while np.sum((z / (eigenvalues * high + lam)) ** 2) > 1 and high < 1e300:

@@ -5,28 +5,45 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
-from sharedspan.estimators.features import SpanFeatures
+from sharedspan.estimators import fitting
+from sharedspan.estimators.base import SpanTransformer, TaskRegressor
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.fitting import Needs
+from sharedspan.estimators.parameters import at_least, check_parameters, estimator, one_of
 from sharedspan.estimators.stream import Plan, Stream, orthonormal_coordinates
 from sharedspan.inference.standard_errors import (
     CrossSums,
     SpanError,
+    SpanUncertainty,
     WeightsUncertainty,
     weights_covariance,
 )
-from sharedspan.inputs.labels import canonical_order, label_array
-from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
+from sharedspan.inputs.labels import canonical_order
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.statistics.canonical import Problem
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 METHODS = ("prior", "least_squares", "sgd")
 
 
-class NewTaskRegressor(SpanFeatures, IntervalRegressor):
+def _number_or_none(name: str, value: Any, smallest: float, kind: type = numbers.Real) -> None:
+    if value is not None:
+        at_least(name, value, smallest, kind)
+
+
+@estimator(
+    "representation prior_mean prior_covariance noise_variance representation_covariance method "
+    "horizon fit_intercept unseen task_column"
+)
+class NewTaskRegressor(SpanTransformer, TaskRegressor):
     """New tasks y_t = intercept_t + X_t B w_t + noise in a known span: only w_t is learned.
 
     ``NewTaskRegressor.from_model(model)`` takes B and the prior from a fitted model.
@@ -58,14 +75,11 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
     horizon : int, optional
         K2, the rows that "sgd" expects of each task. ``fit`` uses the rows of the task instead;
         ``partial_fit`` requires it. Later rows of a task are left out, with a warning.
-    fit_intercept : bool, default=True
-    unseen : {"error", "mean"}, default="error"
-    task_column : str or int, optional
+    {fit_intercept, unseen, task_column}
 
     Attributes
     ----------
-    tasks_, coef_, intercept_, coef_names_, n_features_in_, feature_names_in_
-        As in SharedSpanRegressor.
+    {tasks_, coef_, intercept_, coef_names_, n_features_in_, feature_names_in_}
     representation_ : ndarray of shape (d, k)
     task_weights_ : ndarray of shape (k, T)
         ``coef_ = (representation_ @ task_weights_).T``.
@@ -83,40 +97,26 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
     learning with shared linear representation", Algorithm 2.
     """
 
-    __metadata_request__partial_fit: ClassVar[dict[str, bool]] = {"task": True}
+    has_intervals = True
+    incremental = False  # merge has nothing to add up: a task's rows stay with it
+    checks: ClassVar = {
+        "method": partial(one_of, known=METHODS),
+        "noise_variance": partial(_number_or_none, smallest=0.0),
+        "horizon": partial(_number_or_none, smallest=1, kind=numbers.Integral),
+    }
 
-    representation_: np.ndarray
-    task_weights_: np.ndarray
-    noise_variance_: np.ndarray
+    representation: Any = None
+    prior_mean: Any = None
+    prior_covariance: Any = None
+    noise_variance: Any = None
+    representation_covariance: Any = None
+    method: str = "prior"
+    horizon: int | None = None
     _plan_: Plan
     _streams_: dict[Any, Stream]
     _span_covariance_: np.ndarray | None
     _sums_: dict[Any, CrossSums]
     _uncertainty_: WeightsUncertainty | None
-
-    def __init__(
-        self,
-        representation: Any = None,
-        prior_mean: Any = None,
-        prior_covariance: Any = None,
-        noise_variance: Any = None,
-        representation_covariance: Any = None,
-        method: str = "prior",
-        horizon: int | None = None,
-        fit_intercept: bool = True,
-        unseen: str = "error",
-        task_column: Any = None,
-    ) -> None:
-        self.representation = representation
-        self.prior_mean = prior_mean
-        self.prior_covariance = prior_covariance
-        self.noise_variance = noise_variance
-        self.representation_covariance = representation_covariance
-        self.method = method
-        self.horizon = horizon
-        self.fit_intercept = fit_intercept
-        self.unseen = unseen
-        self.task_column = task_column
 
     @property
     def shares(self) -> str:  # type: ignore[override]
@@ -144,70 +144,86 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
         method : {"prior", "least_squares", "sgd"}, default="prior"
         """
         check_is_fitted(model)
-        if not (hasattr(model, "representation_") and hasattr(model, "task_weights_")):
+        fitted = FittedSpan.of(model)
+        if fitted.representation is None or fitted.task_weights is None:
             raise TypeError(
                 f"The model is a {type(model).__name__}, which has no representation_ and "
                 "task_weights_: give a model with a span, such as a SharedSpanRegressor or an "
                 "AdaptiveSpanRegressor, or pass representation= yourself."
             )
-        noise = float(np.mean(getattr(model, "noise_variance_", math.nan)))
+        noise = math.nan if fitted.noise_variance is None else float(fitted.noise_variance.mean())
+        settings = model.get_params(deep=False)
         common: dict[str, Any] = {
             "noise_variance": noise if math.isfinite(noise) else None,
             "method": method,
-            "fit_intercept": getattr(model, "fit_intercept", True),
-            "task_column": getattr(model, "task_column", None),
+            "fit_intercept": settings.get("fit_intercept", True),
+            "task_column": settings.get("task_column"),
         }
-        if hasattr(model, "coef_covariance_"):
+        if fitted.mean_coef is not None:  # a model of the population of tasks
             return cls(
                 representation=np.eye(len(model.mean_coef_)),
                 prior_mean=np.array(model.mean_coef_),
                 prior_covariance=np.array(model.coef_covariance_),
                 **common,
             )
-        W = np.asarray(model.task_weights_, dtype=float)
+        W = np.asarray(fitted.task_weights, dtype=float)
         k, T = W.shape
         mean = W.mean(axis=1)
         spread = W - mean[:, None] if T > 1 else W  # a single task: about zero
         C = spread @ spread.T / max(T - 1, 1)
         return cls(
-            representation=np.array(model.representation_, dtype=float),
+            representation=np.array(fitted.representation, dtype=float),
             prior_mean=mean,
             prior_covariance=C + np.trace(C) / T * np.eye(k) if C.any() else None,
-            representation_covariance=getattr(model, "representation_covariance_", None),
+            representation_covariance=_representation_covariance(fitted),
             **common,
         )
 
+    def needs(self) -> Needs:
+        """The rows themselves, task by task."""
+        return Needs(kind=None)
+
     def partial_fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
-        """Go on with more rows, of known or new tasks; arguments as in ``fit``.
+        """Go on with more rows, of known or new tasks.
 
         Row by row and in chunks give the same result. All parameters but ``horizon`` are read at
         the first call (of this method or of ``fit``).
+
+        Parameters
+        ----------
+        {X, y, task, sample_weight}
+
+        Returns
+        -------
+        self
         """
-        first = not hasattr(self, "_plan_")
+        first = "_plan_" not in vars(self)
         method = self.method if first else self._plan_.method
         if method == "sgd" and self.horizon is None:
             raise ValueError(
                 "horizon=None with method='sgd': partial_fit cannot know how many rows will come. "
                 "Give horizon=, the number of rows expected of each task, or use fit."
             )
-        try:
-            self._validate_parameters()
-            tasks = validate_rows(X, y, task, sample_weight, task_column=self.task_column)
-            if not is_task_list(X):
-                validate_data(self, X, reset=first, skip_check_array=True)
-            elif first:
-                self.n_features_in_ = tasks.n_features
-            self._validate_tasks(tasks)
+        with fitting.unfitted_on_error(self) if first else nullcontext():
+            check_parameters(self)
+            rows = fitting.open_rows(self, X, y, task, sample_weight, reset=first)
+            self._require_columns(rows)
             if first:
-                self._begin(tasks.n_features)
-            self._add(tasks, np.full(tasks.n_tasks, self.horizon or 0))
-        except BaseException:
-            if first:
-                self._forget()
-            raise
-        self.tasks_ = label_array(canonical_order(list(self._streams_)))
-        self.coef_names_ = np.array(tasks.names, dtype=object)
+                self._begin(rows.n_features)
+            fitted = self._add(rows, np.full(rows.n_tasks, self.horizon or 0))
+        statistics = TaskStatistics(None, None, self._labels(), rows.names)
+        fitting.store(self, fitted, statistics)
         return self
+
+    def estimate(self, problem: Problem) -> FittedSpan:
+        """The weights of each task from its own rows."""
+        rows = problem.rows
+        self._require_columns(rows)
+        self._begin(rows.n_features)
+        return self._add(rows, np.diff(rows.starts))
+
+    def _labels(self) -> tuple[Any, ...]:
+        return tuple(canonical_order(list(self._streams_)))
 
     def _begin(self, d: int) -> None:
         """The parameters as arrays, and no rows yet."""
@@ -217,11 +233,7 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
             covariance = self._checked_covariance(self._plan_.B.size)
             self._span_covariance_ = covariance if self.method != "sgd" else None
 
-    def _fit_tasks(self, tasks: TaskRows) -> None:
-        self._begin(tasks.n_features)
-        self._add(tasks, np.diff(tasks.starts))
-
-    def _add(self, tasks: TaskRows, horizons: np.ndarray) -> None:
+    def _add(self, tasks: TaskRows, horizons: np.ndarray) -> FittedSpan:
         """Add rows to the streams of their tasks and solve."""
         plan, streams = self._plan_, self._streams_
         late: dict[Any, int] = {}
@@ -237,7 +249,7 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
                         x0, y0 = streams[label].x0, streams[label].y0
                         self._sums_[label].add(X - x0, y - y0, weight, plan.B)
                     late[label] = late.get(label, 0) + streams[label].add(plan, X, y, weight)
-            self._solve([streams[label] for label in canonical_order(list(streams))])
+            fitted = self._solve([streams[label] for label in self._labels()])
         if any(late.values()):
             label = next(label for label, count in late.items() if count)
             warnings.warn(
@@ -247,9 +259,10 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
                 UserWarning,
                 stacklevel=3,
             )
+        return fitted
 
-    def _solve(self, streams: list[Stream]) -> None:
-        """Set the fitted attributes."""
+    def _solve(self, streams: list[Stream]) -> FittedSpan:
+        """The weights of each task from what is known of its rows."""
         self._uncertainty_ = None
         plan = self._plan_
         R, one = np.stack([stream.R for stream in streams]), int(plan.intercept)
@@ -263,13 +276,17 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
                 np.stack([w for w, _ in solutions]),
                 np.array([a for _, a in solutions]),
             )
-        self.representation_, self.rank_ = plan.B, plan.B.shape[1]
-        self.task_weights_ = np.ascontiguousarray(weights.T)
-        self.coef_ = weights @ plan.B.T
+        coef = weights @ plan.B.T
         origins = np.stack([stream.x0 for stream in streams])
         centres = np.array([stream.y0 for stream in streams])
-        self.intercept_ = centres + inner - np.sum(origins * self.coef_, axis=1)
-        self.noise_variance_ = np.full(len(streams), noise)
+        return FittedSpan(
+            coef=coef,
+            intercept=centres + inner - np.sum(origins * coef, axis=1),
+            representation=plan.B,
+            rank=plan.B.shape[1],
+            task_weights=np.ascontiguousarray(weights.T),
+            noise_variance=np.full(len(streams), noise),
+        )
 
     def _make_plan(self, d: int) -> Plan:
         """The parameters as arrays, their shapes checked against d features."""
@@ -296,7 +313,8 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
             )
         return C
 
-    def _uncertainty(self) -> WeightsUncertainty:
+    def uncertainty(self) -> WeightsUncertainty:
+        """What standard errors are computed from, computed when first asked for."""
         if self._plan_.method == "sgd":
             raise AttributeError(
                 "method='sgd' has no standard errors: use method='prior' or 'least_squares'."
@@ -306,7 +324,7 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
         return self._uncertainty_
 
     def _find_uncertainty(self) -> WeightsUncertainty:
-        plan, labels = self._plan_, canonical_order(list(self._streams_))
+        plan, labels = self._plan_, self._labels()
         B, one = plan.B, int(plan.intercept)
         streams = [self._streams_[label] for label in labels]
         R, W = np.stack([stream.R for stream in streams]), self.task_weights_.T
@@ -340,30 +358,31 @@ class NewTaskRegressor(SpanFeatures, IntervalRegressor):
             )
         return B
 
-    def _validate_parameters(self) -> None:
-        super()._validate_parameters()
-        one_of("method", self.method, METHODS)
-        if self.noise_variance is not None:
-            at_least("noise_variance", self.noise_variance, 0.0)
-        if self.horizon is not None:
-            at_least("horizon", self.horizon, 1, numbers.Integral)
-
-    def _validate_tasks(self, tasks: TaskRows) -> None:
-        plan = getattr(self, "_plan_", None)
+    def _require_columns(self, rows: TaskRows) -> None:
+        """Raise for rows that do not go with the representation or the method."""
+        plan = vars(self).get("_plan_")
         method = self.method if plan is None else plan.method
         B = None if plan is None else plan.B
         if plan is None and self.representation is not None:
             B = self._representation()
-        if B is not None and len(B) != tasks.n_features:
+        if B is not None and len(B) != rows.n_features:
             raise ValueError(
-                f"representation has {len(B)} rows but X has {tasks.n_features} features: give one "
+                f"representation has {len(B)} rows but X has {rows.n_features} features: give one "
                 "row per feature, in the order of the columns, the task column left out."
             )
-        if method == "sgd" and tasks.weight is not None and not np.isin(tasks.weight, (0, 1)).all():
+        if method == "sgd" and rows.weight is not None and not np.isin(rows.weight, (0, 1)).all():
             raise ValueError(
                 "sample_weight with method='sgd' may only be 0 or 1: a pass over rows has no "
                 "weights. Use method='prior' or 'least_squares'."
             )
+
+
+def _representation_covariance(fitted: FittedSpan) -> np.ndarray | None:
+    """Covariance of the entries of a fitted span, where its fit has one."""
+    if not isinstance(fitted.uncertainty, SpanUncertainty):
+        return None
+    assert fitted.representation is not None
+    return fitted.uncertainty.representation_covariance(fitted.representation)
 
 
 def as_array(name: str, value: Any, shape: tuple[int, ...] | None) -> np.ndarray:

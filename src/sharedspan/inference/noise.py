@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.objective import Objective
 
 
 def parameter_error(coef: Any, true_coef: Any) -> float:
@@ -46,6 +47,20 @@ def residual_degrees(n: np.ndarray, d: int, k: int, centred: bool) -> float:
     free = np.maximum(n - centred, 0)
     used = np.minimum(free, k).sum() + k * max(d - k, 0)
     return float(max(free.sum() - used, 1.0))
+
+
+def shared_noise(objective: Objective, B: np.ndarray, W: np.ndarray, centred: bool) -> np.ndarray:
+    """One noise variance for all tasks, (T,), from the residuals of a fit of rank k.
+
+    Parameters
+    ----------
+    objective : Objective
+    B, W : ndarray of shape (d, k) and (k, T)
+    centred : bool
+        Whether tasks have intercepts.
+    """
+    degrees = residual_degrees(objective.n, objective.n_features, B.shape[1], centred)
+    return np.full(objective.n_tasks, objective.squares(B, W).sum() / degrees)
 
 
 def shrunken_noise(rss: np.ndarray, degrees: np.ndarray) -> np.ndarray:

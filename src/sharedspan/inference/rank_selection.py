@@ -26,23 +26,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import lgamma
+from typing import Any
 
 import numpy as np
 
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.objective.base import Objective, Point, build_objective
-from sharedspan.objective.held_out import Folds
-from sharedspan.solvers.loop import progress_bar, run
+from sharedspan.objective import Objective, Point, build_objective
+from sharedspan.progress import progress_bar
+from sharedspan.solvers.initialization import separate_fits
+from sharedspan.solvers.loop import run
 from sharedspan.solvers.scaled import grow, scaled_gd
-from sharedspan.statistics.canonical import Canonical
-from sharedspan.statistics.sums import Statistics
+from sharedspan.statistics.canonical import Canonical, Problem
+from sharedspan.statistics.folds import N_FOLDS, Folds
+from sharedspan.statistics.rows import Statistics
 
 RANK_METHODS = ("auto", "evidence", "threshold")
-N_FOLDS = 5
 PATIENCE = 3  # ranks without improvement after which a path ends
 PRECISION = 0.01  # optimisation error allowed, as a share of the statistical error
 MAX_ITER = 3000  # reached only without whitening, or where tasks have hardly more rows than ranks
@@ -101,7 +104,47 @@ class RankPath:
         return "\n".join(lines)
 
 
-def choose_rank(
+def select_rank(
+    problem: Problem,
+    rank: Any,
+    centred: bool,
+    noise: np.ndarray | None = None,
+    verbose: int = 0,
+) -> tuple[int, RankPath | None]:
+    """The rank that was asked for, or the selected one with its path.
+
+    Parameters
+    ----------
+    problem : Problem
+    rank : int, "auto", "evidence" or "threshold"
+    centred : bool
+        Whether tasks have intercepts.
+    noise : ndarray of shape (T,), optional
+        Relative noise variances of the tasks.
+    verbose : int
+        1 shows a progress bar.
+    """
+    largest = problem.largest_rank
+    if not isinstance(rank, str):
+        return int(rank), None
+    if largest == 1:
+        return 1, None
+    if rank == "threshold":
+        objective = build_objective(problem.statistics)
+        separate, ranks = separate_fits(objective)
+        deviation = noise_deviation(objective, separate, ranks, centred)
+        path = threshold_path(separate / objective.response, objective, deviation)
+    elif rank == "evidence" or problem.rows is None:  # without rows there are no folds
+        path = evidence_path(problem.statistics, problem.canonical, noise, largest)
+    else:
+        # A copy of the generator: the fit starts as if its rank had been given.
+        folds = problem.make_folds(deepcopy(problem.rng))
+        statistics, canonical = problem.statistics, problem.canonical
+        path = cross_validated_path(folds, statistics, canonical, noise, largest, verbose)
+    return path.rank, path
+
+
+def cross_validated_path(
     folds: Folds,
     statistics: Statistics,
     canonical: Canonical,
@@ -130,18 +173,19 @@ def choose_rank(
     whole_paths: list[np.ndarray] = []  # the same fits on all rows, held-out and not
     scored = np.ones(n_tasks, dtype=bool)  # in each of the folds
     rows_held = 0.0
-    with progress_bar("choosing the rank", verbose) as tick:
+    with progress_bar(show=verbose > 0, transient=verbose < 2) as progress:
         for fold in range(N_FOLDS):
-            with folds.without(fold, statistics, canonical, noise) as objective:
+            with folds.without(fold, statistics, canonical) as remaining:
+                objective = build_objective(remaining, noise)
                 scorable = objective.n > 0
-                errors = partial(folds.errors, fold, objective, canonical)
+                errors = partial(folds.errors, fold, remaining, objective.response, canonical)
                 path = list(_path(objective, errors, largest, scorable))
                 rows_held += float(folds.sizes(fold)[scorable].sum())
-            held_losses, kept_losses = np.array(path).swapaxes(0, 1)
+            held_losses, fitted_losses = np.array(path).swapaxes(0, 1)
             held_paths.append(np.where(scorable, importance * held_losses, 0.0))
-            whole_paths.append(importance * (held_losses + kept_losses))
+            whole_paths.append(importance * (held_losses + fitted_losses))
             scored &= scorable
-            tick(fold + 1, N_FOLDS)
+            progress("choosing the rank", fold + 1, N_FOLDS)
     length = min(len(path) for path in held_paths)
     pairs = np.concatenate([path[:length] for path in held_paths], axis=1)  # (ranks, folds * T)
 
@@ -412,9 +456,9 @@ def _path(
     largest: int,
     scorable: np.ndarray,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Squared errors per task (T,) on held-out and on kept rows, for rank 1, 2, ...
+    """Squared errors per task (T,) on held-out and on fitted rows, for rank 1, 2, ...
 
-    Until those on held-out rows have stopped falling.
+    The path ends when the errors on held-out rows have stopped falling.
     """
     best, since = np.inf, 0
     for B, W in _fits(objective, largest):

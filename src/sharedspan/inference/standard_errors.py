@@ -35,10 +35,11 @@ from typing import NamedTuple
 import numpy as np
 
 from sharedspan.kernels import cpu
+from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.objective.base import RANK_TOLERANCE
 from sharedspan.statistics.canonical import Canonical
-from sharedspan.statistics.sums import Arrays, GramStatistics, Statistics
+from sharedspan.statistics.grams import Arrays, GramStatistics
+from sharedspan.statistics.rows import Statistics
 
 # Above this many entries of B its covariance is taken as a Kronecker product.
 LARGEST_EXACT = 2000

@@ -12,6 +12,11 @@ from sharedspan.inputs.labels import is_missing
 FINITE_BLOCK = 1 << 19  # numbers looked at together when searching for the one to blame
 
 
+def is_dask_frame(X: Any) -> bool:
+    """Whether X is a Dask DataFrame."""
+    return type(X).__module__.split(".")[0].startswith("dask") and hasattr(X, "columns")
+
+
 def split_columns(X: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str, ...]]:
     """Features (rows, d) as finite floats, the task column (or None), and the features' names.
 

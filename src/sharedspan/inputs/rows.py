@@ -6,6 +6,7 @@ Nothing behind this file checks its input again.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -60,6 +61,11 @@ class TaskRows:
     starts: np.ndarray  # (T + 1,)
     order: np.ndarray | None
     names: tuple[str, ...]  # (d,)
+
+    @contextmanager
+    def open(self) -> Iterator[TaskRows]:
+        """These rows, which need no preparation."""
+        yield self
 
     @property
     def n_tasks(self) -> int:

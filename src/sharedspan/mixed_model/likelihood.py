@@ -20,7 +20,8 @@ import numpy as np
 
 from sharedspan.kernels.factor import factor_grams, solve_factors
 from sharedspan.kernels.threads import over_tasks
-from sharedspan.statistics.sums import Arrays, GramStatistics, RowStatistics, Statistics
+from sharedspan.statistics.grams import Arrays, GramStatistics
+from sharedspan.statistics.rows import RowStatistics, Statistics
 
 PIVOT_TOLERANCE = 1e-11  # of the largest variance of a task: smaller pivots are rounding
 LEAST_NOISE = 1e-18  # in standard units: what is left of an exact fit is rounding

@@ -10,7 +10,7 @@ import numpy as np
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
 from sharedspan.mixed_model.search import Fit, Outliers
 from sharedspan.statistics.canonical import Canonical
-from sharedspan.statistics.sums import Statistics
+from sharedspan.statistics.rows import Statistics
 
 BLOCK_ENTRIES = 1 << 22  # numbers T p^2 of the tasks that are looked at together
 KEPT_ENTRIES = 1 << 25  # numbers T p^2 of covariances that a model keeps

@@ -1,1 +1,47 @@
 """What solvers ask of the data: the loss, its gradients, and least squares in a span."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sharedspan.objective.base import Objective
+from sharedspan.objective.grams import GramObjective
+from sharedspan.objective.point import Point
+from sharedspan.objective.rows import RowObjective
+from sharedspan.statistics.grams import GramStatistics
+from sharedspan.statistics.rows import RowStatistics
+
+__all__ = ["GramObjective", "Objective", "Point", "RowObjective", "build_objective"]
+
+
+def build_objective(
+    statistics: Any,
+    noise: np.ndarray | None = None,
+    dtype: str = "float64",
+    backend: Any = "numpy",
+) -> Objective:
+    """The objective of these statistics, where they lie or on a backend.
+
+    Parameters
+    ----------
+    statistics : GramStatistics, RowStatistics or ClusterStatistics
+    noise : ndarray of shape (T,), optional
+        Noise variances of the tasks, up to a common factor.
+    dtype : {"float64", "float32"}
+        How the statistics are read during the passes.
+    backend : {"numpy", "auto", "torch"} or TorchBackend
+        Where the passes over Grams run.
+    """
+    if isinstance(statistics, RowStatistics):
+        return RowObjective(statistics, noise, dtype)
+    if not isinstance(statistics, GramStatistics):
+        return statistics.objective(noise, dtype)  # statistics on a cluster bring their own
+    if backend != "numpy":
+        from sharedspan.objective.backends import TorchObjective, choose_backend
+
+        chosen = choose_backend(backend, statistics.packed.nbytes)
+        if chosen is not None:
+            return TorchObjective(statistics, noise, dtype, chosen)
+    return GramObjective(statistics, noise, dtype)

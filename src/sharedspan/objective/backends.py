@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.objective.base import GramObjective, Objective, Point, build_objective
-from sharedspan.statistics.sums import GramStatistics, Statistics
+from sharedspan.objective.grams import GramObjective
+from sharedspan.objective.point import Point
+from sharedspan.statistics.grams import GramStatistics
 
 # "auto" takes a GPU from this many bytes of packed Grams on: importing PyTorch and starting CUDA
 # takes seconds, in which the CPU makes hundreds of passes over less.
@@ -144,7 +145,12 @@ def _may_have_gpu() -> bool:
 
 
 def require_device(backend: str | TorchBackend) -> None:
-    """Say what is missing where PyTorch, or the GPU that was asked for, is not there."""
+    """Raise for an unknown backend, and where PyTorch or the GPU that was asked for is missing."""
+    if not isinstance(backend, TorchBackend) and backend != "torch":
+        raise ValueError(
+            f"backend={backend!r} is unknown: use 'auto', 'numpy', 'torch' or "
+            "ss.TorchBackend(device=..., block_size=...)."
+        )
     if importlib.util.find_spec("torch") is None:
         raise ImportError(
             "backend='torch' needs PyTorch, which is not installed: "
@@ -161,16 +167,3 @@ def require_device(backend: str | TorchBackend) -> None:
             f"device={device!r} is not there: PyTorch sees {found} GPUs. Use another device, "
             "device='cpu', or backend='numpy'."
         )
-
-
-def objective_on(
-    backend: TorchBackend | None,
-    statistics: Statistics,
-    noise: np.ndarray | None = None,
-    dtype: str = "float64",
-) -> Objective:
-    """The objective that goes with these statistics, on a backend."""
-    if backend is None:
-        return build_objective(statistics, noise, dtype)
-    assert isinstance(statistics, GramStatistics)
-    return TorchObjective(statistics, noise, dtype, backend)

@@ -14,12 +14,12 @@ import numpy as np
 
 from sharedspan.datasets.simulate import Simulation, simulate
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.objective.base import Objective, build_objective
+from sharedspan.objective import Objective, build_objective
 from sharedspan.paper.table import Row, blank
 from sharedspan.solvers import SOLVERS, needs_rows
 from sharedspan.solvers.loop import run
+from sharedspan.statistics.rows import collect
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.sums import collect
 
 PAPER = "paper's steps"
 WELL_SET = "well set"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.estimators.baselines import PerTaskRegressor
-from sharedspan.objective.base import Objective
+from sharedspan.objective import Objective
 from sharedspan.paper import drawing
 from sharedspan.paper.methods import TPGD
 from sharedspan.paper.problem import (

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.objective.base import Objective
+from sharedspan.objective import Objective
 from sharedspan.persistence.container import KINDS, Tree, plain
 from sharedspan.statistics.canonical import Canonical
-from sharedspan.statistics.sums import Statistics
+from sharedspan.statistics.rows import Statistics
 
 TOLERANCE = 1e-9  # of a task's scale: sums in another order differ by less, other rows by more
 

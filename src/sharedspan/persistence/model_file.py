@@ -41,7 +41,7 @@ RECORDS = {
     "Feature": Record("sharedspan.inputs.schema"),
     "TaskStatistics": Record("sharedspan.statistics.task_statistics"),
     "GramStatistics": Record(
-        "sharedspan.statistics.sums",
+        "sharedspan.statistics.grams",
         "n:T mean:Td y_mean:T packed:Tp anchor:Td g:Td q:T",
         "centred n mean y_mean packed anchor g q",
     ),

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from sharedspan.objective.base import Objective, Point
+from sharedspan.objective import Objective, Point
 from sharedspan.solvers.initialization import spectral_start
 from sharedspan.solvers.iterates import Iterate, Memory, Solver
 from sharedspan.solvers.scaled import ridged

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sharedspan.objective.base import Objective, RowObjective
+from sharedspan.objective import Objective, RowObjective
 from sharedspan.solvers.initialization import positive, random_halves, small_random_start
 from sharedspan.solvers.iterates import Iterate, Solver
 from sharedspan.solvers.scaled import grown_start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.objective.base import Objective, Point
+from sharedspan.objective import Objective, Point
 from sharedspan.solvers.accelerated import scaled_gd_anderson
 from sharedspan.solvers.iterates import Solver
 from sharedspan.solvers.loop import SolverResult, run

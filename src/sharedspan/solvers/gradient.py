@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from sharedspan.objective.base import Objective
+from sharedspan.objective import Objective
 from sharedspan.solvers.initialization import positive, small_random_start
 from sharedspan.solvers.initialization import singular_values as estimate_singular_values
 from sharedspan.solvers.iterates import Iterate, Solver, Step

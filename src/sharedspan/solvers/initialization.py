@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.objective.base import RANK_TOLERANCE, Objective, RowObjective
-from sharedspan.statistics.sums import Arrays
+from sharedspan.kernels.dense import RANK_TOLERANCE
+from sharedspan.objective import Objective, RowObjective
+from sharedspan.statistics.grams import Arrays
 
 POWER_ITERATIONS = 20
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.objective.base import Point
+from sharedspan.objective import Point
 
 Memory = Any  # a tuple or list of arrays, numbers and lists of them
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.objective.base import Objective, Point
+from sharedspan.objective import Objective, Point
 from sharedspan.persistence.checkpoint import Checkpoints
+from sharedspan.progress import ProgressCallback, progress_bar
 from sharedspan.solvers.iterates import Iterate, ProfiledPoint, Solver, Step
 from sharedspan.solvers.state import (
     CALLED_OFF,
@@ -104,12 +105,12 @@ def run(
     with (
         one_blas_thread(),
         np.errstate(over="ignore", invalid="ignore"),
-        progress_bar("fitting", verbose) as tick,
+        progress_bar(show=verbose > 0, transient=verbose < 2) as progress,
         _saving(checkpoint) as save,
     ):
         now = _begin(solver, objective, tail, checkpoint)
         save(now, True)
-        result = _drive(solver, objective, max_iter, stop, callback, now, tick, save)
+        result = _drive(solver, objective, max_iter, stop, callback, now, progress, save)
         save(now, True)
         return result
 
@@ -153,7 +154,7 @@ def _drive(
     stop: Callable[[Point], bool] | None,
     callback: Callable[[dict[str, Any]], Any] | None,
     now: Record,
-    tick: Callable[[int, int], None],
+    progress: ProgressCallback,
     save: Callable[[Record], None],
 ) -> SolverResult:
     while now.step.iteration < max_iter and not now.finished:
@@ -186,7 +187,7 @@ def _drive(
             gradient = _relative_gradient(point)
             now.converged = proposal.may_stop and stop(point)
         now.trace.add(step, proposal, gradient)
-        tick(step.iteration, max_iter)
+        progress("fitting", step.iteration, max_iter)
         seen = {"iteration": step.iteration, "phase": proposal.phase, "point": point}
         if callback is not None and callback(seen | {"B": point.B, "W": point.W}):
             now.ending = CALLED_OFF
@@ -239,22 +240,3 @@ def _sentence(now: Record) -> str:
     if now.n_halved:
         text += f"; the step was halved {now.n_halved} time{'s' if now.n_halved > 1 else ''}"
     return text + "."
-
-
-@contextmanager
-def progress_bar(title: str, verbose: int) -> Iterator[Callable[[int, int], None]]:
-    """A function of (done, total) that moves a bar on the error stream, or does nothing."""
-    if verbose < 1:
-        yield lambda iteration, total: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress
-
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=verbose < 2) as progress:
-        job = progress.add_task(title, total=None)
-
-        def tick(iteration: int, total: int) -> None:
-            progress.update(job, completed=iteration, total=total)
-
-        yield tick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.objective.base import Objective
+from sharedspan.objective import Objective
 from sharedspan.solvers.initialization import positive, task_curvatures
 from sharedspan.solvers.iterates import Iterate, Solver
 from sharedspan.subspace import balanced_factors

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from sharedspan.objective.base import Objective
+from sharedspan.objective import Objective
+from sharedspan.progress import progress_bar
 
 FACTOR_STEP = 0.5  # of the preconditioned step in (B, W), as in solvers/scaled.py
 REGROWTH = 1.2  # of a halved step after a success: far from the minimiser it may have been unlucky
@@ -47,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Descent:
+class ProximalFit:
     """The last place and how the loop went."""
 
     place: Place
@@ -55,7 +56,7 @@ class Descent:
     converged: bool
 
 
-class Structure(Protocol):
+class CentreStructure(Protocol):
     """Where the centres B w_t of the tasks may lie."""
 
     def free(self, B: np.ndarray, D: np.ndarray) -> np.ndarray:
@@ -75,7 +76,7 @@ class Span:
         return B, W, V - B @ W
 
     def free(self, B: np.ndarray, D: np.ndarray) -> np.ndarray:
-        """See Structure."""
+        """See CentreStructure."""
         return D - B @ (B.T @ D)
 
     def step(self, at: Place, damping: float) -> Parts:
@@ -86,16 +87,17 @@ class Span:
         return self.split(B, B @ W + at.D)
 
 
-def descend(
+def proximal_descent(
     objective: Objective,
     penalty: Penalty,
-    structure: Structure,
+    structure: CentreStructure,
     start: Parts,
     curvature: np.ndarray,
     *,
     max_iter: int,
     tol: float,
-) -> Descent:
+    verbose: int = 0,
+) -> ProximalFit:
     """Minimise sum_t loss_t(B w_t + delta_t) + penalty_t; the objective never rises."""
 
     def evaluate(B: np.ndarray, W: np.ndarray, D: np.ndarray) -> Place:
@@ -107,17 +109,19 @@ def descend(
     at, slack = evaluate(*start), ROUNDING_OF_ZERO * objective.residuals(0 * start[2])[1].sum()
     eta = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=curvature > 0)
     damping, quiet, trace = 1.0, 0, [at.values.sum()]
-    while len(trace) <= max_iter and quiet < PATIENCE:
-        D = _shrink(structure.free(at.B, at.D - eta * at.G), eta * at.threshold)
-        at, fell = _better_tasks(at, evaluate(at.B, at.W, D), slack)
-        eta = np.where(fell, eta, eta / 2)
-        new = evaluate(*structure.step(at, damping))
-        rose = not new.values.sum() <= at.values.sum() * (1 + ROUNDING) + slack
-        at, damping = (at, damping / 2) if rose else (new, min(REGROWTH * damping, 1.0))
-        trace.append(at.values.sum())
-        still = trace[-2] - trace[-1] <= tol * trace[-1] + slack
-        quiet = quiet + 1 if still and fell.all() and not rose else 0
-    return Descent(at, np.array(trace), quiet >= PATIENCE)
+    with progress_bar(show=verbose > 0, transient=verbose < 2) as progress:
+        while len(trace) <= max_iter and quiet < PATIENCE:
+            D = _shrink(structure.free(at.B, at.D - eta * at.G), eta * at.threshold)
+            at, fell = _better_tasks(at, evaluate(at.B, at.W, D), slack)
+            eta = np.where(fell, eta, eta / 2)
+            new = evaluate(*structure.step(at, damping))
+            rose = not new.values.sum() <= at.values.sum() * (1 + ROUNDING) + slack
+            at, damping = (at, damping / 2) if rose else (new, min(REGROWTH * damping, 1.0))
+            trace.append(at.values.sum())
+            still = trace[-2] - trace[-1] <= tol * trace[-1] + slack
+            quiet = quiet + 1 if still and fell.all() and not rose else 0
+            progress("fitting", len(trace) - 1, max_iter)
+    return ProximalFit(at, np.array(trace), quiet >= PATIENCE)
 
 
 def _shrink(D: np.ndarray, by: np.ndarray) -> np.ndarray:

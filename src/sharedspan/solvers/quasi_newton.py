@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sharedspan.objective.base import Objective
+from sharedspan.objective import Objective
 from sharedspan.solvers.iterates import Iterate, Memory, Solver
 
 MEMORY = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.objective.base import Objective
+from sharedspan.objective import Objective
 from sharedspan.solvers.iterates import Iterate, Solver
 
 STEP = 0.5  # with curvature near the identity this solves the part seen by both factors exactly

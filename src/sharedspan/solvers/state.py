@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.objective.base import Objective, Point
+from sharedspan.objective import Objective, Point
 from sharedspan.persistence.checkpoint import Checkpoint, CheckpointError
 from sharedspan.solvers.iterates import Iterate, ProfiledPoint, Step
 from sharedspan.subspace import balanced_factors

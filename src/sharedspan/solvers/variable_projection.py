@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.objective.base import Objective
+from sharedspan.objective import Objective
 from sharedspan.solvers.initialization import spectral_start
 from sharedspan.solvers.iterates import Iterate, Memory, Solver
 from sharedspan.solvers.quasi_newton import LBFGS

@@ -10,12 +10,16 @@ Solvers see only (V', R'); this file holds the way there and the way back.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from sharedspan.inputs.rows import TaskRows
+from sharedspan.statistics.folds import N_FOLDS, Folds, RowFolds, hash_key
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.sums import Statistics
+from sharedspan.statistics.task_statistics import TaskStatistics
 
 # A direction of the standardised features with less than this share of the largest variance
 # counts as absent: its coefficient would be rounding noise, so it is zero (a pseudo-inverse).
@@ -25,21 +29,21 @@ COLLINEAR = 1e-10
 CONSTANT = 64 * np.finfo(float).eps
 
 
-def whitening(statistics: Statistics) -> np.ndarray:
+def whitening(statistics: Any) -> np.ndarray:
     """P (d, d') with P'SP = I, S the pooled within-task covariance.
 
     Features are standardised first, so the threshold ``COLLINEAR`` does not depend on units.
     """
     scale = inverse_deviations(statistics)
     variance, axes = statistics.principal_axes(scale)
-    kept = variance > COLLINEAR * max(variance.max(), 0.0)
-    # An empty span keeps one null direction: its coefficients stay zero.
-    if not kept.any():
+    independent = variance > COLLINEAR * max(variance.max(), 0.0)
+    # An empty span has one null direction: its coefficients stay zero.
+    if not independent.any():
         return np.zeros((len(scale), 1))
-    return scale[:, None] * (axes[:, kept] / np.sqrt(variance[kept]))
+    return scale[:, None] * (axes[:, independent] / np.sqrt(variance[independent]))
 
 
-def common_scaling(statistics: Statistics) -> np.ndarray | None:
+def common_scaling(statistics: Any) -> np.ndarray | None:
     """The power of two, times the identity, that brings the features' deviation near one.
 
     None where that is one already, as in the paper's problems: these stay exactly as they are.
@@ -49,7 +53,7 @@ def common_scaling(statistics: Statistics) -> np.ndarray | None:
     return None if factor == 1.0 else factor * np.eye(statistics.n_features)
 
 
-def inverse_deviations(statistics: Statistics) -> np.ndarray:
+def inverse_deviations(statistics: Any) -> np.ndarray:
     """One over each feature's pooled deviation within tasks, (d,); zero where it is constant."""
     variance = statistics.variances()
     level = variance + statistics.n @ statistics.mean**2 / statistics.n.sum()
@@ -75,6 +79,73 @@ class Canonical:
     def intercept_to_user(self, intercept: np.ndarray, V: np.ndarray) -> np.ndarray:
         """Intercepts (T,) of the statistics' units; V (d, T) are the user's coefficients."""
         return intercept / self.units.y_scale - self.units.origin @ V
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A canonical problem: all that an estimator is given once the rows have been read."""
+
+    statistics: Any  # Statistics of the canonical features, here or on a cluster
+    canonical: Any  # Canonical; None, and no statistics, for an estimator that reads bare rows
+    labels: tuple[Hashable, ...]  # (T,)
+    rng: np.random.Generator
+    rows: Any = None  # TaskRows, or the rows of a cluster, where they can be read again
+    moments: Any = None  # what a watcher of the pass over the rows has learned
+    previous: PreviousFit | None = None  # where the last fit ended, for a warm start
+    checkpoints: Any = None  # Checkpoints of the run, where it can be resumed
+
+    @property
+    def largest_rank(self) -> int:
+        """No rank above this can be told from the data."""
+        return min(self.statistics.n_features, self.statistics.n_tasks)
+
+    def make_folds(self, rng: np.random.Generator) -> Folds:
+        """The rows in ``N_FOLDS`` folds."""
+        key = hash_key(len(self.canonical.units.scale), rng)
+        if isinstance(self.rows, TaskRows):
+            return RowFolds(self.rows, key, N_FOLDS)
+        return self.rows.make_folds(key, N_FOLDS)
+
+
+@dataclass(frozen=True)
+class PreviousFit:
+    """Where the last fit ended, in the user's units: a refit may start there."""
+
+    labels: tuple[Any, ...]
+    representation: np.ndarray  # (d, k)
+    task_weights: np.ndarray  # (k, T)
+    rows: float  # sum of weights that the last fit from scratch had
+
+
+def canonical(
+    statistics: TaskStatistics,
+    features: str,
+    rng: np.random.Generator,
+    P: np.ndarray | None = None,
+    **context: Any,
+) -> Problem:
+    """The canonical problem; the statistics are transformed in place.
+
+    Parameters
+    ----------
+    statistics : TaskStatistics
+    features : {"whitened", "scaled", "plain"}
+        How the features are transformed: by ``whitening``, by ``common_scaling``, or not at all.
+    rng : numpy.random.Generator
+    P : ndarray of shape (d, d'), optional
+        The map of the features to use instead, as a resumed fit must.
+    **context
+        Further fields of the Problem.
+    """
+    if P is None and features != "plain":
+        find_map = whitening if features == "whitened" else common_scaling
+        P = find_map(statistics.statistics)
+    if P is not None:
+        statistics.statistics.transform(P)
+    return Problem(
+        statistics.statistics, Canonical(statistics.units, P), statistics.labels, rng,
+        statistics.rows, statistics.moments, **context,
+    )  # fmt: skip
 
 
 def task_scale(n: np.ndarray, noise: np.ndarray | None) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.inputs.rows import Block, TaskRows
-from sharedspan.statistics.folds import assign_folds
+from sharedspan.statistics.folds import assign_folds, hash_key
 
 
 class FourthMoment:
@@ -40,7 +40,7 @@ class HalfMoments:
 
     def __init__(self, tasks: TaskRows, centred: bool, rng: np.random.Generator) -> None:
         T, d = tasks.n_tasks, tasks.n_features
-        self.halves = assign_folds(tasks, rng, 2)
+        self.halves = assign_folds(tasks, hash_key(d, rng), 2)
         self.centred = centred
         self.n, self.y = np.zeros((2, T)), np.zeros((2, T))
         self.x, self.xy = np.zeros((2, T, d)), np.zeros((2, T, d))

@@ -14,23 +14,25 @@ import numpy as np
 
 from sharedspan.inputs.labels import canonical_order
 from sharedspan.inputs.rows import TaskRows
+from sharedspan.statistics.grams import GramStatistics
+from sharedspan.statistics.rows import collect
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.sums import GramStatistics, Watch, collect
 
 
 @dataclass(frozen=True)
 class TaskStatistics:
     """Statistics in ``units``, not yet canonical, and whose they are."""
 
-    statistics: Any  # GramStatistics, RowStatistics or those of a cluster
-    units: Units
+    statistics: Any  # GramStatistics, RowStatistics or those of a cluster; None for bare rows
+    units: Any  # Units; None for bare rows
     labels: tuple[Hashable, ...]  # (T,) in canonical order
     names: tuple[str, ...]  # (d,)
-    rows: Any = None  # Tasks, or those of a cluster, where they can be read again
+    rows: Any = None  # TaskRows, or the rows of a cluster, where they can be read again
+    moments: Any = None  # what a watcher of the pass over the rows has learned
 
     def close(self) -> None:
-        """Let go of what lies on a cluster."""
-        if hasattr(self.statistics, "close"):
+        """Free what lies on a cluster."""
+        if self.statistics is not None:
             self.statistics.close()
 
     def copy(self) -> TaskStatistics:
@@ -71,17 +73,32 @@ class TaskStatistics:
 
 
 def gather(
-    tasks: TaskRows,
+    rows: TaskRows,
     centred: bool,
     *,
     common_scale: bool = False,
     kind: str = "auto",
-    watch: Watch | None = None,
+    moments: Any = None,
 ) -> TaskStatistics:
-    """One pass over the rows; options of ``Units.of`` and ``collect``."""
-    units = Units.of(tasks, centred, common_scale)
-    statistics = collect(tasks, units, centred, kind, watch)
-    return TaskStatistics(statistics, units, tasks.labels, tasks.names, tasks)
+    """Statistics of the rows of all tasks, by one pass over them.
+
+    Parameters
+    ----------
+    rows : TaskRows
+    centred : bool
+        Whether tasks have intercepts.
+    common_scale : bool
+        Whether features stay in proportion; see ``Units.of``.
+    kind : {"auto", "gram", "rows"}
+        See ``collect``.
+    moments : object with a method ``watch`` of Block, optional
+        Shown every block of rows in the units of the statistics, to learn from it what else an
+        estimator needs.
+    """
+    units = Units.of(rows, centred, common_scale)
+    watch = None if moments is None else moments.watch
+    statistics = collect(rows, units, centred, kind, watch)
+    return TaskStatistics(statistics, units, rows.labels, rows.names, rows, moments)
 
 
 def _joined(

@@ -29,9 +29,6 @@ Arrays = tuple[np.ndarray, ...]
 
 FADED = 1e-100  # rows; what weighs less counts as forgotten
 
-# Raw rows are the cheaper statistics below this many rows per feature (`benchmarks/crossover.py`).
-ROWS_PER_FEATURE = 0.5
-
 
 class TaskMeans:
     """What both kinds of statistics know of the level of each task."""
@@ -74,6 +71,9 @@ class TaskMeans:
     def gather_local(self) -> Any:
         """These statistics in this process's memory."""
         return self
+
+    def close(self) -> None:
+        """Free what lies elsewhere than in this process's memory."""
 
 
 class GramStatistics(TaskMeans):
@@ -260,131 +260,3 @@ def _filled_zeros(rows: int, columns: int) -> np.ndarray:
     out = np.empty((rows, columns))
     out.fill(0.0)
     return out
-
-
-class RowStatistics(TaskMeans):
-    """The rows themselves, for tasks with few rows; same interface, folds by masks.
-
-    Attributes
-    ----------
-    X : ndarray of shape (rows, d)
-        Rows task by task, each less its task's mean if ``centred``.
-    y, weight : ndarray of shape (rows,)
-    starts : ndarray of shape (T + 1,)
-    n, mean, y_mean, centred
-        As in GramStatistics.
-    """
-
-    def __init__(
-        self, tasks: TaskRows, units: Units, centred: bool, watch: Watch | None = None
-    ) -> None:
-        self.centred = centred
-        self.starts = tasks.starts
-        self.X = np.empty((tasks.n_rows, tasks.n_features))
-        self.y = np.empty(tasks.n_rows)
-        self.weight = np.empty(tasks.n_rows)
-        for block in tasks.blocks(whole=watch is not None):
-            self.X[block.positions], self.y[block.positions] = units.rows(block, None)
-            self.weight[block.positions] = block.weight
-            if watch is not None:
-                watch(block)
-        self.n = tasks.sizes()
-        self.mean = np.zeros((tasks.n_tasks, tasks.n_features))
-        self.y_mean = np.zeros(tasks.n_tasks)
-        if centred:
-            self._centre()
-
-    def take(self, ids: np.ndarray) -> RowStatistics:
-        """A copy of some tasks' rows."""
-        other = copy(self)
-        rows = np.concatenate([np.arange(self.starts[t], self.starts[t + 1]) for t in ids])
-        for name in ("X", "y", "weight"):
-            setattr(other, name, getattr(self, name)[rows])
-        for name in ("n", "mean", "y_mean"):
-            setattr(other, name, getattr(self, name)[ids])
-        other.starts = np.append(0, np.cumsum(np.diff(self.starts)[ids]))
-        return other
-
-    def _centre(self) -> None:
-        for t in range(self.n_tasks):
-            rows = slice(self.starts[t], self.starts[t + 1])
-            self.mean[t] = self.weight[rows] @ self.X[rows] / self.n[t]
-            self.y_mean[t] = self.weight[rows] @ self.y[rows] / self.n[t]
-            self.X[rows] -= self.mean[t]
-            self.y[rows] -= self.y_mean[t]
-
-    def gram(self, t: int) -> np.ndarray:
-        """The Gram of task t, (d, d)."""
-        rows = slice(self.starts[t], self.starts[t + 1])
-        return self.X[rows].T @ (self.weight[rows, None] * self.X[rows])
-
-    def pooled_gram(self) -> np.ndarray:
-        """Sum of all tasks' Grams, (d, d)."""
-        return self._sum(lambda X, w: X.T @ (w[:, None] * X))
-
-    def variances(self) -> np.ndarray:
-        """Pooled within-task variance of each feature, (d,)."""
-        return self._sum(lambda X, w: w @ X**2) / self.n.sum()
-
-    def principal_axes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Variances (r,) and orthonormal axes (d, r) of the pooled features times ``scale``.
-
-        With fewer rows than features they come from the rows' singular values.
-        """
-        if len(self.X) < self.n_features:
-            root = np.sqrt(self.weight / self.n.sum())
-            _, s, axes = np.linalg.svd(root[:, None] * self.X * scale, full_matrices=False)
-            return s**2, axes.T
-        return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
-
-    def _sum(self, term: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-        blocks = self._row_blocks()
-        return np.sum([term(self.X[rows], self.weight[rows]) for rows in blocks], axis=0)
-
-    def transform(self, P: np.ndarray) -> None:
-        """Statistics of the features X P, P (d, d'), in place."""
-        for rows in self._row_blocks():
-            self.X[rows, : P.shape[1]] = self.X[rows] @ P
-        if P.shape[1] < P.shape[0]:
-            self.X = np.ascontiguousarray(self.X[:, : P.shape[1]])
-        self.mean = self.mean @ P
-
-    def _row_blocks(self) -> list[slice]:
-        step = max((1 << 19) // max(self.n_features, 1), 1)
-        return [slice(lo, lo + step) for lo in range(0, len(self.X), step)]
-
-
-Statistics = GramStatistics | RowStatistics
-
-
-def cheaper_kind(n: float, n_tasks: int, n_features: int) -> str:
-    """Which kind makes the pass R(V) cheaper.
-
-    By n, the sum of weights, not of rows: a weight of two must take the path of a row written
-    twice.
-    """
-    return "rows" if n < ROWS_PER_FEATURE * n_features * n_tasks else "gram"
-
-
-def collect(
-    tasks: TaskRows, units: Units, centred: bool, kind: str = "auto", watch: Watch | None = None
-) -> Statistics:
-    """One pass over the rows.
-
-    Parameters
-    ----------
-    tasks : TaskRows
-    units : Units
-    centred : bool
-        Whether tasks have intercepts.
-    kind : {"auto", "gram", "rows"}
-        "auto" takes whichever makes the pass R(V) cheaper.
-    watch : callable of Block, optional
-        Shown every block of rows, for what else is to be learned from them in this one pass.
-    """
-    if kind == "auto":
-        kind = cheaper_kind(tasks.sizes().sum(), tasks.n_tasks, tasks.n_features)
-    if kind == "rows":
-        return RowStatistics(tasks, units, centred, watch)
-    statistics = GramStatistics(tasks.n_tasks, tasks.n_features, centred)
-    return statistics.update(tasks, units, watch=watch)

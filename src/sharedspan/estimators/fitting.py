@@ -1,0 +1,365 @@
+"""A fit is a straight line: rows, task statistics, canonical form, estimate, fitted attributes.
+
+    rows       = open_rows(...)            arrays, frames, files and Dask frames, validated once
+    statistics = gather_statistics(...)    sums per task, built here or on the workers of a cluster
+    problem    = canonical(statistics)     scaling and whitening
+    fitted     = model.estimate(problem)   the only thing that an estimator defines
+    store(model, fitted)                   attributes in the user's units
+
+``fit`` and ``fit_file`` walk it from the first line; ``partial_fit`` and ``merge`` begin with
+statistics that a model has retained. An estimator says in ``needs()`` what it wants of the pass
+over the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.parameters import as_generator, check_parameters
+from sharedspan.families import GAUSSIAN
+from sharedspan.inputs.frames import is_dask_frame
+from sharedspan.inputs.labels import label_array
+from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
+from sharedspan.statistics.canonical import PreviousFit, Problem, canonical, inverse_deviations
+from sharedspan.statistics.grams import GramStatistics
+from sharedspan.statistics.task_statistics import TaskStatistics, gather
+
+if TYPE_CHECKING:
+    from sharedspan.estimators.base import TaskRegressor
+
+RETAINED_BYTES = 2**27  # of statistics that keep_statistics="auto" retains
+LARGEST_COVARIANCE = 500  # features whose covariance matrix is stored
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an estimator wants of the pass over the rows."""
+
+    kind: str | None = "auto"  # of statistics, "gram" or "rows"; None where it reads rows itself
+    features: str = "plain"  # how they become canonical: "whitened", "scaled" or "plain"
+    common_scale: bool = False  # whether features keep their proportions
+    folds: bool = False  # whether rows are left out and put back
+    moments: Callable[[TaskRows], Any] | None = None  # makes a watcher of the pass
+
+
+def fit_rows(model: TaskRegressor, rows: Any, resumption: Any = None) -> None:
+    """Fit an estimator to rows.
+
+    Parameters
+    ----------
+    model : TaskRegressor
+    rows : TaskRows, FileRows or DaskFrame
+    resumption : Resumption, optional
+        Where the solver saves its state, and the state that it goes on from.
+    """
+    with rows.open() if is_local(model) else nullcontext(rows) as opened:
+        fitted = None
+        while (working := GAUSSIAN.reweight(opened, fitted)) is not None:
+            with closing(gather_statistics(model, working)) as statistics:
+                retained = statistics_to_retain(model, statistics)
+                fitted = fit_statistics(model, statistics, resumption=resumption)
+    store(model, fitted, statistics, retained)
+
+
+def fit_statistics(
+    model: TaskRegressor,
+    statistics: TaskStatistics,
+    previous: PreviousFit | None = None,
+    resumption: Any = None,
+) -> FittedSpan:
+    """Estimate from statistics, which are transformed in place.
+
+    Parameters
+    ----------
+    model : TaskRegressor
+    statistics : TaskStatistics
+    previous : PreviousFit, optional
+        Where the last fit ended.
+    resumption : Resumption, optional
+        As in ``fit_rows``.
+    """
+    rng = as_generator(vars(model).get("random_state"))
+    if model.needs().kind is None:
+        return model.estimate(Problem(None, None, statistics.labels, rng, statistics.rows))
+    covariance = feature_covariance(statistics)
+    P = None if resumption is None else resumption.saved_map(statistics)
+    problem = canonical(statistics, model.needs().features, rng, P, previous=previous)
+    if resumption is not None:
+        checkpoints = resumption.checkpoints(statistics, problem.canonical, rng)
+        problem = replace(problem, checkpoints=checkpoints)
+    return replace(model.estimate(problem), feature_covariance=covariance)
+
+
+def store(
+    model: TaskRegressor,
+    fitted: FittedSpan | None,
+    statistics: TaskStatistics,
+    retained: TaskStatistics | None = None,
+) -> None:
+    """Set the fitted attributes of an estimator."""
+    assert fitted is not None
+    model.__dict__.update(fitted.attributes())
+    model.tasks_ = label_array(statistics.labels)
+    model.coef_names_ = np.array(statistics.names, dtype=object)
+    if retained is not None:
+        model._statistics_ = retained
+
+
+# ---- the ways in ---------------------------------------------------------------------------------
+
+
+def fit_arrays(
+    model: TaskRegressor,
+    X: Any,
+    y: Any,
+    task: Any,
+    sample_weight: Any,
+    resumption: Any = None,
+) -> None:
+    """Fit an estimator to arrays, frames or a Dask DataFrame; see ``TaskRegressor.fit``."""
+    with unfitted_on_error(model):
+        check_parameters(model)
+        rows = open_rows(model, X, y, task, sample_weight)
+        fit_rows(model, rows, resumption)
+
+
+def fit_files(model: TaskRegressor, path: Any, resumption: Any = None, **options: Any) -> None:
+    """Fit an estimator to files; see ``TaskRegressor.fit_file``."""
+    from sharedspan.inputs.files import open_files
+
+    with unfitted_on_error(model):
+        check_parameters(model)
+        rows = open_files(path, **options)
+        if model.task_column not in (None, rows.selection.task):
+            raise ValueError(
+                f"task={rows.selection.task!r}, but the model has "
+                f"task_column={model.task_column!r}: give the same column, or leave task_column "
+                "out."
+            )
+        selection = rows.selection
+        names = selection.names if model.task_column is None else selection.names_with_task()
+        set_feature_names(model, names)
+        fit_rows(model, rows, resumption)
+        model.columns_, model.n_rows_dropped_ = selection.columns, rows.n_dropped
+
+
+def add_rows(
+    model: TaskRegressor, X: Any, y: Any, task: Any, sample_weight: Any, forgetting: float
+) -> None:
+    """Add rows to the statistics of an estimator and fit again; see ``partial_fit``."""
+    first = not model.__sklearn_is_fitted__()
+    with unchanged_on_error(model):
+        check_parameters(model)
+        if not first:
+            require_statistics(model, "partial_fit")
+        rows = open_rows(model, X, y, task, sample_weight, reset=first)
+        scale = model.needs().common_scale
+        if first:
+            statistics = gather(rows, model.fit_intercept, common_scale=scale, kind="gram")
+            statistics = replace(statistics, rows=None)
+        else:
+            statistics = model._statistics_.plus(rows, forgetting=forgetting, common_scale=scale)
+        refit(model, statistics)
+
+
+def merge_statistics(model: TaskRegressor, others: tuple[Any, ...]) -> None:
+    """Add the statistics of other models to those of an estimator and fit again; see ``merge``."""
+    with unchanged_on_error(model):
+        check_parameters(model)
+        require_statistics(model, "merge")
+        statistics = model._statistics_
+        for other in others:
+            require_same_model(model, other)
+            statistics = statistics.merged(other._statistics_)
+        refit(model, statistics)
+
+
+def refit(model: TaskRegressor, statistics: TaskStatistics) -> None:
+    """Fit from retained statistics, starting where the last fit ended."""
+    previous = previous_fit(model) if model.__sklearn_is_fitted__() else None
+    fitted = fit_statistics(model, statistics.copy(), previous)
+    store(model, fitted, statistics, retained=statistics)
+
+
+# ---- the steps -----------------------------------------------------------------------------------
+
+
+def is_local(model: TaskRegressor) -> bool:
+    """Whether an estimator works in the memory of this process."""
+    engine = vars(model).get("engine", "local")
+    return isinstance(engine, str) and engine == "local"
+
+
+def open_rows(
+    model: TaskRegressor, X: Any, y: Any, task: Any, sample_weight: Any, reset: bool = True
+) -> Any:
+    """Validated rows of arrays, frames or a Dask DataFrame.
+
+    With ``reset`` the model takes over the names of the columns, otherwise they must be the same.
+    """
+    if is_dask_frame(X):
+        from sharedspan.distributed.sources import DaskFrame
+
+        frame = DaskFrame.of(X, y, task, model.task_column, sample_weight)
+        set_feature_names(model, frame.names_in)
+        return frame
+    as_list = is_task_list(X)
+    if not as_list and getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+        y = column_or_1d(np.asarray(y), warn=True)
+    rows = validate_rows(X, y, task, sample_weight, task_column=model.task_column)
+    if not as_list:
+        validate_data(model, X, reset=reset, skip_check_array=True)
+    elif reset:
+        model.n_features_in_ = rows.n_features
+    elif rows.n_features != model.n_features_in_:
+        raise ValueError(
+            f"X has {rows.n_features} features, but {type(model).__name__} is expecting "
+            f"{model.n_features_in_} features as input."
+        )
+    return rows
+
+
+def gather_statistics(model: TaskRegressor, rows: Any) -> TaskStatistics:
+    """Statistics of the rows, built here or on a cluster."""
+    needs = model.needs()
+    if not is_local(model):
+        from sharedspan.distributed.engine import as_engine
+        from sharedspan.distributed.sources import gather_on_cluster
+
+        return gather_on_cluster(
+            as_engine(model.engine), rows, model.fit_intercept,
+            common_scale=needs.common_scale, kind=needs.kind, keep_rows=needs.folds,
+        )  # fmt: skip
+    if needs.kind is None:
+        return TaskStatistics(None, None, rows.labels, rows.names, rows)
+    moments = None if needs.moments is None else needs.moments(rows)
+    return gather(
+        rows, model.fit_intercept, common_scale=needs.common_scale, kind=needs.kind,
+        moments=moments,
+    )  # fmt: skip
+
+
+def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> TaskStatistics | None:
+    """A copy of the statistics that ``partial_fit`` and ``merge`` can go on from, if wanted."""
+    wanted = vars(model).get("keep_statistics", False)
+    if wanted == "auto":
+        T, d = len(statistics.labels), len(statistics.names)
+        wanted = 8 * T * d * (d + 7) / 2 <= RETAINED_BYTES
+    if not wanted:
+        return None
+    copied = statistics.copy()
+    if isinstance(copied.statistics, GramStatistics):
+        return copied
+    if not isinstance(statistics.rows, TaskRows):
+        return None
+    options: dict[str, Any] = {"common_scale": model.needs().common_scale, "kind": "gram"}
+    return replace(gather(statistics.rows, model.fit_intercept, **options), rows=None)
+
+
+def feature_covariance(statistics: TaskStatistics) -> np.ndarray | None:
+    """Pooled covariance of the features within tasks (d, d), for reports; None where too large."""
+    sums, scale = statistics.statistics, statistics.units.scale
+    if len(scale) > LARGEST_COVARIANCE:
+        return None
+    covariance = sums.pooled_gram() / sums.n.sum()
+    constant = inverse_deviations(sums) == 0  # but for rounding
+    covariance[constant] = covariance[:, constant] = 0.0
+    with np.errstate(over="ignore"):
+        covariance = covariance / scale / scale[:, None]
+    # Squares of very large features cannot be represented.
+    return covariance if np.isfinite(covariance).all() else None
+
+
+def previous_fit(model: TaskRegressor) -> PreviousFit | None:
+    """Where the last fit of an estimator ended, if a refit can start from there."""
+    rows = vars(model).get("_rows_at_start_")
+    if rows is None:
+        return None
+    fitted = FittedSpan.of(model)
+    assert fitted.representation is not None
+    assert fitted.task_weights is not None
+    labels = tuple(model.tasks_.tolist())
+    return PreviousFit(labels, fitted.representation, fitted.task_weights, rows)
+
+
+def set_feature_names(model: TaskRegressor, names: tuple[str, ...]) -> None:
+    """Take over the columns of X where it is no array that scikit-learn could inspect."""
+    model.n_features_in_ = len(names)
+    model.feature_names_in_ = np.array(names, dtype=object)
+
+
+# ---- what must hold ------------------------------------------------------------------------------
+
+
+@contextmanager
+def unfitted_on_error(model: TaskRegressor) -> Iterator[None]:
+    """Forget the last fit first; a fit that fails leaves no half-fitted model."""
+    forget(model)
+    try:
+        yield
+    except BaseException:
+        forget(model)
+        raise
+
+
+def forget(model: TaskRegressor) -> None:
+    """Remove everything that an estimator has learned."""
+    for name in [name for name in vars(model) if name.endswith("_")]:
+        delattr(model, name)
+
+
+@contextmanager
+def unchanged_on_error(model: TaskRegressor) -> Iterator[None]:
+    """If anything fails, the model is what it was."""
+    before = dict(vars(model))
+    try:
+        yield
+    except BaseException:
+        model.__dict__.clear()
+        model.__dict__.update(before)
+        raise
+
+
+def require_statistics(model: TaskRegressor, method: str) -> None:
+    """Raise where a model has no statistics to go on from."""
+    check_is_fitted(model)
+    if "_statistics_" not in vars(model):
+        raise ValueError(
+            f"{method} needs the statistics of the rows so far, and fit did not retain them: fit "
+            "with keep_statistics=True, or by partial_fit (all rows at once will do)."
+        )
+    if model._statistics_.statistics.centred != model.fit_intercept:
+        raise ValueError(
+            f"fit_intercept={model.fit_intercept!r} is not what the retained statistics were built "
+            "with: set it back, or fit again from the rows."
+        )
+
+
+def require_same_model(model: TaskRegressor, other: Any) -> None:
+    """Raise unless the statistics of another model can be added to those of this one."""
+    if type(other) is not type(model):
+        raise TypeError(
+            f"merge was given a {type(other).__name__}: give a fitted {type(model).__name__}."
+        )
+    require_statistics(other, "merge")
+    mine, theirs = model._statistics_, other._statistics_
+    if mine.names != theirs.names:
+        first, second = (
+            ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+            for names in (mine.names, theirs.names)
+        )
+        raise ValueError(
+            f"The models have different features, {first} and {second}: fit both to the same "
+            "columns in the same order."
+        )
+    if mine.statistics.centred != theirs.statistics.centred:
+        raise ValueError(
+            "One model has intercepts and the other has none: fit both with the same fit_intercept."
+        )

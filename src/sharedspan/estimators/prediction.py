@@ -1,0 +1,119 @@
+"""Predictions of fitted models, row by row, with standard deviations and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+from sharedspan.estimators.parameters import at_least
+from sharedspan.inputs.frames import split_columns
+from sharedspan.inputs.rows import codes_of
+
+if TYPE_CHECKING:
+    from sharedspan.estimators.base import TaskRegressor
+
+BLOCK = 1 << 16  # rows predicted at a time, so that no copy of all coefficients is made
+
+
+def feature_columns(model: TaskRegressor, X: Any) -> tuple[np.ndarray, Any]:
+    """Features (rows, d) of rows like those of the fit, and the column of labels if named."""
+    features, column, _ = split_columns(X, model.task_column)
+    validate_data(model, X, reset=False, skip_check_array=True)
+    if len(features) == 0:
+        raise ValueError(
+            f"Found array with 0 sample(s) (shape={features.shape}) while a minimum of 1 is "
+            "required: give at least one row."
+        )
+    return features, column
+
+
+def rows_to_predict(model: TaskRegressor, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
+    features, column = feature_columns(model, X)
+    if column is not None and task is not None:
+        raise ValueError(
+            f"Labels came twice, as task= and as the column {model.task_column!r}: give only one."
+        )
+    labels = column if column is not None else task
+    known = model.tasks_.tolist() if model.tasks_.dtype != object else list(model.tasks_)
+    if labels is None:
+        if len(known) > 1:
+            raise ValueError(
+                f"The model has {len(known)} tasks: give task=, one label per row, so that each "
+                "row is predicted by its own."
+            )
+        return features, np.zeros(len(features), dtype=np.int64)
+    codes, unknown = codes_of(labels, len(features), known)
+    if unknown and model.unseen == "error":
+        raise ValueError(
+            f"{len(unknown)} task(s) were not in the fit, such as {unknown[0]!r}. The model knows "
+            f"{len(known)} tasks, such as {known[0]!r}. Fit them too, adapt the model to them, or "
+            "use unseen='mean' (--unseen mean) to predict them by the mean over tasks."
+        )
+    return features, codes
+
+
+def blocks_to_predict(X: Any, task: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """The arrays of a list, each with the label of each of its rows."""
+    labels = range(len(X)) if task is None else task
+    return ((block, [label] * len(block)) for block, label in zip(X, labels, strict=True))
+
+
+def population_mean(model: TaskRegressor) -> tuple[np.ndarray, float]:
+    """Coefficients (d,) and intercept of the mean task, of the population where it is modelled."""
+    fitted = model.fitted_span
+    if fitted.mean_coef is not None and fitted.mean_intercept is not None:
+        return fitted.mean_coef, fitted.mean_intercept
+    return model.coef_.mean(axis=0), float(model.intercept_.mean())
+
+
+def predicted_mean(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Predictions (rows,); a task that was not fitted is predicted by the population's mean."""
+    coef, intercept = model.coef_, model.intercept_
+    if (codes < 0).any():
+        mean, level = population_mean(model)
+        coef = np.vstack([coef, mean])  # code -1 is this last row
+        intercept = np.append(intercept, level)
+    out = np.empty(len(features))
+    for lo in range(0, len(features), BLOCK):
+        rows = slice(lo, lo + BLOCK)
+        out[rows] = intercept[codes[rows]] + np.einsum(
+            "ij,ij->i", features[rows], coef[codes[rows]]
+        )
+    return out
+
+
+def response_std(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Standard deviations of new responses, (rows,)."""
+    std, known = np.empty(len(features)), codes >= 0
+    if known.any():
+        std[known] = model.uncertainty().response_std(features[known], codes[known])
+    if not known.all():
+        std[~known] = _unseen_std(model, features[~known])
+    return std
+
+
+def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
+    """Standard deviations of responses of one more task from the population of the fitted ones."""
+    T = len(model.coef_)
+    if T == 1:
+        return np.full(len(features), np.inf)
+    spread = np.column_stack([model.coef_, model.intercept_])
+    root = np.linalg.qr(spread - spread.mean(axis=0), mode="r") / np.sqrt(T - 1)
+    varied = np.sum((features @ root[:, :-1].T + root[:, -1]) ** 2, axis=1)
+    return np.sqrt(varied * (1 + 1 / T) + model.noise_variance_.mean())
+
+
+def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
+    """Standard errors to either side of an estimate that make an interval, (T,)."""
+    from scipy.stats import norm, t
+
+    at_least("level", level, 0.0)
+    if not 0 < level < 1:
+        raise ValueError(f"level={level!r} must lie between 0 and 1, such as 0.95.")
+    degrees, upper = model.uncertainty().degrees, 0.5 + level / 2
+    finite = np.isfinite(degrees)
+    return np.where(finite, t.ppf(upper, np.where(finite, degrees, 1)), norm.ppf(upper))
