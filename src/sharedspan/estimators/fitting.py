@@ -204,7 +204,7 @@ def open_rows(
 
     With ``reset`` the model takes over the names of the columns, otherwise they must be the same.
     """
-    if is_dask_frame(X):
+    if not is_local(model) and is_dask_frame(X):
         from sharedspan.distributed.sources import DaskFrame
 
         frame = DaskFrame.of(X, y, task, model.task_column, sample_weight)

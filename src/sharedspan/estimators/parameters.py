@@ -75,14 +75,6 @@ def check_verbose(name: str, value: Any) -> None:
         raise TypeError(f"{name}={value!r} must be an integer or a bool.")
 
 
-def check_engine(name: str, value: Any) -> None:
-    """Raise unless value is "local" or names a cluster."""
-    if not (isinstance(value, str) and value == "local"):
-        from sharedspan.distributed.engine import as_engine
-
-        as_engine(value)
-
-
 def as_generator(random_state: Any) -> np.random.Generator:
     """A generator of None, an integer, a Generator or scikit-learn's RandomState."""
     if isinstance(random_state, np.random.RandomState):
@@ -205,7 +197,6 @@ SHARED = {
         rows are freed there once the statistics are built, except for ``rank="auto"``, which
         needs them.""",
         "local",
-        check_engine,
     ),
     "verbose": Parameter("int", "1 shows progress.", 0, check_verbose),
     "keep_statistics": Parameter(

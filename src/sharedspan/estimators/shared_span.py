@@ -176,7 +176,9 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         -------
         self
         """
-        resumption = self._resumption(checkpoint, resume, checkpoint_seconds)
+        resumption = None
+        if (checkpoint, resume) != (None, None):
+            resumption = self._resumption(checkpoint, resume, checkpoint_seconds)
         fitting.fit_arrays(self, X, y, task, sample_weight, resumption)
         return self
 
@@ -208,9 +210,12 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         -------
         self
         """
+        resumption = None
+        if (checkpoint, resume) != (None, None):
+            resumption = self._resumption(checkpoint, resume, checkpoint_seconds)
         fitting.fit_files(
-            self, path, self._resumption(checkpoint, resume, checkpoint_seconds), task=task,
-            target=target, features=features, memory_limit=memory_limit, **options,
+            self, path, resumption, task=task, target=target, features=features,
+            memory_limit=memory_limit, **options,
         )  # fmt: skip
         return self
 
@@ -233,6 +238,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
             previous = None  # what little data led to may be far off
         saved = None if checkpoints is None else checkpoints.caller
         noise, rounds = None, 1 + NOISE_ROUNDS * (self.noise == "per_task")
+        backend = self.backend if self.solver in SUM_SOLVERS else "numpy"
         for turn in range(0 if saved is None else saved["round"], rounds):
             if saved is not None:
                 rank, noise, path = saved["rank"], saved["noise"], saved["path"]
@@ -248,14 +254,22 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
                     "P": problem.canonical.P,
                 }  # fmt: skip
             k = min(rank, problem.largest_rank)
-            objective = build_objective(problem.statistics, noise, self.dtype, self._backend())
-            result = self._solve(problem, objective, k, warm_start(problem, previous, objective, k))
+            objective = build_objective(problem.statistics, noise, self.dtype, backend)
+            start = None if previous is None else warm_start(problem, previous, objective, k)
+            result = self._solve(problem, objective, k, start)
             variance, degrees = self._noise_variance(objective, result)
             if result.ending == CALLED_OFF or not variance.all():
                 break
             if self.noise == "per_task":
                 noise = variance
-        self._warn_unless_converged(result)
+        if self.tol > 0 and result.ending in (OUT_OF_ITERATIONS, STALLED):
+            warnings.warn(
+                f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
+                "used. Raise max_iter, or lower the rank: directions that are hardly there take "
+                "long to settle.",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
         return FittedSpan.from_factors(
             problem, objective.response, result.B, result.W, rank,
             variance=variance, rank_path=rank_path,
@@ -301,30 +315,15 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         degrees = np.maximum(objective.n - k - centred, 0.0)
         return shrink_noise(objective.squares(result.B, result.W), degrees)
 
-    def _backend(self) -> Any:
-        return self.backend if self.solver in SUM_SOLVERS else "numpy"
-
-    def _warn_unless_converged(self, result: SolverResult) -> None:
-        if self.tol > 0 and result.ending in (OUT_OF_ITERATIONS, STALLED):
-            warnings.warn(
-                f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
-                "used. Raise max_iter, or lower the rank: directions that are hardly there take "
-                "long to settle.",
-                ConvergenceWarning,
-                stacklevel=7,
-            )
-
     @property
     def representation_covariance_(self) -> np.ndarray | None:
         """Covariance of the entries of ``representation_``, its columns one after the other."""
         check_is_fitted(self)
         return self._uncertainty_.representation_covariance(self.representation_)
 
-    def _resumption(self, checkpoint: Any, resume: Any, seconds: float) -> Resumption | None:
-        """The checkpoints that a fit writes and goes on from, where any were asked for."""
+    def _resumption(self, checkpoint: Any, resume: Any, seconds: float) -> Resumption:
+        """The checkpoints that a fit writes and goes on from."""
         at_least("checkpoint_seconds", seconds, 0.0)
-        if checkpoint is None and resume is None:
-            return None
         # What must not change between a fit and its continuation.
         names = ["rank", "solver", "fit_intercept", "whiten", "noise", "tol", "dtype"]
         if self.tol == 0 or needs_rows(self.solver, self.solver_options or {}):
@@ -337,7 +336,10 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
 
     def check_combination(self) -> None:
         """Raise for options that the solver does not have, or a place where it cannot run."""
-        self._check_solver_options()
+        if self.solver_options is not None:
+            self._check_solver_options(self.solver_options)
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"callback={self.callback!r} must be a function.")
         elsewhere = [] if fitting.is_local(self) else ["a cluster"]
         if elsewhere and self.backend not in ("auto", "numpy"):
             raise ValueError(
@@ -355,29 +357,28 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
                 f"{', '.join(map(repr, SUM_SOLVERS))}, or backend='numpy' and engine='local'."
             )
 
-    def _check_solver_options(self) -> None:
-        options = self.solver_options
-        if options is not None and not isinstance(options, dict):
+    def _check_solver_options(self, options: Any) -> None:
+        if not isinstance(options, dict):
             raise TypeError(f"solver_options={options!r} must be a dict or None.")
-        solver_options, loop_options = self._split_options()
-        for name in set(LOOP_OPTIONS) & set(options or {}):
-            warnings.warn(
-                f"solver_options={{{name!r}: ...}} is deprecated: use the parameter of its own, "
-                f"SharedSpanRegressor({name}=...).",
-                FutureWarning,
-                stacklevel=6,
-            )
-        callback = loop_options["callback"]
-        if callback is not None and not callable(callback):
-            raise TypeError(f"callback={callback!r} must be a function.")
-        one_of("tail_average", loop_options["tail_average"], (True, False))
+        for name in LOOP_OPTIONS:
+            if name in options:
+                warnings.warn(
+                    f"solver_options={{{name!r}: ...}} is deprecated: use the parameter of its "
+                    f"own, SharedSpanRegressor({name}=...).",
+                    FutureWarning,
+                    stacklevel=6,
+                )
+        if not callable(options.get("callback", callable)):
+            raise TypeError(f"callback={options['callback']!r} must be a function.")
+        one_of("tail_average", options.get("tail_average", False), (True, False))
         signature = inspect.signature(SOLVERS[self.solver]).parameters
         known = [name for name in signature if name not in SOLVER_ARGUMENTS]
-        for name in solver_options:
-            if name not in known:
-                has = f"use {', '.join(map(repr, known))}" if known else "it has none"
+        for name in options:
+            if name not in (*known, *LOOP_OPTIONS):
+                advice = f"use {', '.join(map(repr, known))}" if known else "it has none"
                 raise TypeError(
-                    f"solver_options: {name!r} is not an option of solver={self.solver!r}: {has}."
+                    f"solver_options: {name!r} is not an option of solver={self.solver!r}: "
+                    f"{advice}."
                 )
 
 

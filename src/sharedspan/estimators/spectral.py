@@ -19,7 +19,12 @@ from sharedspan.estimators.base import SpanTransformer, TaskRegressor
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import BOOL, at_least, estimator, one_of, require_rank_fits
 from sharedspan.inference.noise import shared_noise
-from sharedspan.inference.rank_selection import noise_deviation, select_rank, threshold_path
+from sharedspan.inference.rank_selection import (
+    RankPath,
+    noise_deviation,
+    select_rank,
+    threshold_path,
+)
 from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers.initialization import separate_fits
@@ -91,9 +96,10 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
         clipped = winsorised(separate / objective.response, self.outliers, self.winsorise)
         if self.rank == "threshold":
             path = threshold_path(clipped, objective, deviation, self.outliers)
-            rank, rank_path = path.rank, path
+            selected: tuple[int, RankPath | None] = path.rank, path
         else:
-            rank, rank_path = select_rank(problem, self.rank, self.fit_intercept)
+            selected = select_rank(problem, self.rank, self.fit_intercept)
+        rank, rank_path = selected
         k = min(rank, problem.largest_rank)
         B = np.linalg.svd(clipped * objective.response, full_matrices=False)[0][:, :k]
         W = objective.solve_W(B)

@@ -26,6 +26,11 @@ def split_columns(X: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str,
         raise TypeError(
             "A sparse matrix was passed, but dense data is required: use X.toarray() if it fits."
         )
+    if hasattr(X, "npartitions"):
+        raise ValueError(
+            "X is a Dask DataFrame, and engine='local' works on this machine's memory: use "
+            "engine='dask' or a client, or call compute() first."
+        )
     if hasattr(X, "column_names") or hasattr(X, "collect"):
         raise TypeError(
             f"X is a {type(X).__name__} of {type(X).__module__.split('.')[0]}: use its to_pandas() "
@@ -65,18 +70,18 @@ def _as_array(X: Any) -> np.ndarray:
 
 
 def _split_array(array: np.ndarray, task_column: Any) -> tuple[np.ndarray, Any, tuple[str, ...]]:
-    kept = list(range(array.shape[1]))
+    numbers = list(range(array.shape[1]))
     column = None
     if task_column is not None:
-        if isinstance(task_column, bool) or task_column not in kept:
+        if isinstance(task_column, bool) or task_column not in numbers:
             raise ValueError(
-                f"There is no task column {task_column!r} in an array of {len(kept)} columns: "
+                f"There is no task column {task_column!r} in an array of {len(numbers)} columns: "
                 "give its number, or pass a frame that has column names."
             )
-        kept.remove(int(task_column))
+        numbers.remove(int(task_column))
         column = array[:, task_column]
-        array = array[:, kept]
-    return array, column, tuple(f"x{j}" for j in kept)
+        array = array[:, numbers]
+    return array, column, tuple(f"x{j}" for j in numbers)
 
 
 def _split_frame(frame: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str, ...]]:
@@ -145,7 +150,7 @@ def _as_numbers(values: np.ndarray, what: str) -> np.ndarray:
                 ) from None
             raise TypeError(
                 f"{what} is not numeric: row {row} holds {value!r}, a {type(value).__name__}, but "
-                f"each argument must be no string or other object, but a number. {advice}"
+                f"each argument must be a number, not a string or another object. {advice}"
             ) from error
     return numbers
 
@@ -198,10 +203,8 @@ def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
     return values
 
 
-def as_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
-    """One weight of zero or more per row, not all zero; None stays None."""
-    if sample_weight is None:
-        return None
+def as_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
+    """One weight of zero or more per row, not all zero, (rows,)."""
     if np.ndim(np.asarray(sample_weight)) == 0:
         sample_weight = np.full(n_rows, sample_weight)
     if np.ndim(np.asarray(sample_weight)) != 1:

@@ -1,6 +1,6 @@
-"""The door: users' rows in, validated once, grouped by task; arrays of floats are not copied.
+"""Validation: users' rows, checked once and grouped by task; arrays of floats are not copied.
 
-Nothing behind this file checks its input again.
+The code behind this file does not check its input again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sharedspan.inputs.frames import as_target, as_weight, split_columns
-from sharedspan.inputs.labels import as_labels, canonical_order, spread
+from sharedspan.inputs.labels import as_labels, canonical_order
 
 # Rows are handed on in blocks of about this many numbers (2 MB), small enough for the cache.
 BLOCK = 1 << 18
@@ -108,9 +108,9 @@ class TaskRows:
 
     def select(self, mask: np.ndarray) -> TaskRows:
         """The rows at the masked positions; all tasks stay, some may become empty."""
-        kept = np.flatnonzero(mask)
-        order = kept if self.order is None else self.order[kept]
-        return replace(self, starts=np.searchsorted(kept, self.starts), order=order)
+        positions = np.flatnonzero(mask)
+        order = positions if self.order is None else self.order[positions]
+        return replace(self, starts=np.searchsorted(positions, self.starts), order=order)
 
     def blocks(
         self, first: int = 0, last: int | None = None, whole: bool = False
@@ -201,7 +201,7 @@ def validate_rows(
                 "required: give at least one row, and one column besides the task column."
             )
     y = as_target(y, n_rows)
-    weight = as_weight(sample_weight, n_rows)
+    weight = None if sample_weight is None else as_weight(sample_weight, n_rows)
     labels = task if column is None else column
     heads, run_starts = as_labels(0 if labels is None else labels, n_rows, name)
     return _group(features, y, weight, heads, run_starts, names)
@@ -276,15 +276,15 @@ def _group(
     """Sort runs by task; rows of weight zero, and tasks made only of them, fall away."""
     code_of = {label: code for code, label in enumerate(canonical_order(heads))}
     run_codes = np.array([code_of[label] for label in heads], dtype=np.int64)
-    codes = spread(run_codes, run_starts, len(X))
+    codes = np.repeat(run_codes, np.diff(run_starts, append=len(X)))
     labels = tuple(code_of)
     order = None
     if (np.diff(run_codes) < 0).any():
         order = np.argsort(codes, kind="stable")
     counts = np.bincount(codes, minlength=len(labels))
     if weight is not None and not weight.all():
-        kept = np.arange(len(X)) if order is None else order
-        order = kept[weight[kept] > 0]
+        in_order = np.arange(len(X)) if order is None else order
+        order = in_order[weight[in_order] > 0]
         counts = np.bincount(codes[order], minlength=len(labels))
         labels = tuple(label for label, count in zip(labels, counts, strict=True) if count)
         counts = counts[counts > 0]
@@ -300,4 +300,4 @@ def codes_of(
     heads, starts = as_labels(task, n_rows, name)
     codes = np.array([code_of.get(head, -1) for head in heads], dtype=np.int64)
     unknown = list(dict.fromkeys(head for head in heads if head not in code_of))
-    return spread(codes, starts, n_rows), unknown
+    return np.repeat(codes, np.diff(starts, append=n_rows)), unknown

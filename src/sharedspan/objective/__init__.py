@@ -16,6 +16,11 @@ from sharedspan.statistics.rows import RowStatistics
 __all__ = ["GramObjective", "Objective", "Point", "RowObjective", "build_objective"]
 
 
+# "auto" takes a GPU from this many bytes of packed Grams on: importing PyTorch and starting CUDA
+# takes seconds, in which the CPU makes hundreds of passes over less.
+WORTHWHILE = 2**28
+
+
 def build_objective(
     statistics: Any,
     noise: np.ndarray | None = None,
@@ -38,10 +43,11 @@ def build_objective(
         return RowObjective(statistics, noise, dtype)
     if not isinstance(statistics, GramStatistics):
         return statistics.objective(noise, dtype)  # statistics on a cluster bring their own
-    if backend != "numpy":
+    small = isinstance(backend, str) and backend == "auto" and statistics.packed.nbytes < WORTHWHILE
+    if backend != "numpy" and not small:
         from sharedspan.objective.backends import TorchObjective, choose_backend
 
-        chosen = choose_backend(backend, statistics.packed.nbytes)
+        chosen = choose_backend(backend)
         if chosen is not None:
             return TorchObjective(statistics, noise, dtype, chosen)
     return GramObjective(statistics, noise, dtype)

@@ -7,8 +7,7 @@ import importlib.util
 import numbers
 import os
 import re
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,6 @@ import numpy as np
 from sharedspan.objective.grams import GramObjective
 from sharedspan.objective.point import Point
 from sharedspan.statistics.grams import GramStatistics
-
-# "auto" takes a GPU from this many bytes of packed Grams on: importing PyTorch and starting CUDA
-# takes seconds, in which the CPU makes hundreds of passes over less.
-WORTHWHILE = 2**28
 
 
 @dataclass(frozen=True)
@@ -78,8 +73,9 @@ class TorchObjective(GramObjective):
         )  # fmt: skip
 
     def evaluate(self, B: np.ndarray, W: Any) -> Point:
-        """See Objective."""
-        return DevicePoint(B, self.to_device(W), self)
+        """See Objective; one copy brings the loss, R W' and WW' from the device."""
+        W = self.to_device(W)
+        return Point(B, W, self, *self.grams.gradients(B, W))
 
     def to_device(self, W: Any) -> Any:
         """See Objective."""
@@ -98,36 +94,13 @@ class TorchObjective(GramObjective):
         return self.grams.moments()
 
 
-@dataclass(frozen=True)
-class DevicePoint(Point):
-    """A point whose loss, R W' and WW' come from the device in one copy."""
-
-    objective: TorchObjective = field(repr=False)
-
-    @cached_property
-    def _sums(self) -> tuple[float, np.ndarray, Any, np.ndarray]:
-        return self.objective.grams.gradients(self.B, self.W)
-
-    @property
-    def _gradients(self) -> tuple[float, np.ndarray, Any]:
-        return self._sums[:3]
-
-    @property
-    def WWt(self) -> np.ndarray:
-        """WW', (k, k)."""
-        return self._sums[3]
-
-
-def choose_backend(backend: str | TorchBackend, packed_bytes: float) -> TorchBackend | None:
-    """What ``backend`` means for Grams of this size; None for the CPU's own kernels.
-
-    "auto" does not touch PyTorch unless the problem is large enough to gain.
-    """
+def choose_backend(backend: str | TorchBackend) -> TorchBackend | None:
+    """What ``backend`` means for Grams that are large enough; None for the CPU's own kernels."""
     if isinstance(backend, TorchBackend):
         return backend
     if backend == "torch":
         return TorchBackend()
-    if backend == "auto" and packed_bytes >= WORTHWHILE and _may_have_gpu():
+    if backend == "auto" and _may_have_gpu():
         import torch
 
         if torch.cuda.is_available():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,9 +83,15 @@ class Objective(ABC):
         """Intercepts (T,) for coefficients V (d, T) of the responses as given, not times r_t."""
         return self.statistics.intercepts(V)
 
-    def evaluate(self, B: np.ndarray, W: np.ndarray) -> Point:
-        """The point V = BW, with its residual matrix and loss."""
-        return Point(B, W, self)
+    def evaluate(self, B: np.ndarray, W: Any) -> Point:
+        """The point V = BW, with its loss and gradients."""
+        loss, grad_B, grad_W = self.gradients(B, W)
+        return Point(B, W, self, loss, grad_B, grad_W, W @ W.T)
+
+    def evaluate_profile(self, B: np.ndarray, W: Any) -> Point:
+        """The point of this B and of the W of least loss, found by one pass from the given W."""
+        loss, grad_B, W = self.profile(B, W)
+        return Point(B, W, self, loss, grad_B, 0.0 * W, W @ W.T, profiled=True)
 
     def map_shards(
         self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
@@ -130,10 +137,7 @@ class BlockObjective(Objective):
         """See Objective."""
         rows = np.ascontiguousarray(V.T, dtype=np.float64)
         R, loss = np.empty(rows.shape) if out is None else out, np.empty(self.n_tasks)
-
-        def work(first: int, last: int) -> None:
-            self._task_residuals(rows, R, loss, first, last)
-
+        work = partial(self._task_residuals, rows, R, loss)
         over_tasks(work, self.n_tasks, 2.0 * self.n_read)
         return R.T, loss
 
@@ -154,10 +158,7 @@ class BlockObjective(Objective):
         bounds = T * np.arange(blocks + 1) // blocks
         B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
         out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
-
-        def work(first: int, last: int) -> None:
-            self._block_gradients(B, W, solve, out_W, grad_B, loss, bounds, first, last)
-
+        work = partial(self._block_gradients, B, W, solve, out_W, grad_B, loss, bounds)
         over_tasks(work, blocks, self.n_read * (2.0 * k + 2.0 if solve else 2.0))
         return float(loss.sum()), grad_B.sum(axis=0).T, out_W
 
@@ -165,10 +166,7 @@ class BlockObjective(Objective):
         """See Objective."""
         k = B.shape[1]
         out = np.empty((self.n_tasks, k, k))
-
-        def work(first: int, last: int) -> None:
-            self._task_normal_matrices(B, out, first, last)
-
+        work = partial(self._task_normal_matrices, B, out)
         over_tasks(work, self.n_tasks, 2.0 * self.n_read * k)
         return out
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,40 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Point:
-    """A pair of factors with what the data says of it, asked for when first needed."""
+    """A pair of factors with the loss of V = BW and its gradients, as one pass gives them."""
 
     B: np.ndarray  # (d, k)
-    W: np.ndarray  # (k, T)
-    objective: Objective
-
-    @cached_property
-    def _gradients(self) -> tuple[float, np.ndarray, np.ndarray]:
-        return self.objective.gradients(self.B, self.W)
-
-    @property
-    def loss(self) -> float:
-        """loss(BW)."""
-        return self._gradients[0]
-
-    @property
-    def grad_B(self) -> np.ndarray:
-        """R W', (d, k)."""
-        return self._gradients[1]
-
-    @property
-    def grad_W(self) -> np.ndarray:
-        """B'R, (k, T)."""
-        return self._gradients[2]
+    W: Any  # (k, T), on the host, a device or a cluster
+    objective: Objective = field(repr=False)
+    loss: float
+    grad_B: np.ndarray  # (d, k), R W'
+    grad_W: Any  # (k, T), B'R
+    WWt: np.ndarray  # (k, k)
+    profiled: bool = False  # whether W has the least loss for B, so that B'R is zero
 
     @cached_property
     def R(self) -> np.ndarray:
         """Residual matrix at V = BW, (d, T): a pass of its own, for solvers that step in V."""
         return self.objective.residuals((self.W.T @ self.B.T).T)[0]
-
-    @cached_property
-    def WWt(self) -> np.ndarray:
-        """WW', (k, k)."""
-        return self.W @ self.W.T
 
     @property
     def imbalance(self) -> np.ndarray:
@@ -77,6 +58,34 @@ class Point:
         right = np.sum((self.grad_B @ N) ** 2)
         both = np.sum((M.T @ (self.B.T @ self.grad_B) @ N) ** 2)
         return float(np.sqrt(max(left + right - both, 0.0)))
+
+
+class UnevaluatedPoint:
+    """A point of a random solver, which needs no pass over all data unless one is asked for."""
+
+    def __init__(self, B: np.ndarray, W: np.ndarray, objective: Objective) -> None:
+        self.B, self.W, self.objective = B, W, objective
+        self.profiled = False
+
+    @cached_property
+    def WWt(self) -> np.ndarray:
+        """WW', (k, k)."""
+        return self.W @ self.W.T
+
+    @property
+    def imbalance(self) -> np.ndarray:
+        """B'B - WW', (k, k)."""
+        return self.B.T @ self.B - self.WWt
+
+    @cached_property
+    def evaluated(self) -> Point:
+        """The same point after a pass."""
+        return self.objective.evaluate(self.B, self.W)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.evaluated, name)
 
 
 def inverse_root(A: np.ndarray) -> np.ndarray:

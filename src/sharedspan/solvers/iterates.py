@@ -54,17 +54,6 @@ class Iterate:
 
 
 @dataclass(frozen=True)
-class ProfiledPoint(Point):
-    """A point whose W has the least loss for its B: one pass gave both, and B'R is zero."""
-
-    profile: tuple[float, np.ndarray]  # the loss, and R W' (d, k)
-
-    @property
-    def _gradients(self) -> tuple[float, np.ndarray, np.ndarray]:
-        return (*self.profile, 0.0 * self.W)
-
-
-@dataclass(frozen=True)
 class Step:
     """Where a solver stands: a point, its number, and the factor on all step sizes.
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.objective import Objective, Point
+from sharedspan.objective.point import UnevaluatedPoint
 from sharedspan.persistence.checkpoint import Checkpoints
 from sharedspan.progress import ProgressCallback, progress_bar
-from sharedspan.solvers.iterates import Iterate, ProfiledPoint, Solver, Step
+from sharedspan.solvers.iterates import Iterate, Solver, Step
 from sharedspan.solvers.state import (
     CALLED_OFF,
     CONVERGED,
@@ -101,7 +102,7 @@ def run(
         def stop(point: Point) -> bool:
             return point.tangent_gradient() <= tol * point.norm()
 
-    tail = Tail(max_iter // 2 if tail_average else max_iter)
+    tail = Tail(max_iter // 2) if tail_average else None
     with (
         one_blas_thread(),
         np.errstate(over="ignore", invalid="ignore"),
@@ -116,7 +117,7 @@ def run(
 
 
 def _begin(
-    solver: Solver, objective: Objective, tail: Tail, checkpoint: Checkpoints | None
+    solver: Solver, objective: Objective, tail: Tail | None, checkpoint: Checkpoints | None
 ) -> Record:
     """The start of a run, or where a saved one stood."""
     saved = None if checkpoint is None else checkpoint.begin()
@@ -178,7 +179,8 @@ def _drive(
         damping = 1.0 if proposal.full_step else step.damping
         now.step = step = Step(point, step.iteration + 1, damping)
         now.made_by = proposal
-        now.tail.add(step)
+        if now.tail is not None:
+            now.tail.add(step)
         if step.iteration == max_iter and not proposal.monotone:
             now.ending = PLANNED
         look = proposal.watched or step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
@@ -197,7 +199,7 @@ def _drive(
             break
         save(now)
     solver.close()
-    result = now.tail.mean(now.step.point)
+    result = now.step.point if now.tail is None else now.tail.mean(now.step.point)
     return SolverResult(
         B=result.B,
         W=np.asarray(result.W),
@@ -212,11 +214,13 @@ def _drive(
 
 
 def _point(objective: Objective, proposal: Iterate) -> Point:
+    """The proposal with what the data says of it."""
     B, W = proposal.B, proposal.W
-    if not proposal.profiled or not np.isfinite(B).all():
-        return objective.evaluate(B, W)
-    loss, grad_B, W = objective.profile(B, W)
-    return ProfiledPoint(B, W, objective, (loss, grad_B))
+    if not proposal.monotone:
+        return UnevaluatedPoint(B, W, objective)  # type: ignore[return-value]
+    if proposal.profiled and np.isfinite(B).all():
+        return objective.evaluate_profile(B, W)
+    return objective.evaluate(B, W)
 
 
 def _acceptable(point: Point, last: Point, proposal: Iterate, slack: float) -> bool:

@@ -50,10 +50,7 @@ def grown_start(objective: Objective, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 def grow(objective: Objective, B: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Factors of one rank more: V less the leading singular pair of R(V), balanced."""
-    if B.shape[1] == 0:
-        R, _ = objective.residuals(np.zeros((objective.n_features, objective.n_tasks)))
-    else:
-        R = objective.evaluate(B, W).R
+    R, _ = objective.residuals((W.T @ B.T).T)
     _, vectors = np.linalg.eigh(R @ R.T)
     u = vectors[:, -1]
     right = R.T @ u

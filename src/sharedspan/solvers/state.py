@@ -13,7 +13,7 @@ import numpy as np
 
 from sharedspan.objective import Objective, Point
 from sharedspan.persistence.checkpoint import Checkpoint, CheckpointError
-from sharedspan.solvers.iterates import Iterate, ProfiledPoint, Step
+from sharedspan.solvers.iterates import Iterate, Step
 from sharedspan.subspace import balanced_factors
 
 # Why a run ended. A solver that ends as planned has a plan that knows no convergence.
@@ -77,7 +77,7 @@ class Record:
     """Where a run stands and how it came there."""
 
     step: Step
-    tail: Tail
+    tail: Tail | None  # where the mean of the last iterates is wanted
     slack: float  # by which an objective may rise
     trace: Trace
     ending: str
@@ -100,11 +100,11 @@ class Record:
         return {
             "B": point.B,
             "W": point.W,
-            "profile": point.profile if isinstance(point, ProfiledPoint) else None,
+            "profile": (point.loss, point.grad_B) if point.profiled else None,
             "iteration": self.step.iteration,
             "damping": self.step.damping,
             "memory": None if memory is None or self.finished else memory(),
-            "tail": (self.tail.count, self.tail.total),
+            "tail": (0, 0.0) if self.tail is None else (self.tail.count, self.tail.total),
             "slack": self.slack,
             "trace": partial(self.trace.arrays, self.step.iteration + 1),
             "n_halved": self.n_halved,
@@ -113,7 +113,7 @@ class Record:
         }
 
     @classmethod
-    def restored(cls, saved: Checkpoint, objective: Objective, tail: Tail) -> Record:
+    def restored(cls, saved: Checkpoint, objective: Objective, tail: Tail | None) -> Record:
         """The record with a saved state. One that a callback ended goes on."""
         state = saved.run
         B, W = state["B"], state["W"]
@@ -126,9 +126,11 @@ class Record:
         if state["profile"] is None:
             point = objective.evaluate(B, W)
         else:
-            point = ProfiledPoint(B, objective.to_device(W), objective, tuple(state["profile"]))
-        tail.count, total = state["tail"]
-        tail.total = objective.to_device(total) if tail.count else 0.0
+            W, (loss, grad_B) = objective.to_device(W), state["profile"]
+            point = Point(B, W, objective, loss, grad_B, 0.0 * W, W @ W.T, profiled=True)
+        if tail is not None:
+            tail.count, total = state["tail"]
+            tail.total = objective.to_device(total) if tail.count else 0.0
         record = cls(
             step=Step(point, state["iteration"], state["damping"], state["memory"]),
             tail=tail,

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sharedspan.inputs.rows import Block, TaskRows
-from sharedspan.kernels import accumulate as sums
-from sharedspan.kernels import cpu, grams
+from sharedspan.kernels import accumulate, cpu, grams
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
 from sharedspan.statistics.scaling import Units
 
@@ -127,7 +127,7 @@ class GramStatistics(TaskMeans):
                 X, y = units.rows(block, P)
                 if watch is not None:
                     watch(block)
-                sums.accumulate(
+                accumulate.accumulate(
                     X, y, block.weight, block.starts, block.ids, sign, self.centred,
                     self.n, self.mean, self.y_mean, self.packed, self.anchor, self.g, self.q,
                 )  # fmt: skip
@@ -198,11 +198,10 @@ class GramStatistics(TaskMeans):
         anchor = np.ascontiguousarray(anchor)
         R, half_q, one = np.empty(anchor.shape), np.empty(self.n_tasks), np.ones(self.n_tasks)
 
-        def work(first: int, last: int) -> None:
-            grams.gram_residuals(
-                self.packed, self.anchor, self.g, self.q, one, one, anchor, R, half_q, first, last
-            )
-
+        work = partial(
+            grams.gram_residuals,
+            self.packed, self.anchor, self.g, self.q, one, one, anchor, R, half_q,
+        )  # fmt: skip
         over_tasks(work, self.n_tasks, 2.0 * self.packed.size)
         return -R, np.maximum(2 * half_q, 0.0)
 
@@ -240,9 +239,9 @@ class GramStatistics(TaskMeans):
         P = np.ascontiguousarray(P)
         anchor, g = np.empty((2, self.n_tasks, P.shape[1]))
 
-        def work(first: int, last: int) -> None:
-            sums.transform(flat, self.anchor, self.g, self.q, self.n, P, anchor, g, first, last)
-
+        work = partial(
+            accumulate.transform, flat, self.anchor, self.g, self.q, self.n, P, anchor, g
+        )
         with one_blas_thread():
             if size == self.packed.shape[1]:
                 over_tasks(work, self.n_tasks, self.n_tasks * float(len(P)) ** 3)
