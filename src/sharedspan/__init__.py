@@ -86,9 +86,11 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "datasets":
-        return importlib.import_module("sharedspan.datasets.bundled")
+        return importlib.import_module("sharedspan.datasets")
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value  # the next use finds it at once
+        return value
     raise AttributeError(f"module 'sharedspan' has no attribute {name!r}")
 
 

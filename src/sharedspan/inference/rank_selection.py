@@ -444,8 +444,10 @@ def _fits(objective: Objective, largest: int) -> Iterator[tuple[np.ndarray, np.n
     for rank in range(1, largest + 1):
         with one_blas_thread():
             start = grow(objective, B, W)
+        share = rank * (objective.n_features + objective.n_tasks) / float(objective.n.sum())
+        stop = partial(is_precise, share=min(share, 1.0))
         solver = scaled_gd(objective, rank, warm_start=start)
-        result = run(solver, objective, max_iter=MAX_ITER, tol=0, stop=_precise(objective, rank))
+        result = run(solver, objective, max_iter=MAX_ITER, tol=0, stop=stop)
         B, W = result.B, result.W
         yield B, W
 
@@ -470,16 +472,10 @@ def _path(
             return
 
 
-def _precise(objective: Objective, k: int) -> Callable[[Point], bool]:
-    """Stop once the distance to the minimiser is small against the statistical error.
+def is_precise(point: Point, share: float) -> bool:
+    """Whether the distance to the minimiser is small against the statistical error.
 
     In canonical units the squared error of a rank-k fit is about sigma^2 k (d + T) / nbar, and
-    sigma^2 / nbar about 2 loss / rows.
+    sigma^2 / nbar about 2 loss / rows; ``share`` is k (d + T) / rows.
     """
-    rows = float(objective.n.sum())
-    share = k * (objective.n_features + objective.n_tasks) / rows
-
-    def stop(point: Point) -> bool:
-        return point.tangent_gradient() <= PRECISION * np.sqrt(2 * point.loss * min(share, 1.0))
-
-    return stop
+    return point.tangent_gradient() <= PRECISION * np.sqrt(2 * point.loss * share)

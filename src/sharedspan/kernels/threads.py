@@ -11,9 +11,9 @@ import functools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any
 
 # Below this many floating-point operations a second thread costs more than it saves.
@@ -95,30 +95,23 @@ def _blas_controller() -> Any:
     return ThreadpoolController()
 
 
-class _BlasHold:
-    """The limit is the process's own: the first to enter sets it, the last to leave lifts it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.inside = 0
-        self.limiter: Any = None
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if self.inside == 0:
-                self.limiter = _blas_controller().limit(limits=1, user_api="blas")
-            self.inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self.lock:
-            self.inside -= 1
-            if self.inside == 0:
-                self.limiter.restore_original_limits()
+_blas_lock = threading.Lock()
+_blas_holders = 0  # the limit is the process's own: the first to enter sets it, the last lifts it
+_blas_limit: Any = None
 
 
-_HOLD = _BlasHold()
-
-
-def one_blas_thread() -> AbstractContextManager[None]:
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
     """Hold BLAS to one thread: on small matrices its threads cost more than they do."""
-    return _HOLD
+    global _blas_holders, _blas_limit
+    with _blas_lock:
+        if _blas_holders == 0:
+            _blas_limit = _blas_controller().limit(limits=1, user_api="blas")
+        _blas_holders += 1
+    try:
+        yield
+    finally:
+        with _blas_lock:
+            _blas_holders -= 1
+            if _blas_holders == 0:
+                _blas_limit.restore_original_limits()

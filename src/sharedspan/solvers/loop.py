@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,12 +107,14 @@ def run(
         one_blas_thread(),
         np.errstate(over="ignore", invalid="ignore"),
         progress_bar(show=verbose > 0, transient=verbose < 2) as progress,
-        _saving(checkpoint) as save,
+        nullcontext() if checkpoint is None else _flushed(checkpoint),
     ):
         now = _begin(solver, objective, tail, checkpoint)
-        save(now, True)
-        result = _drive(solver, objective, max_iter, stop, callback, now, progress, save)
-        save(now, True)
+        if checkpoint is not None:
+            checkpoint.keep(now.state(), True)
+        result = _drive(solver, objective, max_iter, stop, callback, now, progress, checkpoint)
+        if checkpoint is not None:
+            checkpoint.keep(now.state(), True)
         return result
 
 
@@ -136,13 +138,10 @@ def _begin(
 
 
 @contextmanager
-def _saving(checkpoint: Checkpoints | None) -> Iterator[Callable[..., None]]:
-    """A function of a record, and of whether to write it now; the last one is never lost."""
-    if checkpoint is None or checkpoint.path is None:
-        yield lambda record, now=False: None
-        return
+def _flushed(checkpoint: Checkpoints) -> Iterator[None]:
+    """The last state of a run that an exception ends is not lost."""
     try:
-        yield lambda record, now=False: checkpoint.keep(record.state(), now)
+        yield
     except BaseException:
         checkpoint.flush()
         raise
@@ -156,7 +155,7 @@ def _drive(
     callback: Callable[[dict[str, Any]], Any] | None,
     now: Record,
     progress: ProgressCallback,
-    save: Callable[[Record], None],
+    checkpoint: Checkpoints | None,
 ) -> SolverResult:
     while now.step.iteration < max_iter and not now.finished:
         step = now.step
@@ -197,7 +196,8 @@ def _drive(
         if now.converged:
             now.ending = CONVERGED
             break
-        save(now)
+        if checkpoint is not None:
+            checkpoint.keep(now.state())
     solver.close()
     result = now.step.point if now.tail is None else now.tail.mean(now.step.point)
     return SolverResult(
