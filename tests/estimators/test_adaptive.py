@@ -88,7 +88,7 @@ def test_with_a_flat_prior_it_is_the_likelihood_at_generalised_least_squares(tab
     b = np.linalg.solve(Z.T @ inverse @ Z, Z.T @ inverse @ u)
     assert_allclose(e.mean, b, rtol=1e-8)
     assert_allclose(e.value, multivariate_normal(Z @ b, S).logpdf(u), rtol=1e-9)
-    assert_allclose(e.task_values(mixed.n).sum(), e.value, rtol=1e-9)
+    assert_allclose(e.task_values.sum(), e.value, rtol=1e-9)
 
 
 @pytest.mark.parametrize("integrated", [True, False])
@@ -135,7 +135,7 @@ def test_posteriors_are_those_of_dense_conditioning(table):
     mixed = compressed(X, y, task)
     C, precision = some_covariance(5), np.full(5, 2.0)
     e = mixed.evaluate(C, precision)
-    K, g, _, _ = mixed.pieces(C)
+    K, g, _, _ = mixed.task_terms(C)
     mean, covariance, used = task_posteriors(C, K, g, e.mean, e.mean_covariance)
     Z, u, S = dense(mixed, X, y, task, C, precision, e.noise)
     prior = e.noise * np.diag(1 / precision)

@@ -16,8 +16,11 @@ from sharedspan.estimators.features import SpanFeatures
 from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
+from sharedspan.mixed_model.optimize import CovarianceFit
+from sharedspan.mixed_model.outliers import OutlierComponent
 from sharedspan.mixed_model.posterior import Posterior, posterior_of
-from sharedspan.mixed_model.search import KINDS, Fit, Outliers, Search, adapt
+from sharedspan.mixed_model.search import select_model
+from sharedspan.mixed_model.structures import STRUCTURES
 from sharedspan.statistics.canonical import Canonical, common_scaling, whitening
 from sharedspan.statistics.sums import Statistics
 from sharedspan.statistics.task_statistics import TaskStatistics
@@ -165,7 +168,7 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
 
     def _search(
         self, statistics: Statistics, scaling: Scaling
-    ) -> tuple[MixedTasks, Fit, Outliers | None]:
+    ) -> tuple[MixedTasks, CovarianceFit, OutlierComponent | None]:
         """D, L and the outliers, learned from all tasks or, of very many, from some."""
         p = statistics.n_features + self.fit_intercept
         most = max(int(SEARCH_WORK / p**3), 300)
@@ -176,19 +179,21 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
             )
         tasks = MixedTasks(statistics.gather_local(), scaling)
         self.candidates_: list[dict[str, Any]] = []
-        kinds = KINDS if self.slopes == "auto" else (self.slopes,)
+        structures = STRUCTURES if self.slopes == "auto" else (self.slopes,)
         if self.slopes == "auto" and not (tasks.n > 1).any():
-            kinds = ("zero",)  # a row per task does not tell its level from noise
+            structures = ("zero",)  # a row per task does not tell its level from noise
         ranks = (self.rank, self.rank)
         if isinstance(self.rank, str):
             ranks = (0, min(p, max(tasks.n_tasks - 1, 0), LARGEST_RANK))
-        search = Search(tasks, flat=self.method == "ml")
-        fit, outliers = adapt(search, kinds, ranks, self.outliers, self._note)
+        fit, outliers = select_model(
+            tasks, structures, ranks,
+            flat=self.method == "ml", outliers=self.outliers, note=self._note,
+        )  # fmt: skip
         return tasks, fit, outliers
 
-    def _note(self, fit: Fit) -> None:
+    def _note(self, fit: CovarianceFit) -> None:
         row = {
-            "slopes": fit.kind, "rank": fit.loadings.shape[1],
+            "slopes": fit.structure, "rank": fit.rank,
             "log_likelihood": fit.evidence.value, "score": fit.score,
         }  # fmt: skip
         self.candidates_.append(row)
@@ -196,7 +201,7 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
             print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
 
     def _store(
-        self, canonical: Canonical, scaling: Scaling, fit: Fit, posterior: Posterior
+        self, canonical: Canonical, scaling: Scaling, fit: CovarianceFit, posterior: Posterior
     ) -> None:
         T, first, unit = len(posterior.mean), int(self.fit_intercept), canonical.units.y_scale
         # The last row is b, the mean of all tasks that there might be.
@@ -214,7 +219,7 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
         self.slope_std_ = largest * np.linalg.norm(root / largest[:, None], axis=1)
         self.intercept_std_ = float(deviation[0] / unit) if self.fit_intercept else 0.0
         self._store_span(canonical.to_user(fit.loadings[first:] / scaling.scale[:, None]))
-        self.slopes_ = fit.kind
+        self.slopes_ = fit.structure
         self.outlier_probability_ = posterior.off
         self.degrees_of_freedom_ = posterior.degrees_of_freedom
         self.n_iter_, self.converged_ = fit.n_iter, fit.converged
@@ -257,7 +262,7 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
     def _validate_parameters(self) -> None:
         super()._validate_parameters()
         number_or_auto("rank", self.rank, 0, numbers.Integral)
-        one_of("slopes", self.slopes, ("auto", *KINDS))
+        one_of("slopes", self.slopes, ("auto", *STRUCTURES))
         one_of("method", self.method, ("evidence", "ml"))
         one_of("outliers", self.outliers, (True, False))
         one_of("whiten", self.whiten, (True, False))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
-from sharedspan.mixed_model.search import Fit, Outliers
+from sharedspan.mixed_model.optimize import CovarianceFit
+from sharedspan.mixed_model.outliers import OutlierComponent
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.sums import Statistics
 
@@ -86,8 +87,8 @@ def posterior_of(
     statistics: Statistics,
     canonical: Canonical,
     searched: MixedTasks,
-    fit: Fit,
-    outliers: Outliers | None,
+    fit: CovarianceFit,
+    outliers: OutlierComponent | None,
 ) -> Posterior:
     """The posterior of all tasks; b and the noise are learned from all of them.
 
@@ -109,14 +110,14 @@ def posterior_of(
     covariance = np.empty((T, p, p)) if T * p**2 <= KEPT_ENTRIES else None
     left, used = common.prior_squares, 0.0
     for ids, tasks in _blocks(statistics, searched):
-        K, g, _, squares = tasks.pieces(C)
+        K, g, _, squares = tasks.task_terms(C)
         left += float((1 - off[ids]) @ tasks.squares_about(b, K, g, squares))
         mean[ids], spread, df = task_posteriors(C, K, g, b, common.inverse)
         if k:
             spread += span_covariances(fit, C, K, g - K @ b, common.flat, common.inner)
         if outliers is not None:
             wide = outliers.covariance(C)
-            K, g, _, _ = tasks.pieces(wide)
+            K, g, _, _ = tasks.task_terms(wide)
             away, outer, df_off = task_posteriors(wide, K, g, b, common.inverse)
             q, gap = off[ids], away - mean[ids]
             mean[ids] += q[:, None] * gap
@@ -163,7 +164,7 @@ class _Common:
 
 
 def _common(
-    statistics: Statistics, searched: MixedTasks, fit: Fit, outliers: Outliers | None
+    statistics: Statistics, searched: MixedTasks, fit: CovarianceFit, outliers: OutlierComponent | None
 ) -> _Common:
     C, p = fit.covariance, searched.p
     precision = np.zeros(p)
@@ -172,7 +173,7 @@ def _common(
         precision[searched.intercept :] = 1 / fit.tau
     off, total, right = np.zeros(statistics.n_tasks), np.zeros((p, p)), np.zeros(p)
     for ids, tasks in _blocks(statistics, searched):
-        K, g, _, _ = tasks.pieces(C)
+        K, g, _, _ = tasks.task_terms(C)
         if outliers is not None:
             e = fit.evidence
             own, _, _ = tasks.at_mean(C, e.mean, e.noise)
@@ -203,7 +204,7 @@ def task_posteriors(
 
 
 def span_covariances(
-    fit: Fit, C: np.ndarray, K: np.ndarray, scores: np.ndarray, flat: np.ndarray, inner: np.ndarray
+    fit: CovarianceFit, C: np.ndarray, K: np.ndarray, scores: np.ndarray, flat: np.ndarray, inner: np.ndarray
 ) -> np.ndarray:
     """What the error of L adds to the covariances of the tasks, over the noise, (T, p, p).
 
