@@ -135,8 +135,7 @@ def test_posteriors_are_those_of_dense_conditioning(table):
     mixed = compressed(X, y, task)
     C, precision = some_covariance(5), np.full(5, 2.0)
     e = mixed.evaluate(C, precision)
-    K, g, _, _ = mixed.task_terms(C)
-    mean, covariance, used = task_posteriors(C, K, g, e.mean, e.mean_covariance)
+    mean, covariance, used = task_posteriors(C, mixed.task_terms(C), e.mean, e.mean_covariance)
     Z, u, S = dense(mixed, X, y, task, C, precision, e.noise)
     prior = e.noise * np.diag(1 / precision)
     whole = S + Z @ prior @ Z.T

@@ -192,7 +192,7 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
         return tasks, fit, outliers
 
     def _note(self, fit: CovarianceFit) -> None:
-        row = {
+        row: dict[str, Any] = {
             "slopes": fit.structure, "rank": fit.rank,
             "log_likelihood": fit.evidence.value, "score": fit.score,
         }  # fmt: skip

@@ -76,10 +76,24 @@ def _response_squares(statistics: Statistics) -> tuple[Arrays, Arrays]:
 class TaskTerms(NamedTuple):
     """What each task contributes to the likelihood at a covariance C."""
 
+    n: np.ndarray  # (T,)
     K: np.ndarray  # (T, p, p) F_t' S_t^-1 F_t
     g: np.ndarray  # (T, p) F_t' S_t^-1 z_t
     log_determinants: np.ndarray  # (T,) log |S_t|
-    squares: np.ndarray  # (T,) z_t' S_t^-1 z_t
+    squares: np.ndarray  # (T,) y_t' S_t^-1 y_t
+
+    def scores(self, b: np.ndarray) -> np.ndarray:
+        """e_t = g_t - K_t b, (T, p)."""
+        return self.g - self.K @ b
+
+    def squares_about(self, b: np.ndarray) -> np.ndarray:
+        """Residuals r = y_t - Z_t b as r' S_t^-1 r, (T,)."""
+        return np.maximum(self.squares - 2 * self.g @ b + (self.K @ b) @ b, 0.0)
+
+    def log_likelihoods(self, b: np.ndarray, noise: float) -> np.ndarray:
+        """Log likelihoods of the tasks at known b and noise variance, (T,)."""
+        constant = self.n * math.log(2 * math.pi * noise)
+        return -0.5 * (constant + self.log_determinants + self.squares_about(b) / noise)
 
 
 @dataclass(frozen=True)
@@ -123,8 +137,10 @@ class MixedTasks:
         self.intercept = statistics.centred
         self.n = statistics.n
         self.p = statistics.n_features + self.intercept
-        compress = _factors if isinstance(statistics, GramStatistics) else _scaled_rows
-        F, z, self.residual_squares = compress(statistics, scaling)
+        if isinstance(statistics, GramStatistics):
+            F, z, self.residual_squares = _factors(statistics, scaling)
+        else:
+            F, z, self.residual_squares = _scaled_rows(statistics, scaling)
         self.buckets = self._buckets(statistics, F, z)
 
     def _buckets(
@@ -184,17 +200,17 @@ class MixedTasks:
         integrated : bool
             Integrate b out; otherwise take its best value (maximum likelihood).
         """
-        K, g, log_det, squares = self.task_terms(covariance)
+        terms = self.task_terms(covariance)
+        K = terms.K
         w = np.ones(self.n_tasks) if weight is None else weight
         total = np.tensordot(w, K, 1)
         P = total + np.diag(precision)
         inverse = inverse_precision(P, integrated)
-        b = inverse @ (w @ g)
-        scores = g - K @ b
-        squares = self.squares_about(b, K, g, squares)
+        b = inverse @ (w @ terms.g)
+        scores, squares = terms.scores(b), terms.squares_about(b)
         N = float(w @ self.n)
         noise = max((w @ squares + b @ (precision * b)) / N, SMALLEST_NOISE)
-        value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ log_det)
+        value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ terms.log_determinants)
         gradient = (scores.T * w) @ scores / noise - total
         proper = precision > 0
         b_squares = b[proper] ** 2 / noise
@@ -211,36 +227,18 @@ class MixedTasks:
             mean_covariance=inverse,
             scores=scores,
             information=K,
-            task_values=self._log_likelihoods(noise, log_det, squares),
+            task_values=terms.log_likelihoods(b, noise),
             squares=squares,
             gradient=0.5 * gradient,
             prior_gradient=0.5 * float(np.sum(precision[proper] * b_squares - 1.0)),
             prior_information=0.5 * float(np.sum((np.eye(len(shrunk)) - shrunk) ** 2)),
         )
 
-    def at_mean(
-        self, covariance: np.ndarray, b: np.ndarray, noise: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log likelihoods (T,), scores (T, p) and information (T, p, p) at known b and noise."""
-        K, g, log_det, squares = self.task_terms(covariance)
-        squares = self.squares_about(b, K, g, squares)
-        return self._log_likelihoods(noise, log_det, squares), g - K @ b, K
-
-    def _log_likelihoods(
-        self, noise: float, log_det: np.ndarray, squares: np.ndarray
-    ) -> np.ndarray:
-        return -0.5 * (self.n * math.log(2 * math.pi * noise) + log_det + squares / noise)
-
-    def squares_about(
-        self, b: np.ndarray, K: np.ndarray, g: np.ndarray, squares: np.ndarray
-    ) -> np.ndarray:
-        """Y' S_t^-1 y about b, (T,), from the same about zero."""
-        return np.maximum(self.residual_squares + squares - 2 * g @ b + (K @ b) @ b, 0.0)
-
     def task_terms(self, covariance: np.ndarray) -> TaskTerms:
         """Terms of the likelihood at a covariance (p, p), bucket by bucket."""
         T, p = self.n_tasks, self.p
-        terms = TaskTerms(np.empty((T, p, p)), np.empty((T, p)), np.empty(T), np.empty(T))
+        K, g = np.empty((T, p, p)), np.empty((T, p))
+        log_det, squares = np.empty(T), np.empty(T)
         for bucket in self.buckets:
             F, z, ids = bucket.F, bucket.z, bucket.ids
             transposed = F.transpose(0, 2, 1)
@@ -248,13 +246,13 @@ class MixedTasks:
             r = np.arange(S.shape[1])
             S[:, r, r] += 1.0
             # By LU: a covariance at its bound makes S indefinite by rounding; Cholesky refuses it.
-            terms.log_determinants[ids] = np.linalg.slogdet(S)[1]
+            log_det[ids] = np.linalg.slogdet(S)[1]
             inverse = np.linalg.inv(S)
             SF = inverse @ F
-            terms.K[ids] = transposed @ SF
-            terms.g[ids] = np.einsum("trp,tr->tp", SF, z)
-            terms.squares[ids] = np.einsum("tr,trs,ts->t", z, inverse, z)
-        return terms
+            K[ids] = transposed @ SF
+            g[ids] = np.einsum("trp,tr->tp", SF, z)
+            squares[ids] = np.einsum("tr,trs,ts->t", z, inverse, z)
+        return TaskTerms(self.n, K, g, log_det, self.residual_squares + squares)
 
 
 def inverse_precision(P: np.ndarray, proper: bool) -> np.ndarray:
@@ -271,7 +269,7 @@ def _factors(statistics: GramStatistics, scaling: Scaling) -> Compressed:
     F, order = np.zeros((T, d, d)), np.zeros((T, d), dtype=np.int64)
     rank, z = np.zeros(T, dtype=np.int64), np.zeros((T, d))
     inverse = 1 / scaling.scale
-    # The anchor keeps the digits: X'y = G a + g, and only g is divided by the factor.
+    # The anchor preserves the digits: X'y = G a + g, and only g is divided by the factor.
     g = statistics.g * inverse / scaling.y_scale
 
     def work(first: int, last: int) -> None:

@@ -44,8 +44,9 @@ def find_outliers(
     variance = 10 * max(float(np.trace(fit.covariance)) / p, 1e-3)
     for step in range(EM_STEPS):
         e, C = fit.evidence, fit.covariance
-        regular, _, _ = tasks.at_mean(C, e.mean, e.noise)
-        outlying, scores, K = tasks.at_mean(C + variance * np.eye(p), e.mean, e.noise)
+        regular = tasks.task_terms(C).log_likelihoods(e.mean, e.noise)
+        terms = tasks.task_terms(C + variance * np.eye(p))
+        outlying = terms.log_likelihoods(e.mean, e.noise)
         joint = np.logaddexp(math.log1p(-share) + regular, math.log(share) + outlying)
         probability = np.exp(math.log(share) + outlying - joint)
         last, total = total, float(joint.sum())
@@ -59,8 +60,8 @@ def find_outliers(
         if step == 2 and component.gain < 0.5 * price:
             return None, plain
         share = float(np.clip(probability.mean(), 0.5 / T, LARGEST_SHARE))
-        size = variance**2 * np.sum(scores**2, axis=1) / e.noise
-        size += variance * p - variance**2 * np.einsum("tii->t", K)
+        size = variance**2 * np.sum(terms.scores(e.mean) ** 2, axis=1) / e.noise
+        size += variance * p - variance**2 * np.einsum("tii->t", terms.K)
         variance = float(probability @ size / (p * probability.sum()))
         variance = min(max(variance, 1e-6), math.exp(HIGHEST))
         if step >= 2:
