@@ -12,7 +12,8 @@ from sklearn.exceptions import NotFittedError
 import sharedspan as ss
 from conftest import statistics_of
 from oracles import exact_als, relative
-from sharedspan.inference import standard_errors as uncertainty
+from sharedspan.inference import span_errors
+from sharedspan.inference.span_information import span_uncertainty
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.scaling import Units
@@ -116,20 +117,18 @@ def test_rows_and_grams_agree(small, centred, monkeypatch):
     B = np.linalg.qr(small.representation + 0.1)[0]
     noise = np.linspace(0.05, 0.2, 40)
     canonical = Canonical(Units.of(validate_rows(small.X, small.y, small.task), centred), None)
-    found = []
+    results = []
     for kind, block in (("gram", 1 << 20), ("gram", 300), ("rows", 300)):
-        monkeypatch.setattr(uncertainty, "BLOCK", block)
+        monkeypatch.setattr(span_errors, "SLICE_NUMBERS", block)
         statistics = statistics_of(small.X, small.y, small.task, centred=centred, kind=kind)
-        found.append(
-            uncertainty.span_uncertainty(
-                statistics, canonical, B, small.task_weights, noise, np.full(40, 9.0)
-            )
+        results.append(
+            span_uncertainty(statistics, canonical, B, small.task_weights, noise, np.full(40, 9.0))
         )
-        assert found[-1].coef_std.shape == (40, 8)
-    for other in found[1:]:
-        assert_allclose(other.coef_std, found[0].coef_std, rtol=1e-10)
+        assert results[-1].coef_std.shape == (40, 8)
+    for other in results[1:]:
+        assert_allclose(other.coef_std, results[0].coef_std, rtol=1e-10)
         assert_allclose(
-            other.response_std(small.X, small.task), found[0].response_std(small.X, small.task),
+            other.response_std(small.X, small.task), results[0].response_std(small.X, small.task),
             rtol=1e-10,
         )  # fmt: skip
 
@@ -140,7 +139,7 @@ def test_another_basis_of_the_span_changes_nothing(small, rng):
     statistics = statistics_of(small.X, small.y, small.task)
     B, W = small.representation, small.task_weights
     one, other = (
-        uncertainty.span_uncertainty(
+        span_uncertainty(
             statistics, canonical, B @ A, np.linalg.solve(A, W), np.full(40, 0.1), np.full(40, 9.0)
         )
         for A in (np.eye(2), mix)
@@ -166,7 +165,7 @@ def test_large_spans_are_close_to_exact_ones(monkeypatch):
     )
     exact = fit(sim)
     expected = exact.coef_std_, exact.predict(sim.X, sim.task, return_std=True)[1]
-    monkeypatch.setattr(uncertainty, "LARGEST_EXACT", 10)
+    monkeypatch.setattr(span_errors, "LARGEST_EXACT", 10)
     rough = fit(sim)
     assert rough.representation_covariance_ is None
     assert_allclose(rough.coef_std_, expected[0], rtol=0.15)

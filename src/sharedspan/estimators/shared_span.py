@@ -20,7 +20,8 @@ from sharedspan.estimators.span import Problem, SpanRegressor
 from sharedspan.estimators.sums import Solution, SumsRegressor
 from sharedspan.inference.noise import residual_degrees, shrink_noise
 from sharedspan.inference.rank_selection import RankPath
-from sharedspan.inference.standard_errors import SpanUncertainty, span_uncertainty
+from sharedspan.inference.span_errors import SpanUncertainty
+from sharedspan.inference.span_information import span_uncertainty
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.objective.backends import TorchBackend, choose_backend, objective_on, require_device
 from sharedspan.objective.base import Objective

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sharedspan.estimators.base import IntervalRegressor, at_least, one_of
 from sharedspan.estimators.features import SpanFeatures
 from sharedspan.estimators.stream import Plan, Stream, orthonormal_coordinates
-from sharedspan.inference.standard_errors import (
+from sharedspan.inference.weight_errors import (
     CrossSums,
     SpanError,
     WeightsUncertainty,
