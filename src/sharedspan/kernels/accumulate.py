@@ -162,7 +162,7 @@ def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, pa
 
 
 @kernel
-def transform(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # type: ignore[no-untyped-def]
+def transform_grams(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # type: ignore[no-untyped-def]
     """Sums of the features X P, with a new anchor; Grams and q are written in place.
 
     ``packed`` is flat: Grams of d' <= d features move towards its front. The old sums move to the

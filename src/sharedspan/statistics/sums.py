@@ -241,7 +241,9 @@ class GramStatistics(TaskMeans):
         anchor, g = np.empty((2, self.n_tasks, P.shape[1]))
 
         def work(first: int, last: int) -> None:
-            sums.transform(flat, self.anchor, self.g, self.q, self.n, P, anchor, g, first, last)
+            sums.transform_grams(
+                flat, self.anchor, self.g, self.q, self.n, P, anchor, g, first, last
+            )
 
         with one_blas_thread():
             if size == self.packed.shape[1]:
