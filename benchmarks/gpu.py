@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 import sharedspan as ss
-from sharedspan.kernels.gpu import DeviceGrams, triton_kernels
+from sharedspan.kernels.device_blocks import triton_kernels
+from sharedspan.kernels.gpu import DeviceGrams
 
 FEATURES = (10, 30, 64, 100, 500)
 DTYPES = ("float32", "float64")

@@ -248,7 +248,7 @@ def read_records(records: torch.Tensor, first: int, last: int) -> torch.Tensor:
     return rows.reshape(-1, records.shape[1])[: last - first]
 
 
-def gradients(
+def block_gradients(
     parts: tuple[torch.Tensor, ...],
     sums: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     B: torch.Tensor,
