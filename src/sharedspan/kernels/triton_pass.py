@@ -34,7 +34,7 @@ MOST_FEATURES = 1024  # above, the columns of a task no longer fit in those of a
 
 @dataclass(frozen=True)
 class Setting:
-    """Shape of the programs.
+    """The shape of the programs.
 
     Attributes
     ----------
@@ -54,32 +54,23 @@ class Setting:
     registers: int | None = None
 
 
-# By number of features, up to the first number: the best of those tried on an H200 with d = 10, 30,
-# 64, 100 and 500. The last line is a guess.
-SETTINGS: dict[str, list[tuple[int, Setting]]] = {
-    "float32": [
-        (16, Setting(warps=1, per_sm=16, registers=128)),
-        (32, Setting(warps=1, per_sm=8)),
-        (64, Setting(warps=1, per_sm=32, rows=32)),
-        (128, Setting(warps=1, per_sm=32, rows=16)),
-        (512, Setting(warps=2, per_sm=32, rows=8)),
-        (1024, Setting(warps=4, per_sm=16, rows=8)),
-    ],
-    "float64": [
-        (16, Setting(warps=1, per_sm=16, registers=128)),
-        (32, Setting(warps=2, per_sm=8)),
-        (64, Setting(warps=1, per_sm=32, rows=32)),
-        (128, Setting(warps=1, per_sm=32, rows=16)),
-        (512, Setting(warps=2, per_sm=32, rows=16)),
-        (1024, Setting(warps=4, per_sm=16, rows=8)),
-    ],
+# By the largest number of features: the best of several settings on an H200 with d = 10, 30, 64,
+# 100 and 500. The setting for 1,024 is a guess.
+COMMON_SETTINGS = {
+    16: Setting(warps=1, per_sm=16, registers=128),
+    64: Setting(warps=1, per_sm=32, rows=32),
+    128: Setting(warps=1, per_sm=32, rows=16),
+    1024: Setting(warps=4, per_sm=16, rows=8),
 }
+FLOAT32_SETTINGS = {32: Setting(warps=1, per_sm=8), 512: Setting(warps=2, per_sm=32, rows=8)}
+FLOAT64_SETTINGS = {32: Setting(warps=2, per_sm=8), 512: Setting(warps=2, per_sm=32, rows=16)}
 
 
 def setting_for(d: int, dtype: torch.dtype) -> Setting:
-    """The entry of ``SETTINGS`` for d features and Grams stored as ``dtype``."""
-    name = str(dtype).removeprefix("torch.")
-    return next(setting for most, setting in SETTINGS[name] if d <= most)
+    """The shape of the programs for d features and Grams stored as ``dtype``."""
+    own = FLOAT32_SETTINGS if dtype == torch.float32 else FLOAT64_SETTINGS
+    settings = COMMON_SETTINGS | own
+    return settings[min(most for most in settings if d <= most)]
 
 
 # Columns of a block of tasks start anywhere: one compiled kernel for all of them.
@@ -199,23 +190,6 @@ def _columns(
             BR = R * tl.load(B + j * K + col, mask=some, other=0.0)
             tl.store(grad_W + tl.cast(stride, tl.int64) * col + t, tl.sum(BR, axis=0))
         tl.debug_barrier()  # scratch is written again
-
-
-@triton.jit
-def _read(x, out, n, BLOCK: tl.constexpr):
-    """Sums of contiguous blocks of x, to measure the read rate of the card."""
-    total = tl.zeros([BLOCK], tl.float32)
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    for block in range(program, n // BLOCK, programs):
-        total += tl.load(x + tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK))
-    tl.store(out + program, tl.sum(total, axis=0))
-
-
-def read_sum(x: torch.Tensor, programs: int, block: int = 8192, warps: int = 8) -> torch.Tensor:
-    """Partial sums of a float32 vector, one per program: a pass that does nothing but read."""
-    out = torch.empty(programs, dtype=torch.float32, device=x.device)
-    _read[(programs,)](x, out, x.numel(), BLOCK=block, num_warps=warps)
-    return out
 
 
 def multiprocessors(device: torch.device) -> int:

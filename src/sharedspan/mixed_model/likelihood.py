@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sharedspan.kernels.factor import factor_grams, solve_factors
+from sharedspan.kernels.dense import factor_grams, solve_factors
 from sharedspan.kernels.threads import over_tasks
 from sharedspan.statistics.sums import Arrays, GramStatistics, RowStatistics, Statistics
 

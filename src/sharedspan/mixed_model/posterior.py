@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -151,23 +150,17 @@ def posterior_of(
     )
 
 
-class _Population(NamedTuple):
-    """Estimates that all tasks share."""
-
-    b: np.ndarray  # (p,)
-    inverse: np.ndarray  # (p, p) covariance of b, over the noise
-    flat: np.ndarray  # (p, p) the same without a prior
-    inner: np.ndarray  # (k, k) mean of all L'K L
-    off: np.ndarray  # (T,) probability of an outlier
-    prior_squares: float  # b' precision b
-
-
 def _estimate_population(
     statistics: Statistics,
     searched: MixedTasks,
     fit: CovarianceFit,
     outliers: OutlierComponent | None,
-) -> _Population:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+    """What all tasks share: b, its covariance, the mean L'KL and the probabilities of outliers.
+
+    Returns b (p,), its covariance over the noise with and without its prior (p, p), the mean of all
+    L'K L (k, k), the probability of each task to be an outlier (T,), and b' precision b.
+    """
     C, p, e = fit.covariance, searched.p, fit.evidence
     precision = searched.slope_precision(fit.tau)
     off, total, right = np.zeros(statistics.n_tasks), np.zeros((p, p)), np.zeros(p)
@@ -184,7 +177,7 @@ def _estimate_population(
     b = inverse @ right
     inner = fit.loadings.T @ total @ fit.loadings / float((1 - off).sum())
     flat = np.linalg.pinv(total, hermitian=True)
-    return _Population(b, inverse, flat, inner, off, float(b @ (precision * b)))
+    return b, inverse, flat, inner, off, float(b @ (precision * b))
 
 
 def task_posteriors(
