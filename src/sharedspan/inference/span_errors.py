@@ -15,7 +15,7 @@ are as large as what they correct, and both are known:
 - the fitted w_t carry noise, E[w_t w_t'] = (true) + sigma_t^2 M_t^-1, so H overstates the curvature
   of the loss by N = sum_t omega_t sigma_t^2 M_t^-1 (x) S_t, while the variance of the score, which
   contains the same noise, is H itself (the incidental weights of Neyman and Scott). The sandwich
-  (H - N)^-1 H (H - N)^-1 is taken to first order in N, which keeps it positive:
+  (H - N)^-1 H (H - N)^-1 is taken to first order in N, which is always positive:
   Cov(D) = sigma^2 (I + H^-1 N) H^-1 (I + N H^-1);
 - a wrong span takes part of the residuals for signal, B M_t^-1 D'X_t'(residuals), of variance
   sigma_t^2 B M_t^-1 E[D'S_t D] M_t^-1 B', with E[D'S_t D] from the trace of S_t and the pooled

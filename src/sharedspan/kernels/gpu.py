@@ -30,7 +30,7 @@ class DeviceGrams(DeviceBlocks):
 
     def _residuals(self, chunk: GramChunk, V: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """R (m, d) and losses (m,) of a chunk at V (m, d)."""
-        q, response, weight = self._sums(chunk)
+        q, response, weight = self._scalars(chunk)
         r = response[:, None]
         u = V - r * chunk.anchor
         Gu = torch.bmm(chunk.G, u[:, :, None])[:, :, 0]
@@ -39,7 +39,7 @@ class DeviceGrams(DeviceBlocks):
         losses = 0.5 * weight * torch.where(squares < 0, torch.zeros_like(squares), squares)
         return weight[:, None] * (Gu - r * chunk.g), losses
 
-    def _sums(
+    def _scalars(
         self, tasks: GramBlock | GramChunk
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, response and weight of a block or chunk, (m,) each."""
@@ -51,7 +51,7 @@ class DeviceGrams(DeviceBlocks):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss () and R W' (d, k) of a block of m tasks at W (k, m); B'R goes to grad_W (k, m)."""
         if self.triton is not None:
-            return self.triton.block_gradients(block.parts, self._sums(block), B, W, grad_W)
+            return self.triton.block_gradients(block.parts, self._scalars(block), B, W, grad_W)
         loss, grad_B = W.new_zeros(()), torch.zeros_like(B)
         for chunk in self._chunks(block):
             inside = slice(chunk.first - block.first, chunk.last - block.first)
@@ -163,8 +163,8 @@ def _to_host(*tensors: torch.Tensor) -> list[np.ndarray]:
 def solve_normal(A: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Solve A_t x_t = b_t, x (k, m), for Gram matrices A (k, k, m), of least norm where singular.
 
-    Cholesky factors for all tasks at once; eigenvalues for those where a pivot is small, counting
-    as zero what is below ``RANK_TOLERANCE`` of the largest.
+    Cholesky factors for all tasks at once; eigenvalues where a pivot is small, of which those below
+    ``RANK_TOLERANCE`` of the largest count as zero.
     """
     x, pivot = _cholesky_solve(A, b)
     # The comparison is false for NaN, from the root of a negative pivot, and for A = 0.

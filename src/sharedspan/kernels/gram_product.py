@@ -56,7 +56,7 @@ def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no
 
 @part
 def times_in_registers(packed, start, d, u, from_u, y, from_y):  # type: ignore[no-untyped-def]
-    """``gram_times`` up to 16 features; row sums are kept apart, so that no chain gets long."""
+    """``gram_times`` up to 16 features; row sums are separate, so that no chain gets long."""
     zero, one = broadcast(0.0), broadcast(1.0)
     u_0, u_1 = load8(u, from_u), load8(u, from_u + 8)
     y_0, y_1, sums_0, sums_1 = zero, zero, zero, zero

@@ -2,8 +2,8 @@
 
 The compiler turns a plain loop into vector instructions only if it can prove, or check each time,
 that its arrays do not overlap, and then leaves the last few rounds to scalar code: on rows of ten
-to thirty numbers that is most of the work. Kernels that are all about speed say instead what
-they want, with pointers, unchecked. The compiler maps eight lanes to what the processor has (one
+to thirty numbers that is most of the work. The fastest kernels spell out the vector operations
+instead, on unchecked pointers. The compiler maps eight lanes to what the processor has (one
 register with AVX-512, two with AVX2, four with NEON), and the order of a sum never depends on
 where arrays lie.
 """

@@ -28,8 +28,8 @@ from sharedspan.kernels.device_matrix import sum_of_products
 
 GROUP = 32  # tasks interleaved in a record of the "lanes" layout
 MOST_LANES = 128  # most tasks of a tile; the number of tasks is padded to a multiple
-LANES_MOST_FEATURES = 32  # above, a task no longer fits in the registers of one thread
-MOST_FEATURES = 1024  # above, the columns of a task no longer fit in those of a program
+LANES_MOST_FEATURES = 32  # above, a task exceeds the registers of one thread
+MOST_FEATURES = 1024  # above, the columns of a task exceed the registers of a program
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def read_records(records: torch.Tensor, first: int, last: int) -> torch.Tensor:
 
 def block_gradients(
     parts: tuple[torch.Tensor, ...],
-    sums: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scalars: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     B: torch.Tensor,
     W: torch.Tensor,
     grad_W: torch.Tensor,
@@ -236,8 +236,8 @@ def block_gradients(
     parts : tensors
         Records (m / 32, P + 2 d, 32), padded, for d up to ``LANES_MOST_FEATURES``; else Grams
         (m, d, d), anchor (m, d) and g (m, d).
-    sums : tensors (m,) float64
-        q, response and weight.
+    scalars : tensors (m,) float64
+        q, response and weight of each task.
     B : tensor (d, k) float64, contiguous
     W, grad_W : tensor (k, m) float64
         Rows may be apart from each other; both with the same distance.
@@ -247,7 +247,7 @@ def block_gradients(
     (d, k), m = B.shape, W.shape[1]
     setting = setting_for(d, parts[0].dtype)
     options = {"num_warps": setting.warps, "num_stages": 1, "maxnreg": setting.registers}
-    options["enable_fp_fusion"] = True  # as by default up to Triton 3.9, which warns where not said
+    options["enable_fp_fusion"] = True  # the default up to Triton 3.9, which warns without it
     most = multiprocessors(B.device) * setting.per_sm
     d2, k2 = triton.next_power_of_2(d), triton.next_power_of_2(k)
     if len(parts) == 1:
@@ -255,14 +255,14 @@ def block_gradients(
         programs = min(most, triton.cdiv(m, tile))
         partial_B, partial_loss = B.new_empty((programs, d2, k2)), B.new_empty(programs)
         _lanes[(programs,)](
-            *parts, *sums, B, W, grad_W, partial_B, partial_loss, m, W.stride(0), 0,
+            *parts, *scalars, B, W, grad_W, partial_B, partial_loss, m, W.stride(0), 0,
             D=d, K=k, D2=d2, K2=k2, TILE=tile, **options,
         )  # fmt: skip
         return partial_loss.sum(), partial_B.sum(0)[:d, :k]
     programs = min(most, m)
     R, losses, scratch = B.new_empty((m, d)), B.new_empty(m), B.new_empty((programs, d2))
     _columns[(programs,)](
-        *parts, *sums, B, W, grad_W, R, losses, scratch, m, W.stride(0),
+        *parts, *scalars, B, W, grad_W, R, losses, scratch, m, W.stride(0),
         D=d, K=k, D2=d2, ROWS=setting.rows, **options,
     )  # fmt: skip
     return losses.sum(), sum_of_products(W, R.T).T

@@ -256,7 +256,7 @@ class MixedTasks:
 
 
 def inverse_precision(P: np.ndarray, proper: bool) -> np.ndarray:
-    """Covariance of b from its precision; without a proper prior, collinear features have none."""
+    """Inverse of the precision of b, singular for collinear features if the prior is improper."""
     return np.linalg.inv(P) if proper else np.linalg.pinv(P, hermitian=True)
 
 

@@ -1,7 +1,7 @@
 """The best covariance of one structure and rank, by marginal likelihood.
 
 The entries of D are optimised by Fisher scoring on their logarithms; D and L together by L-BFGS,
-from the directions in which the gradient says that tasks differ together.
+from the directions along which the likelihood rises most.
 """
 
 from __future__ import annotations
