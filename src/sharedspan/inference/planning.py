@@ -175,19 +175,11 @@ def plan(
             for (a, b), least in zip(curves, fewest, strict=True)
         ]
         errors = [float(error)] * 3
+    asked = "error" if error is None else "n_samples"
     return Plan(
-        n_tasks=int(n_tasks),
-        n_features=int(n_features),
-        rank=int(rank),
-        noise=float(noise),
-        asked="error" if error is None else "n_samples",
-        n_samples=rows[0],
-        error=errors[0],
-        n_samples_by_rate=rows[1],
-        error_by_rate=errors[1],
-        n_samples_separate=rows[2],
-        error_separate=errors[2],
-    )
+        int(n_tasks), int(n_features), int(rank), float(noise), asked,
+        rows[0], errors[0], rows[1], errors[1], rows[2], errors[2],
+    )  # fmt: skip
 
 
 def _fewest(n_tasks: int, n_features: int, rank: int) -> int:

@@ -118,11 +118,14 @@ class SpanUncertainty:
     @cached_property
     def sandwich(self) -> Sandwich:
         """Cov(D) / sigma^2, (k q, k q), columns of D one after the other; (k, k) if not exact."""
-        floor = RANK_TOLERANCE * self.reference
-        if not self.exact:
-            return _sandwich(self.information[0], self.excess[0], floor)
-        H, N = (_assemble(blocks, self.B.shape[1]) for blocks in (self.information, self.excess))
-        return _sandwich(H, N, floor)
+        H, N = self.information[0], self.excess[0]
+        if self.exact:
+            k = self.B.shape[1]
+            H, N = (_assemble(blocks, k) for blocks in (self.information, self.excess))
+        inverse = _inverse(H, RANK_TOLERANCE * self.reference)
+        product = inverse @ N
+        left = np.eye(len(H)) + product
+        return Sandwich(left @ inverse @ left.T, float(np.trace(product)))
 
     @property
     def spare_rows(self) -> float:
@@ -244,13 +247,6 @@ def _assemble(blocks: np.ndarray, k: int) -> np.ndarray:
     for block, a, b in zip(blocks, *np.triu_indices(k), strict=True):
         out[a, :, b, :] = out[b, :, a, :] = (block + block.T) / 2
     return out.reshape(k * q, k * q)
-
-
-def _sandwich(H: np.ndarray, N: np.ndarray, floor: float) -> Sandwich:
-    inverse = _inverse(H, floor)
-    product = inverse @ N
-    left = np.eye(len(H)) + product
-    return Sandwich(left @ inverse @ left.T, float(np.trace(product)))
 
 
 def _inverse(H: np.ndarray, floor: float) -> np.ndarray:

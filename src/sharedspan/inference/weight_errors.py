@@ -126,16 +126,12 @@ class WeightsUncertainty:
                 moved = inner @ self.response[t] + np.kron(self.W[t], z)
                 slopes += np.einsum("ij,ij->i", moved @ self.error.covariance, moved)
                 if self.shrunk:
-                    slopes += np.einsum("ij,jl,il->i", z, self._prior_part(t), z, optimize=True)
+                    # E[D Cov(w_t) D'] of weights shrunk by a prior, (d, d).
+                    C = self.error.covariance.reshape(*self.B.T.shape, *self.B.T.shape)
+                    moved = np.einsum("ab,ajbl->jl", self.covariance[t], C, optimize=True)
+                    slopes += np.einsum("ij,jl,il->i", z, moved, z, optimize=True)
             out[rows] = np.sqrt(np.maximum(slopes, 0.0) + variance)
         return out
-
-    def _prior_part(self, t: int) -> np.ndarray:
-        """E[D Cov(w_t) D'] of weights shrunk by a prior, (d, d)."""
-        assert self.error is not None
-        d, k = self.B.shape
-        C = self.error.covariance.reshape(k, d, k, d)
-        return np.einsum("ab,ajbl->jl", self.covariance[t], C, optimize=True)
 
 
 def weights_covariance(

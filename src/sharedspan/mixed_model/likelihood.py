@@ -98,23 +98,19 @@ class TaskTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The log marginal likelihood at a covariance, and what its gradient needs."""
+    """The log marginal likelihood at a covariance, with its gradient."""
 
     value: float
     noise: float  # s2
     mean: np.ndarray  # (p,) b
     mean_covariance: np.ndarray  # (p, p) of b, over s2
-    scores: np.ndarray  # (T, p) e_t
-    information: np.ndarray  # (T, p, p) K_t
-    task_values: np.ndarray  # (T,) log likelihood of each task at b
-    squares: np.ndarray  # (T,) y' S_t^-1 y about b
+    terms: TaskTerms
     gradient: np.ndarray  # (p, p) in C, symmetric
     prior_gradient: float  # in the log of the common prior variance of b
     prior_information: float
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(NamedTuple):
     """Tasks of similar size, padded with rows of zeros, which change nothing."""
 
     ids: np.ndarray  # (m,)
@@ -207,9 +203,9 @@ class MixedTasks:
         P = total + np.diag(precision)
         inverse = inverse_precision(P, integrated)
         b = inverse @ (w @ terms.g)
-        scores, squares = terms.scores(b), terms.squares_about(b)
+        scores = terms.scores(b)
         N = float(w @ self.n)
-        noise = max((w @ squares + b @ (precision * b)) / N, SMALLEST_NOISE)
+        noise = max((w @ terms.squares_about(b) + b @ (precision * b)) / N, SMALLEST_NOISE)
         value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ terms.log_determinants)
         gradient = (scores.T * w) @ scores / noise - total
         proper = precision > 0
@@ -225,10 +221,7 @@ class MixedTasks:
             noise=float(noise),
             mean=b,
             mean_covariance=inverse,
-            scores=scores,
-            information=K,
-            task_values=terms.log_likelihoods(b, noise),
-            squares=squares,
+            terms=terms,
             gradient=0.5 * gradient,
             prior_gradient=0.5 * float(np.sum(precision[proper] * b_squares - 1.0)),
             prior_information=0.5 * float(np.sum((np.eye(len(shrunk)) - shrunk) ** 2)),
@@ -239,8 +232,7 @@ class MixedTasks:
         T, p = self.n_tasks, self.p
         K, g = np.empty((T, p, p)), np.empty((T, p))
         log_det, squares = np.empty(T), np.empty(T)
-        for bucket in self.buckets:
-            F, z, ids = bucket.F, bucket.z, bucket.ids
+        for ids, F, z in self.buckets:
             transposed = F.transpose(0, 2, 1)
             S = (F @ covariance) @ transposed
             r = np.arange(S.shape[1])

@@ -16,7 +16,7 @@ from sharedspan.mixed_model.structures import VarianceGroups, variance_groups
 
 PRIOR_STD = 1.0  # prior deviation of the log variances of single slopes around their mean
 LOWEST, HIGHEST = -18.0, 12.0  # bounds of a log variance, relative to the noise
-NEGLIGIBLE = -14.0  # log variances below are set to zero variance
+NEGLIGIBLE_LOG = -14.0  # log variances below are set to zero variance
 FIRST_VARIANCE = 0.03
 SCORING_STEPS = 200
 SEARCH_STEPS = 60  # of L-BFGS
@@ -49,6 +49,11 @@ class CovarianceFit:
     def rank(self) -> int:
         """Columns of L."""
         return self.loadings.shape[1]
+
+    @property
+    def task_values(self) -> np.ndarray:
+        """Log likelihoods of the tasks at b, (T,)."""
+        return self.evidence.terms.log_likelihoods(self.evidence.mean, self.evidence.noise)
 
     @property
     def score(self) -> float:
@@ -163,8 +168,7 @@ class CovarianceOptimizer:
         Lengths are measured by the information, so units do not matter, and the size is that of
         the best step along the direction.
         """
-        K = fit.evidence.information
-        mean = np.tensordot(self.weight, K, 1) / self.weight.sum()
+        mean = np.tensordot(self.weight, fit.evidence.terms.K, 1) / self.weight.sum()
         values, Q = np.linalg.eigh(mean)
         root = Q * (1 / np.sqrt(np.maximum(values, 1e-8 * values[-1])))
         slopes, directions = np.linalg.eigh(root.T @ fit.evidence.gradient @ root)
@@ -183,7 +187,7 @@ class CovarianceOptimizer:
 
     def _squared_information(self, fit: CovarianceFit, column: np.ndarray) -> float:
         """Sum over tasks of (l'K_t l)^2 for a column l (p,) of L."""
-        along = np.einsum("i,tij,j->t", column, fit.evidence.information, column)
+        along = np.einsum("i,tij,j->t", column, fit.evidence.terms.K, column)
         return float(self.weight @ along**2)
 
     def standardised_gain(self, fit: CovarianceFit, over: CovarianceFit) -> float:
@@ -191,7 +195,7 @@ class CovarianceOptimizer:
 
         A gain that comes from a task or two has a large error: it may not be there next time.
         """
-        gaps = (fit.evidence.task_values - over.evidence.task_values) * self.weight
+        gaps = (fit.task_values - over.task_values) * self.weight
         error = math.sqrt(len(gaps)) * float(gaps.std())
         return (fit.score - over.score) / max(error, 1e-12)
 
@@ -236,7 +240,7 @@ class _Point:
 
     def _information(self) -> np.ndarray:
         """Expected information on the log variances in the likelihood."""
-        K, w = self.evidence.information, self.optimizer.weight
+        K, w = self.evidence.terms.K, self.optimizer.weight
         M = 0.5 * np.einsum("t,tij,tij->ij", w, K, K)
         M *= self.D[:, None] * self.D
         member = np.zeros((len(self.groups.entries), len(M)))
@@ -249,7 +253,7 @@ class _Point:
 
     def fit(self, structure: str, n_iter: int, converged: bool) -> CovarianceFit:
         """The fit at these parameters; negligible variances become zero."""
-        D = np.where(math.exp(NEGLIGIBLE) < self.D, self.D, 0.0)
+        D = np.where(math.exp(NEGLIGIBLE_LOG) < self.D, self.D, 0.0)
         return CovarianceFit(
             structure, D, self.loadings, self.tau, self.evidence, self.value, self._penalty(),
             n_iter, converged,

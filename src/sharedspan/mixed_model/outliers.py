@@ -39,7 +39,7 @@ def find_outliers(
     tasks, T, p = optimizer.tasks, optimizer.tasks.n_tasks, optimizer.p
     if surprise(fit, tasks.n).max() < SURPRISING:
         return None, fit
-    plain, without = fit, float(fit.evidence.task_values.sum())
+    plain, without = fit, float(fit.task_values.sum())
     share, total = 0.05, -math.inf
     variance = 10 * max(float(np.trace(fit.covariance)) / p, 1e-3)
     for step in range(EM_STEPS):
@@ -80,9 +80,9 @@ def surprise(fit: CovarianceFit, n: np.ndarray) -> np.ndarray:
     squares against its number of rows.
     """
     e, C = fit.evidence, fit.covariance
-    CK = C @ e.information
-    size = np.einsum("ti,ij,tj->t", e.scores, C, e.scores) / e.noise
+    CK, scores = C @ e.terms.K, e.terms.scores(e.mean)
+    size = np.einsum("ti,ij,tj->t", scores, C, scores) / e.noise
     expected = np.einsum("tii->t", CK)
     deviation = np.sqrt(np.maximum(2 * np.einsum("tij,tji->t", CK, CK), 1e-12))
-    rows = (e.squares / e.noise - n) / np.sqrt(2 * np.maximum(n, 1.0))
+    rows = (e.terms.squares_about(e.mean) / e.noise - n) / np.sqrt(2 * np.maximum(n, 1.0))
     return np.maximum((size - expected) / deviation, rows)
