@@ -107,7 +107,7 @@ class DeviceBlocks:
         self.layout = "lanes" if few else "full"
         self.bytes_per_task = ((packed_size(d) if few else d * d) + 2 * d) * self.storage.itemsize
         self._positions = _positions(d).to(self.device)
-        self.block_size = self._fitting(block_size)
+        self.block_size = self._choose_block_size(block_size)
         with self._taking(self.bytes_per_task * min(2 * self.block_size, self.n_tasks)):
             self.q, self.response, self.weight = (
                 _tensor(x, torch.float64, self.device) for x in (q, response, weight)
@@ -118,7 +118,7 @@ class DeviceBlocks:
             ]
         self._buffers: list[tuple[torch.Tensor, ...]] = []
 
-    def _fitting(self, block_size: int | None) -> int:
+    def _choose_block_size(self, block_size: int | None) -> int:
         """Tasks per block: as asked for, else all of them or half of what fits."""
         if block_size is not None:
             return min(block_size, self.n_tasks)

@@ -16,6 +16,8 @@ from sharedspan.statistics.sums import Statistics
 BLOCK_ENTRIES = 1 << 22  # numbers T p^2 of the tasks that are processed together
 LARGEST_STORED = 1 << 25  # numbers T p^2 of covariances that a model stores
 
+Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # means, covariances, effective parameters
+
 
 @dataclass(frozen=True)
 class Posterior:
@@ -112,19 +114,16 @@ def posterior_of(
     for ids, tasks in _blocks(statistics, searched):
         terms = tasks.task_terms(C)
         residual += float((1 - off[ids]) @ terms.squares_about(b))
-        mean[ids], within, df = task_posteriors(C, terms, b, inverse)
+        means, within, df = task_posteriors(C, terms, b, inverse)
         if k:
             within += span_covariances(fit, terms.K, terms.scores(b), flat, inner)
         if outliers is not None:
             wide = outliers.covariance(C)
-            outlying, outer, df_off = task_posteriors(wide, tasks.task_terms(wide), b, inverse)
-            q, gap = off[ids], outlying - mean[ids]
-            mean[ids] += q[:, None] * gap
-            df = (1 - q) * df + q * df_off
-            q = q[:, None, None]
-            # These covariances are relative to the noise, the gap is not.
-            between = q * (1 - q) * gap[:, :, None] * gap[:, None, :] / fit.evidence.noise
-            within = (1 - q) * within + q * outer + between
+            outlying = task_posteriors(wide, tasks.task_terms(wide), b, inverse)
+            means, within, df = _mixture(
+                (means, within, df), outlying, off[ids], fit.evidence.noise
+            )
+        mean[ids] = means
         used += float(df.sum())
         variance[ids] = np.einsum("tii->ti", within)
         if covariance is not None:
@@ -182,7 +181,7 @@ def _estimate_population(
 
 def task_posteriors(
     C: np.ndarray, terms: TaskTerms, b: np.ndarray, inverse: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> Posteriors:
     """Means (T, p), covariances over the noise (T, p, p), effective parameters (T,), given C."""
     CK = C @ terms.K
     rest = np.eye(len(b)) - CK
@@ -190,6 +189,16 @@ def task_posteriors(
     covariance = C - CK @ C + moved @ rest.transpose(0, 2, 1)
     used = np.einsum("tii->t", CK) + np.einsum("tij,tji->t", moved, terms.K)
     return b + terms.scores(b) @ C, covariance, used
+
+
+def _mixture(regular: Posteriors, outlying: Posteriors, q: np.ndarray, noise: float) -> Posteriors:
+    """Posteriors of tasks that are outliers with probability q (T,)."""
+    (mean, covariance, used), (other_mean, other_covariance, other_used) = regular, outlying
+    gap, p = other_mean - mean, q[:, None, None]
+    # Covariances are relative to the noise, the gap is not.
+    between = p * (1 - p) * gap[:, :, None] * gap[:, None, :] / noise
+    mixed = (1 - p) * covariance + p * other_covariance + between
+    return mean + q[:, None] * gap, mixed, (1 - q) * used + q * other_used
 
 
 def span_covariances(
