@@ -20,12 +20,12 @@ def seconds_per_pass(objectives, repeats=30):
     times = [[] for _ in objectives]
     V = np.random.default_rng(0).standard_normal((objectives[0].n_features, objectives[0].n_tasks))
     for _ in range(repeats):
-        for kept, objective in zip(times, objectives, strict=True):
+        for seconds, objective in zip(times, objectives, strict=True):
             copy = V.T.copy().T
             began = time.perf_counter()
             objective.residuals(copy)
-            kept.append(time.perf_counter() - began)
-    return [np.median(kept[3:]) for kept in times]
+            seconds.append(time.perf_counter() - began)
+    return [np.median(seconds[3:]) for seconds in times]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 import sharedspan as ss
-from sharedspan.kernels.gpu import DeviceGrams, triton_kernels
+from sharedspan.kernels.device_blocks import triton_kernels
+from sharedspan.kernels.gpu import DeviceGrams
 
 FEATURES = (10, 30, 64, 100, 500)
 DTYPES = ("float32", "float64")
@@ -48,7 +49,7 @@ def wait(device):
 
 
 def seconds(function, device):
-    """Seconds that one call keeps the device busy."""
+    """Seconds that the device is busy with one call."""
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -78,14 +79,16 @@ class ReadRate:
     """What the card reads per second when it does nothing else."""
 
     def __init__(self, kernels, device, small):
+        from read_rate import read_sum  # needs Triton
+
         self.device = device
         self.x = torch.zeros(1 << 17 if small else 1 << 30, device=device)
         self.size = 4 * self.x.numel()
         ways = {"torch.sum": lambda: self.x.sum()}
         sms = kernels.multiprocessors(device)
         for per_sm, block, warps in ((4, 8192, 8), (8, 4096, 8), (2, 16384, 16), (16, 4096, 4)):
-            ways[f"triton {per_sm} x {block}"] = lambda p=per_sm, b=block, w=warps: (
-                kernels.read_sum(self.x, sms * p, b, w)
+            ways[f"triton {per_sm} x {block}"] = lambda p=per_sm, b=block, w=warps: read_sum(
+                self.x, sms * p, b, w
             )
         rates = {}
         for name, way in ways.items():
@@ -185,14 +188,14 @@ def planted(T, d, k, n, device, seed=0):
     anchor, g = (torch.empty((T, d), dtype=torch.float64, device=device) for _ in range(2))
     q, response, weight = torch.ones((3, T), dtype=torch.float64, device=device)
     for first in range(0, T, 1 << 16):
-        here = slice(first, min(first + (1 << 16), T))
-        m = here.stop - first
+        chunk = slice(first, min(first + (1 << 16), T))
+        m = chunk.stop - first
         X, V = normal(m, n, d), (B @ normal(k, m)).T
         y = torch.einsum("tnd,td->tn", X, V) + 0.3 * normal(m, n)
-        anchor[here] = (V + 0.1 * normal(m, d)).float()
-        errors = y - torch.einsum("tnd,td->tn", X, anchor[here])
-        packed[here] = (X.mT @ X)[:, upper[0], upper[1]]
-        g[here], q[here] = torch.einsum("tnd,tn->td", X, errors), (errors**2).sum(1)
+        anchor[chunk] = (V + 0.1 * normal(m, d)).float()
+        errors = y - torch.einsum("tnd,td->tn", X, anchor[chunk])
+        packed[chunk] = (X.mT @ X)[:, upper[0], upper[1]]
+        g[chunk], q[chunk] = torch.einsum("tnd,tn->td", X, errors), (errors**2).sum(1)
     return packed, anchor, g, q, response, weight / n
 
 

@@ -1,7 +1,7 @@
 """Coverage of nominal 95 percent intervals: `python benchmarks/intervals.py [data sets]`.
 
 Each data set has tasks that are fitted and as many that are not; the latter get the span of the
-fit by `NewTaskRegressor.from_model` on as many rows. Intervals of coefficients are those of
+fit by `NewTaskRegressor.from_model` on as many rows. Intervals of coefficients come from
 `coef_interval`; a new response is covered within 1.96 of its standard deviation. Means over tasks
 and data sets, with the standard error of the coefficients' mean over data sets.
 """

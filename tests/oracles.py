@@ -44,3 +44,15 @@ def exact_als(X, y, task, k, *, weights=None, intercept=True, start=None, tol=1e
 def relative(a, b):
     """|a - b| / |b|."""
     return np.linalg.norm(np.asarray(a) - np.asarray(b)) / np.linalg.norm(b)
+
+
+def ordinary_least_squares(x, y, new, variance=None):
+    """Standard errors of the slopes and of new responses, from a textbook's formulas."""
+    design = np.column_stack([np.ones(len(x)), x])
+    beta = np.linalg.lstsq(design, y, rcond=None)[0]
+    if variance is None:
+        variance = np.sum((y - design @ beta) ** 2) / (len(y) - design.shape[1])
+    covariance = variance * np.linalg.inv(design.T @ design)
+    rows = np.column_stack([np.ones(len(new)), new])
+    response = variance + np.einsum("ij,jk,ik->i", rows, covariance, rows)
+    return np.sqrt(np.diag(covariance))[1:], np.sqrt(response)

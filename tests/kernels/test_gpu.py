@@ -10,7 +10,7 @@ import sharedspan as ss
 
 torch = pytest.importorskip("torch")
 
-from sharedspan.kernels import device_matrix, gpu  # noqa: E402
+from sharedspan.kernels import device_blocks, device_matrix, gpu  # noqa: E402
 from sharedspan.kernels.device_matrix import DeviceMatrix  # noqa: E402
 from sharedspan.kernels.gpu import DeviceGrams  # noqa: E402
 
@@ -220,14 +220,14 @@ def fail(*args, **kwargs):
 def test_out_of_memory_says_what_to_set(monkeypatch, target, ask):
     problem = Problem(5, 20, 2)
     grams = problem.grams(device="cpu")
-    for module in (gpu, device_matrix):
+    for module in (gpu, device_blocks, device_matrix):
         monkeypatch.setattr(module, target, fail, raising=False)
     with pytest.raises(MemoryError, match=MESSAGE):
         ask(problem, grams)
 
 
 def test_too_little_memory_for_one_block_is_said_at_once(monkeypatch):
-    monkeypatch.setattr(gpu, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(device_blocks, "free_memory", lambda device: 1000)
     with pytest.raises(MemoryError, match=MESSAGE):
         Problem(5, 20, 2).grams(device="cpu")
 
@@ -236,8 +236,8 @@ def test_tasks_that_do_not_fit_are_split_in_blocks(monkeypatch, device):
     problem = Problem(5, 2000, 2)
     expected = problem.grams(device=device).gradients(problem.B, problem.W)
     needed = 2000 * problem.grams(device=device).bytes_per_task
-    monkeypatch.setattr(gpu, "NUMBERS_PER_TASK", 0)
-    monkeypatch.setattr(gpu, "free_memory", lambda device: needed)
+    monkeypatch.setattr(device_blocks, "NUMBERS_PER_TASK", 0)
+    monkeypatch.setattr(device_blocks, "free_memory", lambda device: needed)
     grams = problem.grams(device=device)
     assert 2 < len(grams.blocks) < 10
     assert close(grams.gradients(problem.B, problem.W)[1], expected[1], 1e-13)

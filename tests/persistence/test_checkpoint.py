@@ -25,8 +25,8 @@ import pytest
 import sharedspan as ss
 from conftest import statistics_of
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.objective.backends import TorchBackend, objective_on
 from sharedspan.objective import build_objective
+from sharedspan.objective.backends import TorchBackend, objective_on
 from sharedspan.persistence import container as treefile
 from sharedspan.persistence.checkpoint import FORMAT, Checkpoint, CheckpointError, Checkpoints
 from sharedspan.persistence.fingerprint import Fingerprint, data_numbers

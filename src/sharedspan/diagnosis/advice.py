@@ -11,7 +11,7 @@ from sharedspan.diagnosis.metric import on_collinear
 from sharedspan.diagnosis.model_view import Look
 from sharedspan.estimators.adaptive import LARGEST_RANK
 from sharedspan.estimators.baselines import PooledRegressor
-from sharedspan.inference.standard_errors import SpanUncertainty
+from sharedspan.inference.span_errors import SpanUncertainty
 
 if TYPE_CHECKING:
     from sharedspan.diagnosis.diagnose import Diagnosis

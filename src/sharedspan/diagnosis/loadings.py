@@ -21,7 +21,7 @@ import numpy as np
 from sharedspan.diagnosis.metric import Metric, feature_metric
 from sharedspan.diagnosis.model_view import span_of
 from sharedspan.diagnosis.rows import TaskRows
-from sharedspan.inference.standard_errors import LARGEST_EXACT, SpanUncertainty
+from sharedspan.inference.span_errors import LARGEST_EXACT, SpanUncertainty
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 

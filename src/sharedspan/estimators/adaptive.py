@@ -18,8 +18,11 @@ from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import BOOL, as_generator, estimator, number_or_auto, one_of
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
+from sharedspan.mixed_model.optimize import CovarianceFit
+from sharedspan.mixed_model.outliers import OutlierComponent
 from sharedspan.mixed_model.posterior import Posterior, posterior_of
-from sharedspan.mixed_model.search import KINDS, Fit, Outliers, Search, adapt
+from sharedspan.mixed_model.search import select_model
+from sharedspan.mixed_model.structures import STRUCTURES
 from sharedspan.statistics.canonical import Canonical, Problem
 from sharedspan.statistics.rows import Statistics
 from sharedspan.subspace import ordered_factors, orthonormal_basis
@@ -114,7 +117,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     has_intervals = True
     checks: ClassVar = {
         "rank": partial(number_or_auto, smallest=0, kind=numbers.Integral),
-        "slopes": partial(one_of, known=("auto", *KINDS)),
+        "slopes": partial(one_of, known=("auto", *STRUCTURES)),
         "method": partial(one_of, known=("evidence", "ml")),
         "outliers": BOOL,
     }
@@ -158,7 +161,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
 
     def _search(
         self, statistics: Statistics, scaling: Scaling, candidates: list[dict[str, Any]]
-    ) -> tuple[MixedTasks, Fit, Outliers | None]:
+    ) -> tuple[MixedTasks, CovarianceFit, OutlierComponent | None]:
         """D, L and the outliers, learned from all tasks or, of very many, from some."""
         p = statistics.n_features + self.fit_intercept
         most = max(int(SEARCH_WORK / p**3), 300)
@@ -168,24 +171,25 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
                 np.sort(rng.choice(statistics.n_tasks, most, replace=False))
             )
         tasks = MixedTasks(statistics.gather_local(), scaling)
-        kinds = KINDS if self.slopes == "auto" else (self.slopes,)
+        structures = STRUCTURES if self.slopes == "auto" else (self.slopes,)
         if self.slopes == "auto" and not (tasks.n > 1).any():
-            kinds = ("zero",)  # a row per task does not tell its level from noise
+            structures = ("zero",)  # a row per task does not tell its level from noise
         ranks = (self.rank, self.rank)
         if isinstance(self.rank, str):
             ranks = (0, min(p, max(tasks.n_tasks - 1, 0), LARGEST_RANK))
 
-        def note(fit: Fit) -> None:
-            row = {
-                "slopes": fit.kind, "rank": fit.loadings.shape[1],
+        def note(fit: CovarianceFit) -> None:
+            row: dict[str, Any] = {
+                "slopes": fit.structure, "rank": fit.rank,
                 "log_likelihood": fit.evidence.value, "score": fit.score,
             }  # fmt: skip
             candidates.append(row)
             if self.verbose:
                 print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
 
-        search = Search(tasks, flat=self.method == "ml")
-        fit, outliers = adapt(search, kinds, ranks, self.outliers, note)
+        fit, outliers = select_model(
+            tasks, structures, ranks, flat=self.method == "ml", outliers=self.outliers, note=note
+        )
         return tasks, fit, outliers
 
     @property
@@ -199,7 +203,11 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
 
 
 def mixed_fit(
-    canonical: Canonical, scaling: Scaling, fit: Fit, posterior: Posterior, extra: dict[str, Any]
+    canonical: Canonical,
+    scaling: Scaling,
+    fit: CovarianceFit,
+    posterior: Posterior,
+    extra: dict[str, Any],
 ) -> FittedSpan:
     """The posterior means of all tasks, and D and L, in the user's units."""
     T, unit = len(posterior.mean), canonical.units.y_scale
@@ -234,7 +242,7 @@ def mixed_fit(
         converged=fit.converged,
         extra=extra
         | {
-            "slopes": fit.kind,
+            "slopes": fit.structure,
             "slope_std": largest * np.linalg.norm(root / largest[:, None], axis=1),
             "intercept_std": float(deviation[0] / unit) if first else 0.0,
             "outlier_probability": posterior.off,

@@ -28,7 +28,7 @@ from sharedspan.estimators.parameters import (
 from sharedspan.estimators.resuming import Resumption
 from sharedspan.inference.noise import residual_degrees, shared_noise, shrink_noise
 from sharedspan.inference.rank_selection import RankPath, select_rank
-from sharedspan.inference.standard_errors import span_uncertainty
+from sharedspan.inference.span_information import span_uncertainty
 from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
 from sharedspan.solvers.accelerated import Factors

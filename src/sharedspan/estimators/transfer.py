@@ -18,10 +18,10 @@ from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import at_least, check_parameters, estimator, one_of
 from sharedspan.estimators.stream import Plan, Stream, orthonormal_coordinates
-from sharedspan.inference.standard_errors import (
+from sharedspan.inference.span_errors import SpanUncertainty
+from sharedspan.inference.weight_errors import (
     CrossSums,
     SpanError,
-    SpanUncertainty,
     WeightsUncertainty,
     weights_covariance,
 )

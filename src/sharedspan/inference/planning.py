@@ -1,4 +1,4 @@
-"""How many rows per task a wanted error needs, or what error the rows that there are allow.
+"""Sample sizes: how many rows per task a wanted error needs, or the error that given rows allow.
 
 The error is the mean over tasks of |v - v*|^2, for N rows per task with noise sigma and
 uncorrelated features of variance one; it is then also the mean squared error of predictions beyond
@@ -21,7 +21,7 @@ from typing import Any
 
 from sharedspan.inference.noise import error_floor
 
-ROUNDING = 1e-12  # relative: a whole number of rows stays whole
+ROUNDING_SHARE = 1e-12  # relative: a whole number of rows stays whole
 # Error over floor at d = 50, T = 100, k = 3: about 2 with 3 rows per number, 1.4 with 5, 1.07 with
 # 10 and 1.05 with 20 (three seeds, the exact minimiser).
 ENOUGH_ROWS = 10
@@ -35,7 +35,7 @@ class Plan:
     n_features: int
     rank: int
     noise: float
-    asked: str  # "n_samples" or "error": what was looked for
+    asked: str  # "n_samples" or "error": which of the two was computed
     n_samples: int  # by the floor
     error: float
     n_samples_by_rate: int
@@ -88,25 +88,25 @@ class Plan:
             )
         if self.asked == "n_samples":
             gain = self.n_samples_separate / self.n_samples
-            said = f"Sharing the span needs {gain:.1f} times fewer rows."
+            conclusion = f"Sharing the span needs {gain:.1f} times fewer rows."
             if gain < 1.05:
-                said = "Sharing the span saves no rows."
+                conclusion = "Sharing the span saves no rows."
         elif math.isinf(self.error_separate):
-            said = (
+            conclusion = (
                 f"Separate regressions need more than {self.n_features + 1:,} rows; a shared span "
                 "does not."
             )
         elif self.error == 0:
-            said = "Without noise both are exact."
+            conclusion = "Without noise both are exact."
         else:
             gain = self.error_separate / self.error
-            said = f"Sharing the span makes the error {gain:.1f} times smaller."
+            conclusion = f"Sharing the span makes the error {gain:.1f} times smaller."
         if self.noise > 0 and self.rows_per_number < ENOUGH_ROWS:
-            said += (
+            conclusion += (
                 f" There are only {self.rows_per_number:.1f} rows for each number to learn: fits "
                 f"come near the floor from about {ENOUGH_ROWS} on, so expect a larger error."
             )
-        return said + " All for uncorrelated features of variance one."
+        return conclusion + " All for uncorrelated features of variance one."
 
 
 def plan(
@@ -171,27 +171,19 @@ def plan(
         assert error is not None
         fewest = (_fewest(n_tasks, d, rank), 1, d + 2)
         rows = [
-            max(b + math.ceil(a / error * (1 - ROUNDING)), least)
+            max(b + math.ceil(a / error * (1 - ROUNDING_SHARE)), least)
             for (a, b), least in zip(curves, fewest, strict=True)
         ]
         errors = [float(error)] * 3
+    asked = "error" if error is None else "n_samples"
     return Plan(
-        n_tasks=int(n_tasks),
-        n_features=int(n_features),
-        rank=int(rank),
-        noise=float(noise),
-        asked="error" if error is None else "n_samples",
-        n_samples=rows[0],
-        error=errors[0],
-        n_samples_by_rate=rows[1],
-        error_by_rate=errors[1],
-        n_samples_separate=rows[2],
-        error_separate=errors[2],
-    )
+        int(n_tasks), int(n_features), int(rank), float(noise), asked,
+        rows[0], errors[0], rows[1], errors[1], rows[2], errors[2],
+    )  # fmt: skip
 
 
 def _fewest(n_tasks: int, n_features: int, rank: int) -> int:
-    """More rows than weights in a task, and as many in all as the model has numbers."""
+    """Least rows per task: more than its weights, and in all as many as the model has numbers."""
     return max(rank + 1, math.ceil(rank * (n_features + n_tasks - rank) / n_tasks))
 
 

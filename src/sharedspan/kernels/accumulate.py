@@ -114,9 +114,9 @@ def solve_definite(A, c):  # type: ignore[no-untyped-def]
 
 @kernel
 def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, packed, anchor, g, q):  # type: ignore[no-untyped-def]
-    """Merge the sums of a segment, taken about its own means, into those of task t.
+    """Merge the statistics of a segment, taken about its own means, into task t.
 
-    Two sets of sums with one anchor a merge by (Chan, Golub and LeVeque)
+    Two sets of statistics with one anchor a merge by (Chan, Golub and LeVeque)
 
         G = G_1 + G_2 + f dx dx',   g = g_1 + g_2 + f dx dr,   q = q_1 + q_2 + f dr^2
 
@@ -162,10 +162,10 @@ def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, pa
 
 
 @kernel
-def transform(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # type: ignore[no-untyped-def]
-    """Sums of the features X P, with a new anchor; Grams and q are written in place.
+def transform_grams(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # type: ignore[no-untyped-def]
+    """Statistics of the features X P, with a new anchor; Grams and q are written in place.
 
-    ``packed`` is flat: Grams of d' <= d features move towards its front. The old sums move to the
+    ``packed`` is flat: Grams of d' <= d features move towards its front. The old ones move to the
     new anchor before they are mapped, while no large and small features are mixed yet.
     """
     d, reduced = P.shape

@@ -9,16 +9,16 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Sums may be reordered (so that they vectorise), but NaN and infinity keep their meaning.
+# Sums may be reordered (so that they vectorise), but NaN and infinity stay what they are.
 _REORDER = {"reassoc", "contract", "nsz"}
 
 
 def kernel(function: F, **more: Any) -> F:
-    """Compile without the interpreter lock; keep the machine code on disk where that is allowed."""
+    """Compile without the interpreter lock, caching machine code on disk where that is allowed."""
     options: dict[str, Any] = {"nogil": True, "fastmath": _REORDER, "error_model": "numpy"} | more
     try:
         return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no writable place for the cache
+    except RuntimeError:  # no writable directory for the cache
         return numba.njit(**options)(function)
 
 

@@ -4,11 +4,11 @@ A symmetric d x d Gram is stored *packed*: the rows of its upper triangle one af
 d (d + 1) / 2 numbers. Each is read once and used twice, so the pass moves half the bytes.
 
 Every kernel releases the interpreter lock and handles the tasks ``first <= t < last``, or blocks
-of tasks. The pass over Grams is in ``grams.py``.
+of tasks. The pass over Grams is in ``grams.py``, with the product in ``gram_product.py``.
 
 Results must not depend on where arrays lie. A loop that both stores and sums is compiled twice,
 vectorised and not, and arrays that lie too close together take the slow one, which sums in another
-order. So loops here either store or sum.
+order. So loops in this file either store or sum.
 """
 
 from __future__ import annotations
@@ -106,26 +106,12 @@ def row_residuals(X, y, w, starts, centred, response, weight, V, out, loss, firs
 
 @kernel
 def row_gradients(  # type: ignore[no-untyped-def]
-    X,
-    y,
-    w,
-    starts,
-    centred,
-    response,
-    weight,
-    B,
-    W,
-    solve,
-    out_W,
-    grad_B,
-    loss,
-    bounds,
-    first,
+    X, y, w, starts, centred, response, weight, B, W, solve, out_W, grad_B, loss, bounds, first,
     last,
-):
+):  # fmt: skip
     """``grams.gram_gradients`` from rows: with Z = X B, the residuals are e = Z w - r y.
 
-    Where that is not asked for Z is not formed: e = X (B w) - r y is cheaper.
+    Without ``solve``, Z is not formed: e = X (B w) - r y is cheaper.
     """
     k, d = B.shape
     longest = 0
@@ -193,7 +179,7 @@ def add_row(factor, x, y):  # type: ignore[no-untyped-def]
 
 @kernel
 def centre_row(e, w, size):  # type: ignore[no-untyped-def]
-    """The first numbers of e less their mean with weights w, of sum ``size``; zero means never."""
+    """Subtract the mean with weights w, of sum ``size``, from e; nothing if that sum is zero."""
     mean = 0.0
     for i in range(len(w)):
         mean += w[i] * e[i]

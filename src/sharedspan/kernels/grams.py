@@ -1,10 +1,7 @@
 """The pass over packed Grams: residuals, gradients of the factors, least squares in a span.
 
-Grams are read in the order in which they lie, once: at sizes beyond the cache only a plain stream
-runs at the speed of memory. A task's vectors live in scratch rows of whole lanes, after ``pad``
-zeros, so that a column has the same lane in every row of the triangle. A row begins in the middle
-of eight lanes; what lies before it in memory, numbers of another row, is read and set to zero. The
-first tasks, which have nothing before them, are copied to a place where they have.
+Each task's Gram is multiplied by ``gram_product.gram_times``, which reads up to 15 numbers before
+the Gram. The first tasks, which have nothing before them, are copied behind zeros.
 """
 
 from __future__ import annotations
@@ -13,147 +10,19 @@ import numpy as np
 
 from sharedspan.kernels.compiling import kernel, part
 from sharedspan.kernels.dense import solve_in_place
+from sharedspan.kernels.gram_product import call_gram_times, gram_times, padded_size, scratch
 from sharedspan.kernels.lanes import (
     add_product,
-    add_to_lane,
+    broadcast,
     from_lane,
-    load,
-    number,
+    load8,
     pointer,
-    prefetch,
-    put,
-    spread,
-    store,
-    store_from,
-    total,
+    store8,
+    store8_from,
+    sum_lanes,
 )
 
-PAIRED = 48  # up to this many features two rows of a Gram are taken at once
-AHEAD = 1024  # numbers; the processor's own guesses fail where rows are short
 LEAD = 16  # zeros before the copies of the first tasks
-
-
-@part
-def padded_size(d):  # type: ignore[no-untyped-def]
-    """Length of a scratch row: whole lanes, and at least two of them."""
-    return max((d + 7) // 8 * 8, 16)
-
-
-@kernel
-def scratch(rows, size):  # type: ignore[no-untyped-def]
-    """Zeros (rows * size,) at a boundary of cache lines: lanes that straddle it are slow."""
-    buffer = np.zeros(rows * size + 8)
-    begin = -(buffer.ctypes.data // 8) % 8
-    return buffer[begin : begin + rows * size]
-
-
-@part
-def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
-    """The product y = G u, for the Gram at ``packed[start]``; u and y are scratch rows.
-
-    They begin at ``from_u`` and ``from_y``. All arrays are pointers.
-    """
-    if padded_size(d) == 16:
-        times_in_registers(packed, start, d, u, from_u, y, from_y)
-    else:
-        times_in_scratch(packed, start, d, u, from_u, y, from_y, sums)
-
-
-@part
-def times_in_registers(packed, start, d, u, from_u, y, from_y):  # type: ignore[no-untyped-def]
-    """``gram_times`` up to 16 features; row sums are kept apart, so that no chain gets long."""
-    zero, one = spread(0.0), spread(1.0)
-    u_0, u_1 = load(u, from_u), load(u, from_u + 8)
-    y_0, y_1, sums_0, sums_1 = zero, zero, zero, zero
-    i = 16 - d
-    while i < 8:
-        x_0, x_1 = load(packed, start - i), load(packed, start - i + 8)
-        u_i = spread(number(u, from_u + i))
-        row = add_product(x_1, u_1, add_product(from_lane(x_0, i), u_0, zero))
-        y_0 = add_product(from_lane(x_0, i + 1), u_i, y_0)
-        y_1 = add_product(x_1, u_i, y_1)
-        sums_0 = add_to_lane(sums_0, total(row), i)
-        prefetch(packed, start + AHEAD)
-        prefetch(packed, start + AHEAD + 8)
-        start += 16 - i
-        i += 1
-    while i < 16:
-        x_1, u_i = load(packed, start - i + 8), spread(number(u, from_u + i))
-        row = add_product(from_lane(x_1, i - 8), u_1, zero)
-        y_1 = add_product(from_lane(x_1, i - 7), u_i, y_1)
-        sums_1 = add_to_lane(sums_1, total(row), i - 8)
-        prefetch(packed, start + AHEAD)
-        start += 16 - i
-        i += 1
-    store(y, from_y, add_product(one, sums_0, y_0))
-    store(y, from_y + 8, add_product(one, sums_1, y_1))
-
-
-@part
-def times_in_scratch(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
-    """``gram_times`` above 16 features, with y and the row sums in scratch rows."""
-    size = padded_size(d)
-    zero, one = spread(0.0), spread(1.0)
-    b = 0
-    while b < size:
-        store(y, from_y + b, zero)
-        b += 8
-    # A plain stream is what memory likes best. Short rows go in pairs that begin in the same lanes:
-    # y is moved half as often, and what a row costs besides is shared.
-    i = size - d
-    single = i + (i & 1) if d <= PAIRED else size
-    while i < single:
-        lane = i & 7
-        b, p = i - lane, start - lane
-        x, u_i = load(packed, p), spread(number(u, from_u + i))
-        row = add_product(from_lane(x, lane), load(u, from_u + b), zero)
-        store(y, from_y + b, add_product(from_lane(x, lane + 1), u_i, load(y, from_y + b)))
-        b, p = b + 8, p + 8
-        while b < size:
-            x = load(packed, p)
-            row = add_product(x, load(u, from_u + b), row)
-            store(y, from_y + b, add_product(x, u_i, load(y, from_y + b)))
-            b, p = b + 8, p + 8
-        put(sums, i, total(row))
-        start += size - i
-        i += 1
-    while i < size:
-        lane = i & 7
-        b, p, p_1 = i - lane, start - lane, start + size - i - lane - 1
-        x, x_1, u_b = load(packed, p), load(packed, p_1), load(u, from_u + b)
-        u_i, u_1 = spread(number(u, from_u + i)), spread(number(u, from_u + i + 1))
-        row = add_product(from_lane(x, lane), u_b, zero)
-        row_1 = add_product(from_lane(x_1, lane + 1), u_b, zero)
-        y_b = add_product(from_lane(x, lane + 1), u_i, load(y, from_y + b))
-        store(y, from_y + b, add_product(from_lane(x_1, lane + 2), u_1, y_b))
-        ahead = start + AHEAD
-        prefetch(packed, ahead)
-        prefetch(packed, ahead + 8)
-        b, p, p_1 = b + 8, p + 8, p_1 + 8
-        while b < size:
-            x, x_1, u_b = load(packed, p), load(packed, p_1), load(u, from_u + b)
-            row = add_product(x, u_b, row)
-            row_1 = add_product(x_1, u_b, row_1)
-            y_b = add_product(x, u_i, load(y, from_y + b))
-            store(y, from_y + b, add_product(x_1, u_1, y_b))
-            ahead += 16
-            prefetch(packed, ahead)
-            prefetch(packed, ahead + 8)
-            b, p, p_1 = b + 8, p + 8, p_1 + 8
-        put(sums, i, total(row))
-        put(sums, i + 1, total(row_1))
-        start += 2 * (size - i) - 1
-        i += 2
-    b = 0
-    while b < size:
-        store(y, from_y + b, add_product(one, load(sums, b), load(y, from_y + b)))
-        b += 8
-
-
-@kernel
-def call_gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
-    """``gram_times`` by a call, where that does not matter: shorter to compile."""
-    gram_times(packed, start, d, u, from_u, y, from_y, sums)
 
 
 @kernel
@@ -204,27 +73,27 @@ def residuals_between(  # type: ignore[no-untyped-def]
     pad, triangle = size - d, d * (d + 1) // 2
     P, a, c, v, out = pointer(packed), pointer(anchor), pointer(g), pointer(V), pointer(R)
     u, y, sums = pointer(work), pointer(work[size:]), pointer(work[2 * size :])
-    zero = spread(0.0)
+    zero = broadcast(0.0)
     for t in range(first, last):
         at = lead + t * d - pad
-        r, w = spread(-response[t]), spread(weight[t])
+        r, w = broadcast(-response[t]), broadcast(weight[t])
         b = 0
         while b < size:
-            u_b = add_product(r, load(a, at + b), load(v, at + b))
-            store(u, b, from_lane(u_b, pad - b) if b < pad else u_b)
+            u_b = add_product(r, load8(a, at + b), load8(v, at + b))
+            store8(u, b, from_lane(u_b, pad - b) if b < pad else u_b)
             b += 8
         gram_times(P, lead + t * triangle, d, u, 0, y, 0, sums)
         squares = zero
         b = 0
         while b < size:
-            g_b = load(c, at + b)
+            g_b = load8(c, at + b)
             if b < pad:
                 g_b = from_lane(g_b, pad - b)
-            e = add_product(r, g_b, load(y, b))
-            squares = add_product(load(u, b), add_product(r, g_b, e), squares)
-            store_from(out, at + b, add_product(w, e, zero), pad - b)
+            e = add_product(r, g_b, load8(y, b))
+            squares = add_product(load8(u, b), add_product(r, g_b, e), squares)
+            store8_from(out, at + b, add_product(w, e, zero), pad - b)
             b += 8
-        loss[t] = half_weighted(weight[t], total(squares) + response[t] ** 2 * q[t])
+        loss[t] = half_weighted(weight[t], sum_lanes(squares) + response[t] ** 2 * q[t])
 
 
 @part
@@ -248,7 +117,7 @@ def gram_gradients(  # type: ignore[no-untyped-def]
         Whether to move to the least squares W of each task first: one Newton step from the given W,
         on a k x k system, is exact.
     out_W : ndarray of shape (k, T)
-        Output: B'R, or with ``solve``, where that is zero, the W found.
+        Output: B'R, or with ``solve``, where that is zero, the best W.
     grad_B : ndarray of shape (blocks, k, d)
         Output, transposed like B. Sums by block, whatever thread does it, make results independent
         of the number of threads.
@@ -287,61 +156,42 @@ def gram_gradients(  # type: ignore[no-untyped-def]
 
 @kernel
 def gradients_between(  # type: ignore[no-untyped-def]
-    packed,
-    anchor,
-    g,
-    q,
-    response,
-    weight,
-    factor,
-    W,
-    solve,
-    out_W,
-    sums,
-    work,
-    d,
-    lead,
-    first,
+    packed, anchor, g, q, response, weight, factor, W, solve, out_W, sums, work, d, lead, first,
     last,
-):
-    """Add R W' to ``sums``, scratch rows like those of B in ``factor``; returns the loss."""
+):  # fmt: skip
+    """Add R W' to ``sums``, scratch rows like the rows of B in ``factor``; returns the loss."""
     k = W.shape[0]
     size = padded_size(d)
     pad, triangle = size - d, d * (d + 1) // 2
-    P, a, e, rows, out = (
-        pointer(packed),
-        pointer(anchor),
-        pointer(g),
-        pointer(factor),
-        pointer(sums),
-    )
+    P, a, e = pointer(packed), pointer(anchor), pointer(g)
+    rows, out = pointer(factor), pointer(sums)
     u, y = pointer(work), pointer(work[size:])
     inner, Z = pointer(work[2 * size :]), pointer(work[3 * size :])
     w, c, A, F = np.empty(k), np.empty(k), np.empty((k, k)), np.empty((k, k))
-    zero = spread(0.0)
+    zero = broadcast(0.0)
     losses = 0.0
     for t in range(first, last):
         at, start = lead + t * d - pad, lead + t * triangle
-        r = spread(-response[t])
+        r = broadcast(-response[t])
         for j in range(k):
             w[j] = W[j, t]
         b = 0
         while b < size:  # u = B w - r a
-            a_b = load(a, at + b)
+            a_b = load8(a, at + b)
             u_b = add_product(r, from_lane(a_b, pad - b) if b < pad else a_b, zero)
             for j in range(k):
-                u_b = add_product(spread(w[j]), load(rows, j * size + b), u_b)
-            store(u, b, u_b)
+                u_b = add_product(broadcast(w[j]), load8(rows, j * size + b), u_b)
+            store8(u, b, u_b)
             b += 8
         gram_times(P, start, d, u, 0, y, 0, inner)
         squares = zero
         b = 0
         while b < size:  # e = G u - r g, over y
-            g_b = load(e, at + b)
+            g_b = load8(e, at + b)
             g_b = from_lane(g_b, pad - b) if b < pad else g_b
-            y_b = add_product(r, g_b, load(y, b))
-            squares = add_product(load(u, b), add_product(r, g_b, y_b), squares)
-            store(y, b, y_b)
+            y_b = add_product(r, g_b, load8(y, b))
+            squares = add_product(load8(u, b), add_product(r, g_b, y_b), squares)
+            store8(y, b, y_b)
             b += 8
         if solve:  # B'GB c = B'e, then w - c, and with it u - B c and e - G B c
             for j in range(k):
@@ -357,40 +207,40 @@ def gradients_between(  # type: ignore[no-untyped-def]
             squares = zero
             b = 0
             while b < size:
-                g_b = load(e, at + b)
+                g_b = load8(e, at + b)
                 g_b = from_lane(g_b, pad - b) if b < pad else g_b
-                squares = add_product(load(u, b), add_product(r, g_b, load(y, b)), squares)
+                squares = add_product(load8(u, b), add_product(r, g_b, load8(y, b)), squares)
                 b += 8
         for j in range(k):
-            factor_j, dot, b = spread(weight[t] * w[j]), zero, 0
+            factor_j, dot, b = broadcast(weight[t] * w[j]), zero, 0
             while b < size:
-                y_b, row = load(y, b), j * size + b
-                store(out, row, add_product(factor_j, y_b, load(out, row)))
-                dot = add_product(y_b, load(rows, row), dot)
+                y_b, row = load8(y, b), j * size + b
+                store8(out, row, add_product(factor_j, y_b, load8(out, row)))
+                dot = add_product(y_b, load8(rows, row), dot)
                 b += 8
-            out_W[j, t] = w[j] if solve else weight[t] * total(dot)
-        losses += half_weighted(weight[t], total(squares) + response[t] ** 2 * q[t])
+            out_W[j, t] = w[j] if solve else weight[t] * sum_lanes(dot)
+        losses += half_weighted(weight[t], sum_lanes(squares) + response[t] ** 2 * q[t])
     return losses
 
 
 @part
 def product(x, from_x, y, from_y, size):  # type: ignore[no-untyped-def]
     """The inner product of two scratch rows."""
-    sum_ = spread(0.0)
+    sum_ = broadcast(0.0)
     b = 0
     while b < size:
-        sum_ = add_product(load(x, from_x + b), load(y, from_y + b), sum_)
+        sum_ = add_product(load8(x, from_x + b), load8(y, from_y + b), sum_)
         b += 8
-    return total(sum_)
+    return sum_lanes(sum_)
 
 
 @part
 def add_multiple(factor, x, from_x, y, from_y, size):  # type: ignore[no-untyped-def]
     """Add factor x to y, for scratch rows."""
-    f = spread(factor)
+    f = broadcast(factor)
     b = 0
     while b < size:
-        store(y, from_y + b, add_product(f, load(x, from_x + b), load(y, from_y + b)))
+        store8(y, from_y + b, add_product(f, load8(x, from_x + b), load8(y, from_y + b)))
         b += 8
 
 

@@ -2,8 +2,8 @@
 
 The compiler turns a plain loop into vector instructions only if it can prove, or check each time,
 that its arrays do not overlap, and then leaves the last few rounds to scalar code: on rows of ten
-to thirty numbers that is most of the work. Kernels that are all about speed say instead what
-they want, with pointers, unchecked. The compiler maps eight lanes to what the processor has (one
+to thirty numbers that is most of the work. The fastest kernels spell out the vector operations
+instead, on unchecked pointers. The compiler maps eight lanes to what the processor has (one
 register with AVX-512, two with AVX2, four with NEON), and the order of a sum never depends on
 where arrays lie.
 """
@@ -47,7 +47,7 @@ class _LanesModel(models.PrimitiveModel):
 
 @intrinsic
 def pointer(typing: Any, array: Any) -> tuple[Any, Callable[..., Any]]:
-    """Where the numbers of a contiguous array lie; it must be kept alive by the caller.
+    """The address of a contiguous array, which the caller must hold on to.
 
     Arrays count who uses them, and in a loop over small tasks the counting is a third of the time.
     """
@@ -59,7 +59,7 @@ def pointer(typing: Any, array: Any) -> tuple[Any, Callable[..., Any]]:
 
 
 @intrinsic
-def number(typing: Any, pointer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
+def load1(typing: Any, pointer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
     """``pointer[index]``, one number."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -69,7 +69,7 @@ def number(typing: Any, pointer: Any, index: Any) -> tuple[Any, Callable[..., An
 
 
 @intrinsic
-def put(typing: Any, pointer: Any, index: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
+def store1(typing: Any, pointer: Any, index: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
     """``pointer[index] = value``, one number."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -79,14 +79,21 @@ def put(typing: Any, pointer: Any, index: Any, value: Any) -> tuple[Any, Callabl
     return types.void(pointer, types.intp, pointer.dtype), codegen
 
 
+def _call_llvm(builder: Any, name: str, result: Any, args: list[Any], **flags: Any) -> Any:
+    """Call one of LLVM's intrinsic functions."""
+    kind = ir.FunctionType(result, [value.type for value in args])
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}")
+    return builder.call(function, args, **flags)
+
+
 def _address(builder: Any, pointer: Any, index: Any) -> Any:
-    """Where the lanes ``pointer[index : index + 8]`` lie."""
+    """The address of the lanes ``pointer[index : index + 8]``."""
     kind = ir.VectorType(pointer.type.pointee, LANES).as_pointer()
     return builder.bitcast(builder.gep(pointer, [index]), kind)
 
 
 @intrinsic
-def load(typing: Any, pointer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
+def load8(typing: Any, pointer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
     """``pointer[index : index + 8]``, float32 or float64."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -98,7 +105,7 @@ def load(typing: Any, pointer: Any, index: Any) -> tuple[Any, Callable[..., Any]
 
 
 @intrinsic
-def store(typing: Any, pointer: Any, index: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
+def store8(typing: Any, pointer: Any, index: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
     """``pointer[index : index + 8] = x``, float64."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -110,58 +117,52 @@ def store(typing: Any, pointer: Any, index: Any, x: Any) -> tuple[Any, Callable[
 
 @intrinsic
 def prefetch(typing: Any, pointer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
-    """Ask for the cache line of ``pointer[index]``; a place outside of the array is harmless."""
+    """Ask for the cache line of ``pointer[index]``; an index outside of the array is harmless."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.bitcast(builder.gep(args[0], [args[1]]), ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [place.type, *[ir.IntType(32)] * 3])
-        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(
-            ask, [place, *(ir.IntType(32)(code) for code in (0, 3, 1))]
-        )  # read, keep, data
+        address = builder.bitcast(builder.gep(args[0], [args[1]]), ir.IntType(8).as_pointer())
+        codes = [ir.IntType(32)(code) for code in (0, 3, 1)]  # read, retain in cache, data
+        _call_llvm(builder, "prefetch.p0", ir.VoidType(), [address, *codes])
         return context.get_dummy_value()
 
     return types.void(pointer, types.intp), codegen
 
 
 @intrinsic
-def store_from(
+def store8_from(
     typing: Any, pointer: Any, index: Any, x: Any, first: Any
 ) -> tuple[Any, Callable[..., Any]]:
     """``pointer[index + first : index + 8] = x[first:]``; nothing before that is touched."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _address(builder, *args[:2])
-        kept, align = _from(builder, args[3]), ir.IntType(32)(8)
-        kind = ir.FunctionType(ir.VoidType(), [_DOUBLES, place.type, align.type, kept.type])
-        name = f"llvm.masked.store.v{LANES}f64.p0"
-        write = cgutils.get_or_insert_function(builder.module, kind, name)
-        builder.call(write, [args[2], place, align, kept])
+        address, mask = _address(builder, *args[:2]), _mask_from(builder, args[3])
+        operands = [args[2], address, ir.IntType(32)(8), mask]
+        _call_llvm(builder, f"masked.store.v{LANES}f64.p0", ir.VoidType(), operands)
         return context.get_dummy_value()
 
     return types.void(pointer, types.intp, lanes, types.intp), codegen
 
 
 @intrinsic
-def spread(typing: Any, number: Any) -> tuple[Any, Callable[..., Any]]:
+def broadcast(typing: Any, number: Any) -> tuple[Any, Callable[..., Any]]:
     """One number in every lane."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _spread(builder, args[0], _DOUBLES)
+        return _broadcast(builder, args[0], _DOUBLES)
 
     return lanes(types.float64), codegen
 
 
-def _spread(builder: Any, number: Any, kind: Any) -> Any:
+def _broadcast(builder: Any, number: Any, kind: Any) -> Any:
     undefined = ir.Constant(kind, ir.Undefined)
     first = builder.insert_element(undefined, number, ir.IntType(32)(0))
     pattern = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return builder.shuffle_vector(first, undefined, pattern)
 
 
-def _from(builder: Any, first: Any) -> Any:
+def _mask_from(builder: Any, first: Any) -> Any:
     """The mask of the lanes from ``first`` on."""
-    return builder.icmp_signed(">=", _POSITIONS, _spread(builder, first, _INTEGERS))
+    return builder.icmp_signed(">=", _POSITIONS, _broadcast(builder, first, _INTEGERS))
 
 
 @intrinsic
@@ -169,9 +170,7 @@ def add_product(typing: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[...,
     """The sum a b + c, rounded once."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_DOUBLES, [_DOUBLES] * 3)
-        fused = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f64")
-        return builder.call(fused, args)
+        return _call_llvm(builder, f"fma.v{LANES}f64", _DOUBLES, args)
 
     return lanes(lanes, lanes, lanes), codegen
 
@@ -181,7 +180,7 @@ def from_lane(typing: Any, x: Any, first: Any) -> tuple[Any, Callable[..., Any]]
     """The lanes of x from ``first`` on, zero before them whatever was there."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.select(_from(builder, args[1]), args[0], _ZERO)
+        return builder.select(_mask_from(builder, args[1]), args[0], _ZERO)
 
     return lanes(lanes, types.intp), codegen
 
@@ -191,22 +190,20 @@ def add_to_lane(typing: Any, x: Any, number: Any, lane: Any) -> tuple[Any, Calla
     """The lanes of x, with ``number`` added in one of them."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        here = builder.icmp_signed("==", _POSITIONS, _spread(builder, args[2], _INTEGERS))
-        one = builder.select(here, _spread(builder, args[1], _DOUBLES), _ZERO)
+        mask = builder.icmp_signed("==", _POSITIONS, _broadcast(builder, args[2], _INTEGERS))
+        one = builder.select(mask, _broadcast(builder, args[1], _DOUBLES), _ZERO)
         return builder.fadd(args[0], one)
 
     return lanes(lanes, types.float64, types.intp), codegen
 
 
 @intrinsic
-def total(typing: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
+def sum_lanes(typing: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
     """The sum over lanes."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), _DOUBLES])
-        name = f"llvm.vector.reduce.fadd.v{LANES}f64"
-        reduce = cgutils.get_or_insert_function(builder.module, kind, name)
-        nothing = ir.Constant(ir.DoubleType(), -0.0)
-        return builder.call(reduce, [nothing, args[0]], fastmath=("reassoc",))
+        operands = [ir.Constant(ir.DoubleType(), -0.0), args[0]]
+        name = f"vector.reduce.fadd.v{LANES}f64"
+        return _call_llvm(builder, name, ir.DoubleType(), operands, fastmath=("reassoc",))
 
     return types.float64(lanes), codegen

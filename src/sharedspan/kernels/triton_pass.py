@@ -28,13 +28,13 @@ from sharedspan.kernels.device_matrix import sum_of_products
 
 GROUP = 32  # tasks interleaved in a record of the "lanes" layout
 MOST_LANES = 128  # most tasks of a tile; the number of tasks is padded to a multiple
-LANES_MOST_FEATURES = 32  # above, a task no longer fits in the registers of one thread
-MOST_FEATURES = 1024  # above, the columns of a task no longer fit in those of a program
+LANES_MOST_FEATURES = 32  # above, a task exceeds the registers of one thread
+MOST_FEATURES = 1024  # above, the columns of a task exceed the registers of a program
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Shape of the programs.
+    """The shape of the programs.
 
     Attributes
     ----------
@@ -54,32 +54,23 @@ class Setting:
     registers: int | None = None
 
 
-# By number of features, up to the first number: the best of those tried on an H200 with d = 10, 30,
-# 64, 100 and 500. The last line is a guess.
-SETTINGS: dict[str, list[tuple[int, Setting]]] = {
-    "float32": [
-        (16, Setting(warps=1, per_sm=16, registers=128)),
-        (32, Setting(warps=1, per_sm=8)),
-        (64, Setting(warps=1, per_sm=32, rows=32)),
-        (128, Setting(warps=1, per_sm=32, rows=16)),
-        (512, Setting(warps=2, per_sm=32, rows=8)),
-        (1024, Setting(warps=4, per_sm=16, rows=8)),
-    ],
-    "float64": [
-        (16, Setting(warps=1, per_sm=16, registers=128)),
-        (32, Setting(warps=2, per_sm=8)),
-        (64, Setting(warps=1, per_sm=32, rows=32)),
-        (128, Setting(warps=1, per_sm=32, rows=16)),
-        (512, Setting(warps=2, per_sm=32, rows=16)),
-        (1024, Setting(warps=4, per_sm=16, rows=8)),
-    ],
+# By the largest number of features: the best of several settings on an H200 with d = 10, 30, 64,
+# 100 and 500. The setting for 1,024 is a guess.
+COMMON_SETTINGS = {
+    16: Setting(warps=1, per_sm=16, registers=128),
+    64: Setting(warps=1, per_sm=32, rows=32),
+    128: Setting(warps=1, per_sm=32, rows=16),
+    1024: Setting(warps=4, per_sm=16, rows=8),
 }
+FLOAT32_SETTINGS = {32: Setting(warps=1, per_sm=8), 512: Setting(warps=2, per_sm=32, rows=8)}
+FLOAT64_SETTINGS = {32: Setting(warps=2, per_sm=8), 512: Setting(warps=2, per_sm=32, rows=16)}
 
 
 def setting_for(d: int, dtype: torch.dtype) -> Setting:
-    """The entry of ``SETTINGS`` for d features and Grams stored as ``dtype``."""
-    name = str(dtype).removeprefix("torch.")
-    return next(setting for most, setting in SETTINGS[name] if d <= most)
+    """The shape of the programs for d features and Grams stored as ``dtype``."""
+    own = FLOAT32_SETTINGS if dtype == torch.float32 else FLOAT64_SETTINGS
+    settings = COMMON_SETTINGS | own
+    return settings[min(most for most in settings if d <= most)]
 
 
 # Columns of a block of tasks start anywhere: one compiled kernel for all of them.
@@ -201,23 +192,6 @@ def _columns(
         tl.debug_barrier()  # scratch is written again
 
 
-@triton.jit
-def _read(x, out, n, BLOCK: tl.constexpr):
-    """Sums of contiguous blocks of x, to measure the read rate of the card."""
-    total = tl.zeros([BLOCK], tl.float32)
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    for block in range(program, n // BLOCK, programs):
-        total += tl.load(x + tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK))
-    tl.store(out + program, tl.sum(total, axis=0))
-
-
-def read_sum(x: torch.Tensor, programs: int, block: int = 8192, warps: int = 8) -> torch.Tensor:
-    """Partial sums of a float32 vector, one per program: a pass that does nothing but read."""
-    out = torch.empty(programs, dtype=torch.float32, device=x.device)
-    _read[(programs,)](x, out, x.numel(), BLOCK=block, num_warps=warps)
-    return out
-
-
 def multiprocessors(device: torch.device) -> int:
     """Multiprocessors of the card; 2 under the interpreter, where there is none."""
     if device.type != "cuda":
@@ -248,9 +222,9 @@ def read_records(records: torch.Tensor, first: int, last: int) -> torch.Tensor:
     return rows.reshape(-1, records.shape[1])[: last - first]
 
 
-def gradients(
+def block_gradients(
     parts: tuple[torch.Tensor, ...],
-    sums: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scalars: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     B: torch.Tensor,
     W: torch.Tensor,
     grad_W: torch.Tensor,
@@ -262,8 +236,8 @@ def gradients(
     parts : tensors
         Records (m / 32, P + 2 d, 32), padded, for d up to ``LANES_MOST_FEATURES``; else Grams
         (m, d, d), anchor (m, d) and g (m, d).
-    sums : tensors (m,) float64
-        q, response and weight.
+    scalars : tensors (m,) float64
+        q, response and weight of each task.
     B : tensor (d, k) float64, contiguous
     W, grad_W : tensor (k, m) float64
         Rows may be apart from each other; both with the same distance.
@@ -273,7 +247,7 @@ def gradients(
     (d, k), m = B.shape, W.shape[1]
     setting = setting_for(d, parts[0].dtype)
     options = {"num_warps": setting.warps, "num_stages": 1, "maxnreg": setting.registers}
-    options["enable_fp_fusion"] = True  # as by default up to Triton 3.9, which warns where not said
+    options["enable_fp_fusion"] = True  # the default up to Triton 3.9, which warns without it
     most = multiprocessors(B.device) * setting.per_sm
     d2, k2 = triton.next_power_of_2(d), triton.next_power_of_2(k)
     if len(parts) == 1:
@@ -281,14 +255,14 @@ def gradients(
         programs = min(most, triton.cdiv(m, tile))
         partial_B, partial_loss = B.new_empty((programs, d2, k2)), B.new_empty(programs)
         _lanes[(programs,)](
-            *parts, *sums, B, W, grad_W, partial_B, partial_loss, m, W.stride(0), 0,
+            *parts, *scalars, B, W, grad_W, partial_B, partial_loss, m, W.stride(0), 0,
             D=d, K=k, D2=d2, K2=k2, TILE=tile, **options,
         )  # fmt: skip
         return partial_loss.sum(), partial_B.sum(0)[:d, :k]
     programs = min(most, m)
     R, losses, scratch = B.new_empty((m, d)), B.new_empty(m), B.new_empty((programs, d2))
     _columns[(programs,)](
-        *parts, *sums, B, W, grad_W, R, losses, scratch, m, W.stride(0),
+        *parts, *scalars, B, W, grad_W, R, losses, scratch, m, W.stride(0),
         D=d, K=k, D2=d2, ROWS=setting.rows, **options,
     )  # fmt: skip
     return losses.sum(), sum_of_products(W, R.T).T

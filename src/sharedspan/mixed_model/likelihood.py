@@ -1,4 +1,4 @@
-"""The marginal likelihood of a mixed model, from sums per task.
+"""The marginal likelihood of a mixed model, from the sufficient statistics of its tasks.
 
     y_t = Z_t (b + u_t) + noise,     u_t ~ N(0, s2 C),     b ~ N(0, s2 / precision),
 
@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from sharedspan.kernels.factor import factor_grams, solve_factors
+from sharedspan.kernels.dense import factor_grams, solve_factors
 from sharedspan.kernels.threads import over_tasks
 from sharedspan.statistics.grams import Arrays, GramStatistics
 from sharedspan.statistics.rows import RowStatistics, Statistics
 
-PIVOT_TOLERANCE = 1e-11  # of the largest variance of a task: smaller pivots are rounding
-LEAST_NOISE = 1e-18  # in standard units: what is left of an exact fit is rounding
-BUCKET = 1.3  # tasks whose compressed rows differ by less than this factor are padded to one size
+FACTOR_TOLERANCE = 1e-11  # of the largest variance of a task: smaller pivots are rounding
+SMALLEST_NOISE = 1e-18  # in standard units: what is left of an exact fit is rounding
+BUCKET_RATIO = 1.3  # tasks whose compressed rows differ by less than this are padded to one size
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,16 @@ class Scaling:
     def of(cls, statistics: Statistics, intercept: bool) -> Scaling:
         """Means and deviations over all rows, within and between tasks."""
         share = statistics.n / statistics.n.sum()
-        within = statistics.variances()
         centre = share @ statistics.mean
         between = share @ (statistics.mean - centre) ** 2
-        scale = np.sqrt(within + between)
+        scale = np.sqrt(statistics.variances() + between)
         scale[~(scale > 0)] = 1.0
-        _, q = response_sums(statistics)
+        _, (squares,) = statistics.map_shards(_response_squares)
         y_centre = float(share @ statistics.y_mean)
-        spread = q.sum() / statistics.n.sum() + share @ (statistics.y_mean - y_centre) ** 2
+        variance = squares.sum() / statistics.n.sum()
+        variance += share @ (statistics.y_mean - y_centre) ** 2
         level = float(np.abs(statistics.y_mean).max())
-        y_scale = math.sqrt(spread) if spread > (1e-13 * level) ** 2 else 1.0
+        y_scale = math.sqrt(variance) if variance > (1e-13 * level) ** 2 else 1.0
         if not intercept:
             return cls(np.zeros_like(centre), scale, 0.0, y_scale)
         return cls(centre, scale, y_centre, y_scale)
@@ -63,53 +64,59 @@ class Scaling:
         return slopes, self.y_centre + self.y_scale * V[:, 0] - slopes @ self.centre
 
 
-def response_sums(statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
-    """X'y (T, d) and |y|^2 (T,) of the rows as the statistics hold them."""
-    _, (sums, squares) = statistics.map_shards(_response_sums)
-    return sums, squares
-
-
-def _response_sums(statistics: Statistics) -> tuple[Arrays, Arrays]:
+def _response_squares(statistics: Statistics) -> tuple[Arrays, Arrays]:
+    """|y_t|^2 of each task, centred where the statistics are, (T,)."""
     if isinstance(statistics, GramStatistics):
-        return (), statistics.at_anchor(np.zeros_like(statistics.mean))
-    w = statistics.weight
-    starts = statistics.starts[:-1]
-    sums = np.add.reduceat((w * statistics.y)[:, None] * statistics.X, starts, axis=0)
-    return (), (sums, np.add.reduceat(w * statistics.y**2, starts))
+        _, squares = statistics.at_anchor(np.zeros_like(statistics.mean))
+    else:
+        weighted = statistics.weight * statistics.y**2
+        squares = np.add.reduceat(weighted, statistics.starts[:-1])
+    return (), (squares,)
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """Tasks of about one size, padded with rows of zeros, which change nothing."""
+class TaskTerms(NamedTuple):
+    """What each task contributes to the likelihood at a covariance C."""
 
-    ids: np.ndarray  # (m,)
-    F: np.ndarray  # (m, r, p)
-    z: np.ndarray  # (m, r)
+    n: np.ndarray  # (T,)
+    K: np.ndarray  # (T, p, p) F_t' S_t^-1 F_t
+    g: np.ndarray  # (T, p) F_t' S_t^-1 z_t
+    log_determinants: np.ndarray  # (T,) log |S_t|
+    squares: np.ndarray  # (T,) y_t' S_t^-1 y_t
+
+    def scores(self, b: np.ndarray) -> np.ndarray:
+        """e_t = g_t - K_t b, (T, p)."""
+        return self.g - self.K @ b
+
+    def squares_about(self, b: np.ndarray) -> np.ndarray:
+        """Residuals r = y_t - Z_t b as r' S_t^-1 r, (T,)."""
+        return np.maximum(self.squares - 2 * self.g @ b + (self.K @ b) @ b, 0.0)
+
+    def log_likelihoods(self, b: np.ndarray, noise: float) -> np.ndarray:
+        """Log likelihoods of the tasks at known b and noise variance, (T,)."""
+        constant = self.n * math.log(2 * math.pi * noise)
+        return -0.5 * (constant + self.log_determinants + self.squares_about(b) / noise)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The log marginal likelihood at a covariance, and what its gradient needs."""
+    """The log marginal likelihood at a covariance, with its gradient."""
 
     value: float
     noise: float  # s2
     mean: np.ndarray  # (p,) b
     mean_covariance: np.ndarray  # (p, p) of b, over s2
-    scores: np.ndarray  # (T, p) e_t
-    information: np.ndarray  # (T, p, p) K_t
-    log_determinants: np.ndarray  # (T,)
-    squares: np.ndarray  # (T,) y' S_t^-1 y about b
+    terms: TaskTerms
     gradient: np.ndarray  # (p, p) in C, symmetric
     prior_gradient: float  # in the log of the common prior variance of b
     prior_information: float
 
-    def task_values(self, n: np.ndarray) -> np.ndarray:
-        """The log likelihood of each task at b, (T,)."""
-        return -0.5 * (
-            n * math.log(2 * math.pi * self.noise)
-            + self.log_determinants
-            + self.squares / self.noise
-        )
+
+class Bucket(NamedTuple):
+    """Tasks of similar size, padded with rows of zeros, which change nothing."""
+
+    ids: np.ndarray  # (m,)
+    F: np.ndarray  # (m, r, p)
+    z: np.ndarray  # (m, r)
 
 
 class MixedTasks:
@@ -128,31 +135,47 @@ class MixedTasks:
         self.n = statistics.n
         self.p = statistics.n_features + self.intercept
         if isinstance(statistics, GramStatistics):
-            F, z, rank, self.left = _compressed(statistics, scaling)
+            F, z, self.residual_squares = _factors(statistics, scaling)
         else:
-            F, z, rank, self.left = _scaled_rows(statistics, scaling)
-        if self.intercept:
-            F, z, rank = self._with_means(statistics, F, z, rank)
-        self.buckets = _buckets(F, z, rank)
+            F, z, self.residual_squares = _scaled_rows(statistics, scaling)
+        self.buckets = self._buckets(statistics, F, z)
 
-    def _with_means(
-        self, statistics: Statistics, F: list[np.ndarray], z: list[np.ndarray], rank: np.ndarray
-    ) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-        """The row of each task's mean above the others, and the column of ones."""
-        scaling, root = self.scaling, np.sqrt(statistics.n)
+    def _buckets(
+        self, statistics: Statistics, F: list[np.ndarray], z: list[np.ndarray]
+    ) -> list[Bucket]:
+        """Tasks by size; where they have intercepts, a row for the task's mean above the others."""
+        first, scaling, root = int(self.intercept), self.scaling, np.sqrt(self.n)
         mean = (statistics.mean - scaling.centre) / scaling.scale
-        level = root * (statistics.y_mean - scaling.y_centre) / scaling.y_scale
-        stacked, responses = [], []
-        for t, (rows, values) in enumerate(zip(F, z, strict=True)):
-            top = root[t] * np.concatenate([[1.0], mean[t]])
-            below = np.column_stack([np.zeros(len(rows)), rows])
-            stacked.append(np.vstack([top, below]))
-            responses.append(np.concatenate([[level[t]], values]))
-        return stacked, responses, rank + 1
+        y_mean = root * (statistics.y_mean - scaling.y_centre) / scaling.y_scale
+        size = np.array([len(rows) + first for rows in F])
+        buckets, order, begin = [], np.argsort(size, kind="stable"), 0
+        while begin < len(order):
+            limit = max(8, int(BUCKET_RATIO * size[order[begin]]))
+            end = int(np.searchsorted(size[order], limit, side="right"))
+            ids = order[begin:end]
+            shape = len(ids), int(max(size[ids].max(), 1))
+            rows, responses = np.zeros((*shape, self.p)), np.zeros(shape)
+            for i, t in enumerate(ids):
+                rows[i, first : size[t], first:] = F[t]
+                responses[i, first : size[t]] = z[t]
+            if self.intercept:
+                rows[:, 0, 0] = root[ids]
+                rows[:, 0, 1:] = root[ids, None] * mean[ids]
+                responses[:, 0] = y_mean[ids]
+            buckets.append(Bucket(ids, rows, responses))
+            begin = end
+        return buckets
 
     @property
     def n_tasks(self) -> int:
         return len(self.n)
+
+    def slope_precision(self, tau: float) -> np.ndarray:
+        """Precision (p,) of a prior on b: slopes of variance tau, the intercept flat."""
+        precision = np.zeros(self.p)
+        if math.isfinite(tau):
+            precision[int(self.intercept) :] = 1 / tau
+        return precision
 
     def evaluate(
         self,
@@ -170,135 +193,92 @@ class MixedTasks:
         precision : ndarray of shape (p,)
             Of the prior on b, relative; zero is flat.
         weight : ndarray of shape (T,), optional
-            Tasks count by so much.
+            Weights of the tasks in the likelihood; by default one each.
         integrated : bool
             Integrate b out; otherwise take its best value (maximum likelihood).
         """
-        K, g, log_det, squares = self.pieces(covariance)
+        terms = self.task_terms(covariance)
+        K = terms.K
         w = np.ones(self.n_tasks) if weight is None else weight
         total = np.tensordot(w, K, 1)
         P = total + np.diag(precision)
-        # Features that say the same twice have no inverse without a prior.
-        inverse = np.linalg.inv(P) if integrated else np.linalg.pinv(P, hermitian=True)
-        b = inverse @ (w @ g)
-        scores = g - K @ b
-        squares = self.squares_about(b, K, g, squares)
+        inverse = inverse_precision(P, integrated)
+        b = inverse @ (w @ terms.g)
+        scores = terms.scores(b)
         N = float(w @ self.n)
-        noise = max((w @ squares + b @ (precision * b)) / N, LEAST_NOISE)
-        value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ log_det)
+        noise = max((w @ terms.squares_about(b) + b @ (precision * b)) / N, SMALLEST_NOISE)
+        value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ terms.log_determinants)
         gradient = (scores.T * w) @ scores / noise - total
         proper = precision > 0
-        spread = b[proper] ** 2 / noise
+        b_squares = b[proper] ** 2 / noise
         if integrated:
             value -= 0.5 * (np.linalg.slogdet(P)[1] - np.log(precision[proper]).sum())
             KP = (w[:, None, None] * K) @ inverse
             gradient += np.tensordot(KP, K, axes=([0, 2], [0, 1]))
-            spread = spread + np.diag(inverse)[proper]
+            b_squares = b_squares + np.diag(inverse)[proper]
         shrunk = inverse[np.ix_(proper, proper)] * precision[proper]
         return Evidence(
             value=float(value),
             noise=float(noise),
             mean=b,
             mean_covariance=inverse,
-            scores=scores,
-            information=K,
-            log_determinants=log_det,
-            squares=squares,
+            terms=terms,
             gradient=0.5 * gradient,
-            prior_gradient=0.5 * float(np.sum(precision[proper] * spread - 1.0)),
+            prior_gradient=0.5 * float(np.sum(precision[proper] * b_squares - 1.0)),
             prior_information=0.5 * float(np.sum((np.eye(len(shrunk)) - shrunk) ** 2)),
         )
 
-    def at_mean(
-        self, covariance: np.ndarray, b: np.ndarray, noise: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log likelihoods (T,), scores (T, p) and information (T, p, p) at known b and noise."""
-        K, g, log_det, squares = self.pieces(covariance)
-        squares = self.squares_about(b, K, g, squares)
-        values = self.n * math.log(2 * math.pi * noise) + log_det + squares / noise
-        return -0.5 * values, g - K @ b, K
-
-    def squares_about(
-        self, b: np.ndarray, K: np.ndarray, g: np.ndarray, squares: np.ndarray
-    ) -> np.ndarray:
-        """Y' S_t^-1 y about b, (T,), from the same about zero."""
-        return np.maximum(self.left + squares - 2 * g @ b + (K @ b) @ b, 0.0)
-
-    def pieces(
-        self, covariance: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """K (T, p, p), g (T, p), log |S_t| (T,) and z' S_t^-1 z (T,)."""
+    def task_terms(self, covariance: np.ndarray) -> TaskTerms:
+        """Terms of the likelihood at a covariance (p, p), bucket by bucket."""
         T, p = self.n_tasks, self.p
         K, g = np.empty((T, p, p)), np.empty((T, p))
         log_det, squares = np.empty(T), np.empty(T)
-        for bucket in self.buckets:
-            self._evaluate(bucket, covariance, K, g, log_det, squares)
-        return K, g, log_det, squares
-
-    @staticmethod
-    def _evaluate(
-        bucket: Bucket, C: np.ndarray, K: np.ndarray, g: np.ndarray, log_det: np.ndarray,
-        squares: np.ndarray,
-    ) -> None:  # fmt: skip
-        F, z, ids = bucket.F, bucket.z, bucket.ids
-        across = F.transpose(0, 2, 1)
-        S = (F @ C) @ across
-        r = np.arange(S.shape[1])
-        S[:, r, r] += 1.0
-        # By LU: a covariance at its bound makes S indefinite by rounding, which Cholesky refuses.
-        log_det[ids] = np.linalg.slogdet(S)[1]
-        inverse = np.linalg.inv(S)
-        SF = inverse @ F
-        K[ids] = across @ SF
-        g[ids] = np.einsum("trp,tr->tp", SF, z)
-        squares[ids] = np.einsum("tr,trs,ts->t", z, inverse, z)
+        for ids, F, z in self.buckets:
+            transposed = F.transpose(0, 2, 1)
+            S = (F @ covariance) @ transposed
+            r = np.arange(S.shape[1])
+            S[:, r, r] += 1.0
+            # By LU: a covariance at its bound makes S indefinite by rounding; Cholesky refuses it.
+            log_det[ids] = np.linalg.slogdet(S)[1]
+            inverse = np.linalg.inv(S)
+            SF = inverse @ F
+            K[ids] = transposed @ SF
+            g[ids] = np.einsum("trp,tr->tp", SF, z)
+            squares[ids] = np.einsum("tr,trs,ts->t", z, inverse, z)
+        return TaskTerms(self.n, K, g, log_det, self.residual_squares + squares)
 
 
-def _compressed(
-    statistics: GramStatistics, scaling: Scaling
-) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, np.ndarray]:
-    """Factors of the Grams, responses in them, ranks, and the squares that are left."""
+def inverse_precision(P: np.ndarray, proper: bool) -> np.ndarray:
+    """Inverse of the precision of b, singular for collinear features if the prior is improper."""
+    return np.linalg.inv(P) if proper else np.linalg.pinv(P, hermitian=True)
+
+
+Compressed = tuple[list[np.ndarray], list[np.ndarray], np.ndarray]
+
+
+def _factors(statistics: GramStatistics, scaling: Scaling) -> Compressed:
+    """Factors F_t of the Grams, responses z_t, and the squares that these leave of |y_t|^2."""
     T, d = statistics.mean.shape
     F, order = np.zeros((T, d, d)), np.zeros((T, d), dtype=np.int64)
     rank, z = np.zeros(T, dtype=np.int64), np.zeros((T, d))
     inverse = 1 / scaling.scale
-    # The anchor keeps the digits: X'y = G a + g, and only g is divided by the factor.
+    # The anchor preserves the digits: X'y = G a + g, and only g is divided by the factor.
     g = statistics.g * inverse / scaling.y_scale
 
     def work(first: int, last: int) -> None:
-        factor_grams(statistics.packed, inverse, PIVOT_TOLERANCE, first, last, F, order, rank)
+        factor_grams(statistics.packed, inverse, FACTOR_TOLERANCE, first, last, F, order, rank)
         solve_factors(F, order, rank, g, first, last, z)
 
     over_tasks(work, T, T * float(d) ** 3 / 3)
-    left = np.maximum(statistics.q / scaling.y_scale**2 - np.sum(z**2, axis=1), 0.0)
+    residual = np.maximum(statistics.q / scaling.y_scale**2 - np.sum(z**2, axis=1), 0.0)
     anchor = statistics.anchor * scaling.scale / scaling.y_scale
     z += np.einsum("trd,td->tr", F, anchor)
-    rows = [F[t, : rank[t]] for t in range(T)]
-    return rows, [z[t, : rank[t]] for t in range(T)], rank, left
+    return [F[t, : rank[t]] for t in range(T)], [z[t, : rank[t]] for t in range(T)], residual
 
 
-def _scaled_rows(
-    statistics: RowStatistics, scaling: Scaling
-) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, np.ndarray]:
+def _scaled_rows(statistics: RowStatistics, scaling: Scaling) -> Compressed:
     """The rows themselves, where they are fewer than the features."""
-    root = np.sqrt(statistics.weight)
+    root, cuts = np.sqrt(statistics.weight), statistics.starts[1:-1]
     X = root[:, None] * statistics.X / scaling.scale
     y = root * statistics.y / scaling.y_scale
-    cuts = statistics.starts[1:-1]
-    rank = np.diff(statistics.starts)
-    return np.split(X, cuts), np.split(y, cuts), rank, np.zeros(len(rank))
-
-
-def _buckets(F: list[np.ndarray], z: list[np.ndarray], rank: np.ndarray) -> list[Bucket]:
-    buckets, order, begin = [], np.argsort(rank, kind="stable"), 0
-    while begin < len(order):
-        limit = max(8, int(BUCKET * rank[order[begin]]))
-        end = int(np.searchsorted(rank[order], limit, side="right"))
-        ids = order[begin:end]
-        r, p = int(max(rank[ids].max(), 1)), F[0].shape[1]
-        rows, responses = np.zeros((len(ids), r, p)), np.zeros((len(ids), r))
-        for i, t in enumerate(ids):
-            rows[i, : rank[t]], responses[i, : rank[t]] = F[t], z[t]
-        buckets.append(Bucket(ids, rows, responses))
-        begin = end
-    return buckets
+    return np.split(X, cuts), np.split(y, cuts), np.zeros(statistics.n_tasks)

@@ -1,4 +1,4 @@
-"""What is known of every task, given the variances: posterior means and covariances."""
+"""Posterior means and covariances of all tasks, given the covariance of their effects."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
-from sharedspan.mixed_model.search import Fit, Outliers
+from sharedspan.mixed_model.likelihood import MixedTasks, Scaling, TaskTerms, inverse_precision
+from sharedspan.mixed_model.optimize import CovarianceFit
+from sharedspan.mixed_model.outliers import OutlierComponent
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.rows import Statistics
 
-BLOCK_ENTRIES = 1 << 22  # numbers T p^2 of the tasks that are looked at together
-KEPT_ENTRIES = 1 << 25  # numbers T p^2 of covariances that a model keeps
+BLOCK_ENTRIES = 1 << 22  # numbers T p^2 of the tasks that are processed together
+LARGEST_STORED = 1 << 25  # numbers T p^2 of covariances that a model stores
+
+Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # means, covariances, effective parameters
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Posterior:
         J = self.canonical.to_user(np.diag(self.scaling.y_scale / self.scaling.scale))  # (d, d')
         if self.canonical.P is None or not _mixes(self.canonical.P):
             return np.sqrt(self.variance[:, first:]) * np.diag(J)  # a square might overflow
-        inner = self._kept()[:, first:, first:]
+        inner = self._stored_covariance()[:, first:, first:]
         return np.sqrt(np.maximum(np.einsum("di,tij,dj->td", J, inner, J), 0.0))
 
     @property
@@ -53,16 +56,16 @@ class Posterior:
         variance = np.empty(len(Z))
         for t in np.unique(codes):
             rows = codes == t
-            C = self.new if t < 0 else self._kept()[t]
+            C = self.new if t < 0 else self._stored_covariance()[t]
             variance[rows] = np.einsum("ij,jk,ik->i", Z[rows], C, Z[rows])
         return unit * np.sqrt(np.maximum(variance, 0.0) + self.noise)
 
-    def _kept(self) -> np.ndarray:
+    def _stored_covariance(self) -> np.ndarray:
         if self.covariance is None:
             raise ValueError(
                 f"The covariances of {len(self.mean)} tasks and {self.mean.shape[1]} coefficients "
-                "were not kept, they would not fit in memory: fit fewer tasks to get standard "
-                "deviations of predictions."
+                "are too large to be stored: fit fewer tasks to get standard deviations of "
+                "predictions."
             )
         return self.covariance
 
@@ -86,10 +89,10 @@ def posterior_of(
     statistics: Statistics,
     canonical: Canonical,
     searched: MixedTasks,
-    fit: Fit,
-    outliers: Outliers | None,
+    fit: CovarianceFit,
+    outliers: OutlierComponent | None,
 ) -> Posterior:
-    """The posterior of all tasks; b and the noise are learned from all of them.
+    """The posterior of all tasks, with b and the noise estimated from all of them.
 
     Parameters
     ----------
@@ -98,41 +101,37 @@ def posterior_of(
     canonical : Canonical
         The way back to the user's units.
     searched : MixedTasks
-        Those that ``fit`` was learned from, possibly all.
-    fit : Fit
-    outliers : Outliers, optional
+        The tasks that ``fit`` was selected on, possibly all.
+    fit : CovarianceFit
+    outliers : OutlierComponent, optional
     """
-    C, T, p = fit.covariance, statistics.n_tasks, searched.p
-    common = _common(statistics, searched, fit, outliers)
-    b, off, k = common.b, common.off, fit.loadings.shape[1]
-    mean, variance = np.empty((T, p)), np.empty((T, p))
-    covariance = np.empty((T, p, p)) if T * p**2 <= KEPT_ENTRIES else None
-    left, used = common.prior_squares, 0.0
+    C, T, p, k = fit.covariance, statistics.n_tasks, searched.p, fit.rank
+    b, inverse, flat, inner, off, residual = _estimate_population(
+        statistics, searched, fit, outliers
+    )
+    mean, variance, used = np.empty((T, p)), np.empty((T, p)), 0.0
+    covariance = np.empty((T, p, p)) if T * p**2 <= LARGEST_STORED else None
     for ids, tasks in _blocks(statistics, searched):
-        K, g, _, squares = tasks.pieces(C)
-        left += float((1 - off[ids]) @ tasks.squares_about(b, K, g, squares))
-        mean[ids], spread, df = task_posteriors(C, K, g, b, common.inverse)
+        terms = tasks.task_terms(C)
+        residual += float((1 - off[ids]) @ terms.squares_about(b))
+        means, within, df = task_posteriors(C, terms, b, inverse)
         if k:
-            spread += span_covariances(fit, C, K, g - K @ b, common.flat, common.inner)
+            within += span_covariances(fit, terms.K, terms.scores(b), flat, inner)
         if outliers is not None:
             wide = outliers.covariance(C)
-            K, g, _, _ = tasks.pieces(wide)
-            away, outer, df_off = task_posteriors(wide, K, g, b, common.inverse)
-            q, gap = off[ids], away - mean[ids]
-            mean[ids] += q[:, None] * gap
-            df = (1 - q) * df + q * df_off
-            q = q[:, None, None]
-            # Covariances are relative to the noise here, the gap is not.
-            between = q * (1 - q) * gap[:, :, None] * gap[:, None, :] / fit.evidence.noise
-            spread = (1 - q) * spread + q * outer + between
+            outlying = task_posteriors(wide, tasks.task_terms(wide), b, inverse)
+            means, within, df = _mixture(
+                (means, within, df), outlying, off[ids], fit.evidence.noise
+            )
+        mean[ids] = means
         used += float(df.sum())
-        variance[ids] = np.einsum("tii->ti", spread)
+        variance[ids] = np.einsum("tii->ti", within)
         if covariance is not None:
-            covariance[ids] = spread
+            covariance[ids] = within
     # The numbers of L were fitted, not integrated out, and take degrees of freedom with them.
     counted = float((1 - off) @ statistics.n)
     spent = min(k * p - k * (k - 1) / 2, counted / 2)
-    noise = max(left / (counted - spent), float(np.finfo(float).tiny))
+    noise = max(residual / (counted - spent), float(np.finfo(float).tiny))
     if covariance is not None:
         covariance *= noise
     return Posterior(
@@ -140,7 +139,7 @@ def posterior_of(
         covariance=covariance,
         variance=np.maximum(variance, 0.0) * noise,
         b=b,
-        new=(C + common.inverse + k * common.flat) * noise,
+        new=(C + inverse + k * flat) * noise,
         noise=noise,
         off=off,
         degrees_of_freedom=used + spent,
@@ -150,71 +149,70 @@ def posterior_of(
     )
 
 
-@dataclass(frozen=True)
-class _Common:
-    """What all tasks together say, before each is looked at."""
+def _estimate_population(
+    statistics: Statistics,
+    searched: MixedTasks,
+    fit: CovarianceFit,
+    outliers: OutlierComponent | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+    """What all tasks share: b, its covariance, the mean L'KL and the probabilities of outliers.
 
-    b: np.ndarray  # (p,)
-    inverse: np.ndarray  # (p, p) covariance of b, over the noise
-    flat: np.ndarray  # (p, p) the same without a prior
-    inner: np.ndarray  # (k, k) mean of all L'K L
-    off: np.ndarray  # (T,) probability of an outlier
-    prior_squares: float  # b' precision b
-
-
-def _common(
-    statistics: Statistics, searched: MixedTasks, fit: Fit, outliers: Outliers | None
-) -> _Common:
-    C, p = fit.covariance, searched.p
-    precision = np.zeros(p)
-    proper = bool(np.isfinite(fit.tau))
-    if proper:
-        precision[searched.intercept :] = 1 / fit.tau
+    Returns b (p,), its covariance over the noise with and without its prior (p, p), the mean of all
+    L'K L (k, k), the probability of each task to be an outlier (T,), and b' precision b.
+    """
+    C, p, e = fit.covariance, searched.p, fit.evidence
+    precision = searched.slope_precision(fit.tau)
     off, total, right = np.zeros(statistics.n_tasks), np.zeros((p, p)), np.zeros(p)
     for ids, tasks in _blocks(statistics, searched):
-        K, g, _, _ = tasks.pieces(C)
+        terms = tasks.task_terms(C)
         if outliers is not None:
-            e = fit.evidence
-            own, _, _ = tasks.at_mean(C, e.mean, e.noise)
-            other, _, _ = tasks.at_mean(outliers.covariance(C), e.mean, e.noise)
-            odds = np.log(outliers.share) - np.log1p(-outliers.share) + other - own
+            wide = tasks.task_terms(outliers.covariance(C))
+            regular, outlying = (x.log_likelihoods(e.mean, e.noise) for x in (terms, wide))
+            odds = np.log(outliers.share) - np.log1p(-outliers.share) + outlying - regular
             off[ids] = 1 / (1 + np.exp(-np.clip(odds, -700, 700)))
-        total += np.tensordot(1 - off[ids], K, 1)
-        right += (1 - off[ids]) @ g
-    P = total + np.diag(precision)
-    # Features that say the same twice have no inverse without a prior.
-    inverse = np.linalg.inv(P) if proper else np.linalg.pinv(P, hermitian=True)
+        total += np.tensordot(1 - off[ids], terms.K, 1)
+        right += (1 - off[ids]) @ terms.g
+    inverse = inverse_precision(total + np.diag(precision), proper=bool(np.isfinite(fit.tau)))
     b = inverse @ right
     inner = fit.loadings.T @ total @ fit.loadings / float((1 - off).sum())
     flat = np.linalg.pinv(total, hermitian=True)
-    return _Common(b, inverse, flat, inner, off, float(b @ (precision * b)))
+    return b, inverse, flat, inner, off, float(b @ (precision * b))
 
 
 def task_posteriors(
-    C: np.ndarray, K: np.ndarray, g: np.ndarray, b: np.ndarray, inverse: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    C: np.ndarray, terms: TaskTerms, b: np.ndarray, inverse: np.ndarray
+) -> Posteriors:
     """Means (T, p), covariances over the noise (T, p, p), effective parameters (T,), given C."""
-    CK = C @ K
+    CK = C @ terms.K
     rest = np.eye(len(b)) - CK
-    spread = rest @ inverse
-    covariance = C - CK @ C + spread @ rest.transpose(0, 2, 1)
-    used = np.einsum("tii->t", CK) + np.einsum("tij,tji->t", spread, K)
-    return b + (g - K @ b) @ C, covariance, used
+    moved = rest @ inverse
+    covariance = C - CK @ C + moved @ rest.transpose(0, 2, 1)
+    used = np.einsum("tii->t", CK) + np.einsum("tij,tji->t", moved, terms.K)
+    return b + terms.scores(b) @ C, covariance, used
+
+
+def _mixture(regular: Posteriors, outlying: Posteriors, q: np.ndarray, noise: float) -> Posteriors:
+    """Posteriors of tasks that are outliers with probability q (T,)."""
+    (mean, covariance, used), (other_mean, other_covariance, other_used) = regular, outlying
+    gap, p = other_mean - mean, q[:, None, None]
+    # Covariances are relative to the noise, the gap is not.
+    between = p * (1 - p) * gap[:, :, None] * gap[:, None, :] / noise
+    mixed = (1 - p) * covariance + p * other_covariance + between
+    return mean + q[:, None] * gap, mixed, (1 - q) * used + q * other_used
 
 
 def span_covariances(
-    fit: Fit, C: np.ndarray, K: np.ndarray, scores: np.ndarray, flat: np.ndarray, inner: np.ndarray
+    fit: CovarianceFit, K: np.ndarray, scores: np.ndarray, flat: np.ndarray, inner: np.ndarray
 ) -> np.ndarray:
     """What the error of L adds to the covariances of the tasks, over the noise, (T, p, p).
 
     An error E of L moves u_t by (I - C K_t) (E a_t + L E'e_t), a_t = L'e_t the weights of the task,
-    and the information on E is sum_t L'K_t L (x) K_t, here the product of its two means. So a
+    and the information on E is sum_t L'K_t L (x) K_t, taken as the product of its two means. So a
     column of L is as uncertain as b is without a prior, by the weight that the task puts on it.
 
     Parameters
     ----------
-    fit : Fit
-    C : ndarray of shape (p, p)
+    fit : CovarianceFit
     K : ndarray of shape (T, p, p)
     scores : ndarray of shape (T, p)
     flat : ndarray of shape (p, p)
@@ -227,7 +225,7 @@ def span_covariances(
     along = np.einsum("ti,ij,tj->t", weights, inverse, weights) / noise
     across = np.einsum("ti,ij,tj->t", scores, flat, scores) / noise
     moved = along[:, None, None] * flat + across[:, None, None] * (L @ inverse @ L.T)
-    rest = np.eye(len(C)) - C @ K
+    rest = np.eye(len(L)) - fit.covariance @ K
     return rest @ moved @ rest.transpose(0, 2, 1)
 
 

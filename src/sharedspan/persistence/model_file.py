@@ -31,7 +31,7 @@ SHAPES = shapes(
 RECORDS = {
     "Canonical": Record("sharedspan.statistics.canonical", "P:dp"),
     "Columns": Record("sharedspan.inputs.schema"),
-    "CrossSums": Record("sharedspan.inference.standard_errors", "x:d xy:d fx:kd", "n y x xy fx"),
+    "CrossSums": Record("sharedspan.inference.weight_errors", "x:d xy:d fx:kd", "n y x xy fx"),
     "DaskEngine": Record("sharedspan.distributed.engine"),
     "Descent": Record(
         "sharedspan.estimators.stream",
@@ -54,10 +54,10 @@ RECORDS = {
     ),
     "Scaling": Record("sharedspan.mixed_model.likelihood", "centre:p scale:p"),
     "SpanError": Record(
-        "sharedspan.inference.standard_errors", "covariance:ss mean:Td cross:Tkd score:Td"
+        "sharedspan.inference.weight_errors", "covariance:ss mean:Td cross:Tkd score:Td"
     ),
     "SpanUncertainty": Record(
-        "sharedspan.inference.standard_errors",
+        "sharedspan.inference.span_errors",
         "B:pa Q:pq W:Ta variance:T degrees:T n:T mean:Tp inverse:Taa singular:Taa cross:Taq "
         "spare:T shape:qq information:bcc excess:bcc",
     ),
@@ -65,7 +65,7 @@ RECORDS = {
     "TorchBackend": Record("sharedspan.objective.backends"),
     "Units": Record("sharedspan.statistics.scaling", "origin:d scale:d"),
     "WeightsUncertainty": Record(
-        "sharedspan.inference.standard_errors",
+        "sharedspan.inference.weight_errors",
         "B:dk W:Tk noise:T degrees:T n:T origin:Td centre:Tk covariance:Tkk inverse:Tkk",
     ),
 }

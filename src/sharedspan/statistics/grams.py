@@ -240,7 +240,7 @@ class GramStatistics(TaskMeans):
         anchor, g = np.empty((2, self.n_tasks, P.shape[1]))
 
         work = partial(
-            accumulate.transform, flat, self.anchor, self.g, self.q, self.n, P, anchor, g
+            accumulate.transform_grams, flat, self.anchor, self.g, self.q, self.n, P, anchor, g
         )
         with one_blas_thread():
             if size == self.packed.shape[1]:

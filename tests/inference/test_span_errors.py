@@ -1,4 +1,4 @@
-"""Standard errors, intervals and the spread of new responses."""
+"""Standard errors in an estimated span, intervals and deviations of new responses."""
 
 import pickle
 
@@ -11,8 +11,9 @@ from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
 from conftest import statistics_of
-from oracles import exact_als, relative
-from sharedspan.inference import standard_errors as uncertainty
+from oracles import exact_als, ordinary_least_squares, relative
+from sharedspan.inference import span_errors
+from sharedspan.inference.span_information import span_uncertainty
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.scaling import Units
@@ -32,18 +33,6 @@ def tiny():
     )  # fmt: skip
 
 
-def ordinary_least_squares(x, y, new, variance=None):
-    """Standard errors of the slopes and of new responses, from a textbook's formulas."""
-    design = np.column_stack([np.ones(len(x)), x])
-    beta = np.linalg.lstsq(design, y, rcond=None)[0]
-    if variance is None:
-        variance = np.sum((y - design @ beta) ** 2) / (len(y) - design.shape[1])
-    covariance = variance * np.linalg.inv(design.T @ design)
-    rows = np.column_stack([np.ones(len(new)), new])
-    response = variance + np.einsum("ij,jk,ik->i", rows, covariance, rows)
-    return np.sqrt(np.diag(covariance))[1:], np.sqrt(response)
-
-
 def test_full_rank_is_ordinary_least_squares(rng):
     sim = ss.simulate(
         n_tasks=5, n_features=3, rank=3, n_samples=[9, 12, 20, 30, 40], intercept=2.0,
@@ -56,19 +45,6 @@ def test_full_rank_is_ordinary_least_squares(rng):
         assert_allclose(model.coef_std_[t], slopes, rtol=1e-9)
         assert_allclose(model.predict(new, t, return_std=True)[1], responses, rtol=1e-9)
     assert model.degrees_of_freedom_ == 5 * 3 + 5
-
-
-def test_one_task_is_ordinary_least_squares_with_its_student_intervals(rng):
-    from scipy.stats import t as student
-
-    X = rng.standard_normal((15, 2)) * [1.0, 1e3] + 5.0
-    y = X @ [1.0, -1e-3] + rng.standard_normal(15)
-    span = ss.NewTaskRegressor(method="least_squares").fit(X, y)
-    slopes, responses = ordinary_least_squares(X, y, X[:4])
-    assert_allclose(span.coef_std_[0], slopes, rtol=1e-8)
-    assert_allclose(span.predict(X[:4], return_std=True)[1], responses, rtol=1e-8)
-    low, high = span.coef_interval(0.9)
-    assert_allclose(high - low, 2 * student.ppf(0.95, 12) * span.coef_std_)
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
@@ -116,20 +92,18 @@ def test_rows_and_grams_agree(small, centred, monkeypatch):
     B = np.linalg.qr(small.representation + 0.1)[0]
     noise = np.linspace(0.05, 0.2, 40)
     canonical = Canonical(Units.of(validate_rows(small.X, small.y, small.task), centred), None)
-    found = []
+    results = []
     for kind, block in (("gram", 1 << 20), ("gram", 300), ("rows", 300)):
-        monkeypatch.setattr(uncertainty, "BLOCK", block)
+        monkeypatch.setattr(span_errors, "SLICE_NUMBERS", block)
         statistics = statistics_of(small.X, small.y, small.task, centred=centred, kind=kind)
-        found.append(
-            uncertainty.span_uncertainty(
-                statistics, canonical, B, small.task_weights, noise, np.full(40, 9.0)
-            )
+        results.append(
+            span_uncertainty(statistics, canonical, B, small.task_weights, noise, np.full(40, 9.0))
         )
-        assert found[-1].coef_std.shape == (40, 8)
-    for other in found[1:]:
-        assert_allclose(other.coef_std, found[0].coef_std, rtol=1e-10)
+        assert results[-1].coef_std.shape == (40, 8)
+    for other in results[1:]:
+        assert_allclose(other.coef_std, results[0].coef_std, rtol=1e-10)
         assert_allclose(
-            other.response_std(small.X, small.task), found[0].response_std(small.X, small.task),
+            other.response_std(small.X, small.task), results[0].response_std(small.X, small.task),
             rtol=1e-10,
         )  # fmt: skip
 
@@ -140,7 +114,7 @@ def test_another_basis_of_the_span_changes_nothing(small, rng):
     statistics = statistics_of(small.X, small.y, small.task)
     B, W = small.representation, small.task_weights
     one, other = (
-        uncertainty.span_uncertainty(
+        span_uncertainty(
             statistics, canonical, B @ A, np.linalg.solve(A, W), np.full(40, 0.1), np.full(40, 9.0)
         )
         for A in (np.eye(2), mix)
@@ -166,7 +140,7 @@ def test_large_spans_are_close_to_exact_ones(monkeypatch):
     )
     exact = fit(sim)
     expected = exact.coef_std_, exact.predict(sim.X, sim.task, return_std=True)[1]
-    monkeypatch.setattr(uncertainty, "LARGEST_EXACT", 10)
+    monkeypatch.setattr(span_errors, "LARGEST_EXACT", 10)
     rough = fit(sim)
     assert rough.representation_covariance_ is None
     assert_allclose(rough.coef_std_, expected[0], rtol=0.15)
@@ -186,69 +160,6 @@ def test_tasks_that_are_noisier_are_less_certain():
     assert min(covered[:15].mean(), covered[15:].mean()) > 0.9
     _, std = model.predict(sim.X, sim.task, return_std=True)
     assert (std > np.sqrt(model.noise_variance_[sim.task])).all()
-
-
-def test_the_span_costs_what_its_covariance_says(small):
-    """A new task's own rows being many, its error off the span is D w."""
-    model = fit(small)
-    B, C = model.representation_, model.representation_covariance_
-    assert_allclose(C, C.T)
-    assert np.linalg.eigvalsh(C).min() > -1e-12 * C.max()
-    exact = ss.NewTaskRegressor(B, noise_variance=0.09, method="least_squares")
-    known, rows = small.task == 7, small.task < 9
-    plain = clone(exact).fit(small.X[rows], small.y[rows], small.task[rows])
-    unsure = clone(exact).set_params(representation_covariance=C)
-    unsure.fit(small.X[rows], small.y[rows], small.task[rows])
-    assert (unsure.coef_std_ > plain.coef_std_).all()
-    x = small.X[known] - small.X[known].mean(axis=0)
-    w, G = unsure.task_weights_[:, 7], x.T @ x
-    inverse = np.linalg.inv(B.T @ G @ B)
-    score = x.T @ (small.y[known] - small.y[known].mean() - x @ B @ w)
-    total = 0.09 * B @ inverse @ B.T
-    jacobian = np.zeros((8, 2, 8))
-    for a in range(2):
-        for j in range(8):
-            D = np.zeros((8, 2))
-            D[j, a] = 1.0
-            jacobian[:, a, j] = D @ w + B @ inverse @ (D.T @ score - B.T @ G @ D @ w)
-    jacobian = jacobian.reshape(8, 16)
-    total = total + jacobian @ C @ jacobian.T
-    assert_allclose(unsure.coef_std_[7], np.sqrt(np.diag(total)), rtol=1e-8)
-    z = small.X[:5] - small.X[known].mean(axis=0)
-    response = 0.09 * (1 + 1 / known.sum()) + np.einsum("ij,jk,ik->i", z, total, z)
-    assert_allclose(
-        unsure.predict(small.X[:5], 7, return_std=True)[1], np.sqrt(response), rtol=1e-8
-    )
-
-
-def test_the_posterior_is_that_of_the_normal_prior(rng):
-    B = np.linalg.qr(rng.standard_normal((5, 2)))[0]
-    X, prior = rng.standard_normal((6, 5)), np.array([[0.5, 0.2], [0.2, 0.3]])
-    y = X @ B @ [1.0, 0.5] + 0.1 * rng.standard_normal(6)
-    model = ss.NewTaskRegressor(B, None, prior, 0.01, fit_intercept=False).fit(X, y)
-    F = X @ B
-    posterior = np.linalg.inv(F.T @ F / 0.01 + np.linalg.inv(prior))
-    covariance = B @ posterior @ B.T
-    assert_allclose(model.coef_std_[0], np.sqrt(np.diag(covariance)), rtol=1e-8)
-    std = np.sqrt(0.01 + np.einsum("ij,jk,ik->i", X, covariance, X))
-    assert_allclose(model.predict(X, return_std=True)[1], std, rtol=1e-8)
-
-
-def test_rows_in_chunks_give_the_standard_errors_of_all_at_once(small):
-    new = ss.NewTaskRegressor.from_model(fit(small))
-    at_once = clone(new).fit(small.X, small.y, small.task)
-    first = small.task % 2 == 0
-    half = np.random.default_rng(0).random(len(small.y)) < 0.5
-    for part in (first & half, first & ~half, ~first & half, ~first & ~half):
-        new.partial_fit(small.X[part], small.y[part], small.task[part])
-        assert new.coef_std_.shape == new.coef_.shape
-    assert_allclose(new.coef_std_, at_once.coef_std_, rtol=1e-8)
-    for one, other in zip(
-        new.predict(small.X, small.task, return_std=True),
-        at_once.predict(small.X, small.task, return_std=True),
-        strict=True,
-    ):
-        assert_allclose(one, other, rtol=1e-8)
 
 
 def test_intervals_cover_the_truth_where_rows_are_few():

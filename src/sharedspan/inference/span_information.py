@@ -1,0 +1,112 @@
+"""The information on an estimated span, from one pass over the task statistics.
+
+With B orthonormal, M_t = B'G_t B and S_t = G_t - G_t B M_t^-1 B'G_t, tasks add up to
+
+    H = sum_t omega_t  w_t w_t' (x) S_t,     N = sum_t omega_t sigma_t^2 M_t^-1 (x) S_t;
+
+the head of ``span_errors.py`` derives both.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from sharedspan.inference.span_errors import (
+    SpanUncertainty,
+    common_level,
+    has_exact_covariance,
+    task_slices,
+)
+from sharedspan.inference.weight_errors import pseudo_inverses, undetermined_variances
+from sharedspan.kernels.dense import RANK_TOLERANCE
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.grams import Arrays
+from sharedspan.statistics.rows import Statistics
+
+
+def span_uncertainty(
+    statistics: Statistics,
+    canonical: Canonical,
+    B: np.ndarray,
+    W: np.ndarray,
+    noise: np.ndarray,
+    degrees: np.ndarray,
+) -> SpanUncertainty:
+    """Standard errors of a span, from one pass over the statistics.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        In canonical features.
+    canonical : Canonical
+    B : ndarray of shape (d', k)
+    W : ndarray of shape (k, T)
+        Weights for the responses of the statistics, without the task scale of the objective.
+    noise, degrees : ndarray of shape (T,)
+        Noise variances in the units of the statistics, and their degrees of freedom.
+    """
+    d, k = B.shape
+    T = statistics.n_tasks
+    basis, upper = np.linalg.qr(B, mode="complete")
+    # Contiguous copies: a model loaded from a file computes products with the same last bits.
+    B, Q, W = basis[:, :k].copy(), basis[:, k:].copy(), (upper[:k] @ W).T
+    omega = np.divide(common_level(noise), noise, out=np.ones(T), where=noise > 0)
+    (pooled, blocks, reference), (inverse, singular, cross, spare) = statistics.map_shards(
+        partial(_span_sums, B=B, Q=Q), W, noise, omega
+    )
+    shape = Q.T @ pooled.reshape(d, d) @ Q
+    shape /= max(float(np.trace(shape)), np.finfo(float).tiny)
+    if has_exact_covariance(d, k):
+        information, excess = Q.T @ blocks.reshape(2, -1, d, d) @ Q
+    else:
+        scale = omega * spare
+        information = np.einsum("t,ta,tb->ab", scale, W, W, optimize=True)[None]
+        excess = np.einsum("t,tab->ab", scale * noise, inverse)[None]
+    return SpanUncertainty(
+        canonical, B, Q, W, noise, degrees, statistics.n,
+        statistics.mean if statistics.centred else None,
+        inverse, singular, cross, spare, shape, information, excess, float(reference),
+    )  # fmt: skip
+
+
+def _span_sums(
+    statistics: Statistics,
+    W: np.ndarray,
+    noise: np.ndarray,
+    omega: np.ndarray,
+    *,
+    B: np.ndarray,
+    Q: np.ndarray,
+) -> tuple[Arrays, Arrays]:
+    """Sums of S_t, of blocks of H and N and of ``reference``; then arrays with a row per task."""
+    (d, k), T = B.shape, len(W)
+    first, second = np.triu_indices(k)
+    inverse, values, vectors = np.empty((T, k, k)), np.empty((T, k)), np.empty((T, k, k))
+    cross, spare, pooled = np.empty((T, k, d - k)), np.empty(T), np.zeros(d * d)
+    exact, reference = has_exact_covariance(d, k), 0.0
+    blocks = np.zeros((2, len(first), d * d if exact else 0))
+    with one_blas_thread():
+        for part in task_slices(T, d * d):
+            S = np.stack([statistics.gram(t) for t in range(part.start, part.stop)])
+            BG = B.T @ S
+            values[part], vectors[part] = np.linalg.eigh(BG @ B)
+            inverse[part] = pseudo_inverses(values[part], vectors[part])
+            total = np.einsum("tii->t", S)
+            S -= BG.transpose(0, 2, 1) @ (inverse[part] @ BG)
+            cross[part] = BG @ Q
+            spare[part] = np.einsum("tii->t", S)
+            rounding = spare[part] <= RANK_TOLERANCE * total
+            S[rounding], spare[part][rounding] = 0.0, 0.0
+            reference += omega[part] @ (total * np.sum(W[part] ** 2, axis=1)) / d
+            S = S.reshape(len(S), d * d)
+            pooled += omega[part] @ S
+            if exact:
+                weights = W[part][:, first] * W[part][:, second]
+                blocks[0] += (omega[part, None] * weights).T @ S
+                noisy = noise[part, None] * inverse[part][:, first, second]
+                blocks[1] += (omega[part, None] * noisy).T @ S
+    sums = pooled, blocks, np.array(reference)
+    return sums, (inverse, undetermined_variances(values, vectors), cross, spare)

@@ -1,0 +1,88 @@
+"""Outlier tasks of a mixed model: a second component with a wide covariance of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sharedspan.mixed_model.optimize import HIGHEST, CovarianceFit, CovarianceOptimizer
+
+SURPRISING = 6.0  # deviations beyond which a task may be an outlier
+EM_STEPS = 30
+LARGEST_SHARE = 0.4  # of outliers among the tasks
+
+
+@dataclass(frozen=True)
+class OutlierComponent:
+    """Tasks with u_t ~ N(0, s2 (C + variance I)): any task is one with probability ``share``."""
+
+    probability: np.ndarray  # (T,) of each task to be an outlier
+    share: float
+    variance: float
+    gain: float  # in log likelihood over a model without outliers
+
+    def covariance(self, C: np.ndarray) -> np.ndarray:
+        """Covariance of outlier tasks, relative to the noise, where others have C (p, p)."""
+        return C + self.variance * np.eye(len(C))
+
+
+def find_outliers(
+    optimizer: CovarianceOptimizer, fit: CovarianceFit
+) -> tuple[OutlierComponent | None, CovarianceFit]:
+    """A component for tasks that do not fit, and the fit of the others; None if it does not pay.
+
+    Expectation maximisation over memberships, the component's share and its variance, while D and L
+    follow. Effects have heavy tails in most tables; an outlier is a task that is decisively off.
+    """
+    tasks, T, p = optimizer.tasks, optimizer.tasks.n_tasks, optimizer.p
+    if surprise(fit, tasks.n).max() < SURPRISING:
+        return None, fit
+    plain, without = fit, float(fit.task_values.sum())
+    share, total = 0.05, -math.inf
+    variance = 10 * max(float(np.trace(fit.covariance)) / p, 1e-3)
+    for step in range(EM_STEPS):
+        e, C = fit.evidence, fit.covariance
+        regular = tasks.task_terms(C).log_likelihoods(e.mean, e.noise)
+        terms = tasks.task_terms(C + variance * np.eye(p))
+        outlying = terms.log_likelihoods(e.mean, e.noise)
+        joint = np.logaddexp(math.log1p(-share) + regular, math.log(share) + outlying)
+        probability = np.exp(math.log(share) + outlying - joint)
+        last, total = total, float(joint.sum())
+        component = OutlierComponent(probability, share, variance, total - without)
+        # Each coefficient that is set free must bring a factor of e.
+        price = math.log(max(T, 2)) + float(probability @ np.minimum(tasks.n, p))
+        if probability.sum() < 0.5 or probability.mean() > LARGEST_SHARE:
+            return None, plain
+        if step > 3 and total - last < 1e-2:
+            break
+        if step == 2 and component.gain < 0.5 * price:
+            return None, plain
+        share = float(np.clip(probability.mean(), 0.5 / T, LARGEST_SHARE))
+        size = variance**2 * np.sum(terms.scores(e.mean) ** 2, axis=1) / e.noise
+        size += variance * p - variance**2 * np.einsum("tii->t", terms.K)
+        variance = float(probability @ size / (p * probability.sum()))
+        variance = min(max(variance, 1e-6), math.exp(HIGHEST))
+        if step >= 2:
+            inner = optimizer.reweighted(1 - probability)
+            if fit.rank:
+                fit = inner.fit_loadings(fit, fit.rank, steps=10)
+            else:
+                fit = inner.fit_variances(fit.structure, start=fit)
+    return (component, fit) if component.gain > price else (None, plain)
+
+
+def surprise(fit: CovarianceFit, n: np.ndarray) -> np.ndarray:
+    """How far each task is beyond its covariance, in deviations, (T,).
+
+    The larger of two: its effects against C, and, since these may lie outside of C, its residual
+    squares against its number of rows.
+    """
+    e, C = fit.evidence, fit.covariance
+    CK, scores = C @ e.terms.K, e.terms.scores(e.mean)
+    size = np.einsum("ti,ij,tj->t", scores, C, scores) / e.noise
+    expected = np.einsum("tii->t", CK)
+    deviation = np.sqrt(np.maximum(2 * np.einsum("tij,tji->t", CK, CK), 1e-12))
+    rows = (e.terms.squares_about(e.mean) / e.noise - n) / np.sqrt(2 * np.maximum(n, 1.0))
+    return np.maximum((size - expected) / deviation, rows)
