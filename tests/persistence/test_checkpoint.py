@@ -27,8 +27,12 @@ from conftest import statistics_of
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective.backends import TorchBackend, objective_on
 from sharedspan.objective.base import build_objective
-from sharedspan.persistence import container as treefile
-from sharedspan.persistence.checkpoint import FORMAT, Checkpoint, CheckpointError, Checkpoints
+from sharedspan.persistence.checkpoint import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    CheckpointError,
+    Checkpoints,
+)
 from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, loop
 from sharedspan.solvers.loop import CALLED_OFF, CONVERGED, PLANNED, run
@@ -357,9 +361,11 @@ def test_an_iteration_without_checkpoints_asks_for_no_state(monkeypatch):
 def test_writes_follow_the_clock_and_the_count(tmp_path, monkeypatch):
     path, fit = tmp_path / "c", Fit("gd", max_iter=50)
     written = []
-    write = type(FORMAT).write
+    write = type(CHECKPOINT_FORMAT).write
     monkeypatch.setattr(
-        type(FORMAT), "write", lambda self, p, tree: written.append(tree) or write(self, p, tree)
+        type(CHECKPOINT_FORMAT),
+        "write",
+        lambda self, p, tree: written.append(tree) or write(self, p, tree),
     )
 
     def iterations():
@@ -383,7 +389,7 @@ def test_writes_follow_the_clock_and_the_count(tmp_path, monkeypatch):
     def tick(at):
         clock[0] += 1.0
 
-    monkeypatch.setattr(type(FORMAT), "write", slow)
+    monkeypatch.setattr(type(CHECKPOINT_FORMAT), "write", slow)
     fit.run(path, seconds=5.0, callback=tick)
     assert iterations() == [0, 20, 40, 50]
 
@@ -405,8 +411,8 @@ TREE = {
 
 
 def test_a_tree_comes_back_as_it_was(tmp_path):
-    FORMAT.write(tmp_path / "t", TREE | {"later": lambda: [np.ones(2)]})
-    back = FORMAT.read(tmp_path / "t")
+    CHECKPOINT_FORMAT.write(tmp_path / "t", TREE | {"later": lambda: [np.ones(2)]})
+    back = CHECKPOINT_FORMAT.read(tmp_path / "t")
     assert back["numbers"] == TREE["numbers"]
     for name, array in TREE.items():
         if isinstance(array, np.ndarray):
@@ -422,7 +428,7 @@ def test_a_tree_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize("bad", [{1: 2}, {"a": object()}, [np.array([None])], {"a": 1j}, {1, 2}])
 def test_a_tree_of_other_things_is_refused_before_anything_is_written(bad, tmp_path):
     with pytest.raises(TypeError):
-        FORMAT.write(tmp_path / "t", bad)
+        CHECKPOINT_FORMAT.write(tmp_path / "t", bad)
     assert not list(tmp_path.iterdir())
 
 
@@ -476,7 +482,7 @@ def test_forged_files_raise_checkpoint_errors(content, tmp_path):
 
 @pytest.mark.parametrize("fingerprint", [None, [], {}, {"settings": 3}, {"settings": {}}])
 def test_forged_fingerprints_raise_checkpoint_errors(fingerprint, tmp_path):
-    FORMAT.write(tmp_path / "f", {"fingerprint": fingerprint, "caller": None, "run": {}})
+    CHECKPOINT_FORMAT.write(tmp_path / "f", {"fingerprint": fingerprint, "caller": None, "run": {}})
     with pytest.raises(CheckpointError):
         Checkpoint.read(tmp_path / "f").require(FIT)
 
@@ -500,7 +506,7 @@ def test_foreign_and_newer_files_say_what_to_do(tmp_path):
 
 def test_what_is_no_checkpoint_is_not_overwritten(tmp_path):
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
-    for check in (lambda p: Fit("gd").run(p), FORMAT.require_writable):
+    for check in (lambda p: Fit("gd").run(p), CHECKPOINT_FORMAT.require_writable):
         with pytest.raises(CheckpointError, match=r"table.csv' holds something else"):
             check(tmp_path / "table.csv")
         with pytest.raises(CheckpointError, match="not a file"):
@@ -515,13 +521,16 @@ def test_what_is_no_checkpoint_is_not_overwritten(tmp_path):
 
 def test_a_file_that_cannot_be_written_stops_the_fit_before_it_starts(tmp_path):
     path, seen = tmp_path / "no" / "folder" / "c", []
-    for check in (lambda p: Fit("gd").run(p, callback=seen.append), FORMAT.require_writable):
+    for check in (
+        lambda p: Fit("gd").run(p, callback=seen.append),
+        CHECKPOINT_FORMAT.require_writable,
+    ):
         with pytest.raises(FileNotFoundError, match=r"Cannot write the checkpoint .*none yet") as e:
             check(path)
         assert str(path) in str(e.value)
         assert "\n" not in str(e.value)
     assert not seen
-    FORMAT.require_writable(tmp_path / "c")
+    CHECKPOINT_FORMAT.require_writable(tmp_path / "c")
     assert not list(tmp_path.iterdir())
 
 
@@ -542,28 +551,28 @@ def interrupted(*args):
 def test_a_failed_write_leaves_the_old_file_and_no_other(
     function, failure, error, tmp_path, monkeypatch
 ):
-    FORMAT.write(tmp_path / "c", {"old": np.ones(3)})
-    monkeypatch.setattr(treefile.os, function, failure)
+    CHECKPOINT_FORMAT.write(tmp_path / "c", {"old": np.ones(3)})
+    monkeypatch.setattr(os, function, failure)
     with pytest.raises(error) as caught:
-        FORMAT.write(tmp_path / "c", {"new": np.ones(3)})
+        CHECKPOINT_FORMAT.write(tmp_path / "c", {"new": np.ones(3)})
     if error is OSError:
         assert caught.value.errno == errno.ENOSPC
-        assert "the old checkpoint is kept: No space left" in str(caught.value)
+        assert "the old checkpoint is unchanged: No space left" in str(caught.value)
     monkeypatch.undo()
-    assert FORMAT.read(tmp_path / "c").keys() == {"old"}
+    assert CHECKPOINT_FORMAT.read(tmp_path / "c").keys() == {"old"}
     assert [f.name for f in tmp_path.iterdir()] == ["c"]
 
 
 def test_a_write_that_really_fails_halfway_leaves_the_old_file(tmp_path):
-    FORMAT.write(tmp_path / "c", {"old": np.ones(3)})
+    CHECKPOINT_FORMAT.write(tmp_path / "c", {"old": np.ones(3)})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**14, hard))
     try:
-        with pytest.raises(OSError, match="old checkpoint is kept: File too large"):
-            FORMAT.write(tmp_path / "c", {"new": np.ones(2**16)})
+        with pytest.raises(OSError, match="old checkpoint is unchanged: File too large"):
+            CHECKPOINT_FORMAT.write(tmp_path / "c", {"new": np.ones(2**16)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert FORMAT.read(tmp_path / "c").keys() == {"old"}
+    assert CHECKPOINT_FORMAT.read(tmp_path / "c").keys() == {"old"}
     assert [f.name for f in tmp_path.iterdir()] == ["c"]
 
 
@@ -590,7 +599,9 @@ def test_a_full_disk_costs_a_long_fit_nothing_but_checkpoints(small_disk):
                 while True:
                     file.write(b"0" * 4096)
 
-    with pytest.warns(RuntimeWarning, match=r"the fit goes on .*/c', the old .* is kept") as caught:
+    with pytest.warns(
+        RuntimeWarning, match=r"the fit goes on .*/c', the old .* is unchanged"
+    ) as caught:
         result = fit.run(path, callback=fill, every=1)
     assert len(caught) == 1
     assert_same(result, fit.run())
@@ -650,7 +661,7 @@ def test_an_interrupt_during_a_write_writes_again(tmp_path, monkeypatch):
 
 def test_new_files_have_the_usual_permissions(tmp_path):
     (tmp_path / "plain").touch()
-    FORMAT.write(tmp_path / "c", {})
+    CHECKPOINT_FORMAT.write(tmp_path / "c", {})
     assert (tmp_path / "c").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
@@ -697,8 +708,8 @@ def test_equal_fits_have_no_difference_up_to_rounding():
         (fingerprint(n=np.array([1.0, 2, 3, 4, 5, 6, 7, 9])), "other rows in 1 task, such as "),
         (fingerprint(scale=1.001), "the data: other rows in 8 tasks, such as 1"),
         (fingerprint(n=np.full(8, np.nan)), "the data: other rows in 8 tasks, such as 1"),
-        (fingerprint(n=np.ones((8, 2))), "the data: other sums"),
-        (fingerprint(more=np.ones(8)), "the data: other sums"),
+        (fingerprint(n=np.ones((8, 2))), "the checkpoint summarizes them in another way"),
+        (fingerprint(more=np.ones(8)), "the checkpoint summarizes them in another way"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -17,9 +17,9 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
+from sharedspan.estimators import ESTIMATORS
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.inputs.schema import Columns, Feature
-from sharedspan.persistence.model_file import MODELS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 HOSTILE = [
@@ -58,7 +58,7 @@ def fitted(name, sim, **options):
 
 
 VARIANTS = [
-    *((name, {}) for name in MODELS),
+    *((name, {}) for name in ESTIMATORS),
     ("SharedSpanRegressor", {"rank": 3, "noise": "per_task", "fit_intercept": False}),
     ("SharedSpanRegressor", {"rank": 3, "dtype": "float32", "whiten": False}),
     ("SharedSpanRegressor", {"rank": "evidence", "solver_options": {"steps": "practical"}}),
@@ -478,7 +478,7 @@ def test_standard_errors_keep_their_last_bits_where_features_outnumber_rows(tmp_
 # Files of released versions
 
 GOLDEN_NAMES = [
-    *MODELS,
+    *ESTIMATORS,
     "SharedSpanRegressor-labels",
     "PooledRegressor-files",
     "NewTaskRegressor-sgd",

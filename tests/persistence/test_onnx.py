@@ -1,6 +1,7 @@
 import datetime
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
+from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.persistence.onnx_export import write_onnx
 
 ESTIMATORS = [
@@ -184,11 +186,11 @@ def test_other_wishes_that_cannot_be_met_are_refused(small, fitted, tmp_path):
 def test_a_model_beyond_two_gigabytes_is_refused_before_it_is_built(tmp_path):
     pytest.importorskip("onnx")
     T, d = 100_000, 3_000
+    model = SimpleNamespace(
+        fitted_span=FittedSpan(np.broadcast_to(0.0, (T, d)), np.zeros(T)), tasks_=np.arange(T)
+    )
     with pytest.raises(ValueError, match=r"take 2\.2 GiB.*float32"):
-        write_onnx(
-            tmp_path / "model.onnx", labels=range(T), coef=np.broadcast_to(0.0, (T, d)),
-            intercept=np.zeros(T), mean_task=None, names=[""] * d, metadata={},
-        )  # fmt: skip
+        write_onnx(model, tmp_path / "model.onnx")
 
 
 def test_without_onnx_the_error_says_what_to_install(small, fitted, tmp_path, monkeypatch):

@@ -108,9 +108,11 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
     """
 
     shares = "population"
+    stored_axes = "slope_std_:d outlier_probability_:T"
 
     mean_coef_: np.ndarray
     mean_intercept_: float
+    candidates_: list[dict[str, Any]]
     _uncertainty_: Posterior
 
     def __init__(
@@ -175,7 +177,7 @@ class AdaptiveSpanRegressor(SpanFeatures, SumsRegressor, IntervalRegressor):
                 np.sort(rng.choice(statistics.n_tasks, most, replace=False))
             )
         tasks = MixedTasks(statistics.gather_local(), scaling)
-        self.candidates_: list[dict[str, Any]] = []
+        self.candidates_ = []
         kinds = KINDS if self.slopes == "auto" else (self.slopes,)
         if self.slopes == "auto" and not (tasks.n > 1).any():
             kinds = ("zero",)  # a row per task does not tell its level from noise

@@ -135,6 +135,8 @@ class ARMULRegressor(NearSpanRegressor):
     Duan and Wang (2023), "Adaptive and robust multi-task learning".
     """
 
+    stored_axes = "labels_:T"
+
     def __init__(
         self,
         rank: Any = "auto",

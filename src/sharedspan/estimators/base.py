@@ -251,10 +251,10 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             For task labels other than str, int, float, bool, dates and tuples of them, and for
             parameters such as functions.
         """
-        from sharedspan.persistence.model_file import save
+        from sharedspan.persistence.model_file import save_model
 
         check_is_fitted(self)
-        save(self, path, statistics)
+        save_model(self, path, statistics)
 
     def export_onnx(
         self,
@@ -277,20 +277,10 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             all integers nor all strings. None takes ``tasks_``.
         dtype : {"float64", "float32"}, default="float64"
         """
-        from sharedspan import __version__
         from sharedspan.persistence.onnx_export import write_onnx
 
         check_is_fitted(self)
-        write_onnx(
-            path,
-            labels=self.tasks_.tolist() if labels is None else list(labels),
-            coef=self.coef_,
-            intercept=self.intercept_,
-            mean_task=self._mean_task() if self.unseen == "mean" else None,
-            names=self.coef_names_.tolist(),
-            metadata={"class": type(self).__name__, "sharedspan": __version__},
-            dtype=dtype,
-        )
+        write_onnx(self, path, labels, dtype)
 
     @property
     def fitted_span(self) -> FittedSpan:

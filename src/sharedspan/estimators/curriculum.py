@@ -66,6 +66,8 @@ class CurriculumRegressor(SpanRegressor, SumsRegressor):
     Ding, Du and Fang (2026), Algorithm 3 and its corollary.
     """
 
+    stored_axes = "levels_:T"
+
     def __init__(
         self,
         rank: Any = "auto",

@@ -110,6 +110,10 @@ class SpanUncertainty:
     information: np.ndarray  # (k (k + 1) / 2, q, q) blocks of H; (1, k, k) where too large
     excess: np.ndarray  # blocks of N, alike
     reference: float  # what H would be, about, if nothing were paid for the weights
+    stored_axes = (
+        "B:pa Q:pq W:Ta variance:T degrees:T n:T mean:Tp inverse:Taa singular:Taa cross:Taq "
+        "spare:T shape:qq information:bcc excess:bcc"
+    )
 
     @property
     def exact(self) -> bool:
@@ -318,6 +322,8 @@ class CrossSums:
         Sum of B'x x'.
     """
 
+    stored_axes = "n y x:d xy:d fx:kd"
+
     def __init__(self, B: np.ndarray) -> None:
         d, k = B.shape
         self.n, self.y = 0.0, 0.0
@@ -350,6 +356,7 @@ class SpanError(NamedTuple):
     mean: np.ndarray  # (T, d) of the features about ``origin``; zero without intercepts
     cross: np.ndarray  # (T, k, d) B'G_t
     score: np.ndarray  # (T, d) X_t'(y_t - X_t B w_t)
+    stored_axes = "covariance:ss mean:Td cross:Tkd score:Td"
 
 
 @dataclass(frozen=True)
@@ -376,6 +383,7 @@ class WeightsUncertainty:
     inverse: np.ndarray  # (T, k, k) L_t
     shrunk: bool  # by a prior
     error: SpanError | None
+    stored_axes = "B:dk W:Tk noise:T degrees:T n:T origin:Td centre:Tk covariance:Tkk inverse:Tkk"
 
     @cached_property
     def response(self) -> np.ndarray:

@@ -140,7 +140,7 @@ def _saving(checkpoint: Checkpoints | None) -> Iterator[Callable[..., None]]:
         yield lambda record, now=False: None
         return
     try:
-        yield lambda record, now=False: checkpoint.keep(record.state(), now)
+        yield lambda record, now=False: checkpoint.update(record.state(), now)
     except BaseException:
         checkpoint.flush()
         raise
