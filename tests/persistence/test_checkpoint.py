@@ -203,7 +203,7 @@ def interrupt_at(iteration, error=KeyboardInterrupt):
     return callback
 
 
-def test_an_interrupted_run_keeps_its_last_step_and_can_be_interrupted_again(tmp_path):
+def test_an_interrupted_run_saves_its_last_step_and_can_be_interrupted_again(tmp_path):
     fit, path = Fit("variable_projection", "scarce", tol=1e-9, max_iter=300), tmp_path / "c"
     undisturbed, saved = fit.run(), None
     for place in (3, 4, 9):
@@ -216,7 +216,7 @@ def test_an_interrupted_run_keeps_its_last_step_and_can_be_interrupted_again(tmp
 
 
 @pytest.mark.parametrize("name", ["lf_fo", "scaled_gd_anderson", "variable_projection", "nsgd"])
-def test_what_a_solver_does_after_the_last_step_is_not_kept(name, tmp_path, monkeypatch):
+def test_what_a_solver_does_after_the_last_step_is_not_saved(name, tmp_path, monkeypatch):
     """Ctrl-C comes in the middle of a pass, when the memory has already changed."""
     fit, path = Fit(name, "scarce"), tmp_path / "c"
     undisturbed = fit.run()
@@ -238,7 +238,7 @@ def test_what_a_solver_does_after_the_last_step_is_not_kept(name, tmp_path, monk
 
 
 @pytest.mark.parametrize("error", [MemoryError, RuntimeError, SystemExit])
-def test_a_run_that_fails_keeps_its_last_step(tmp_path, error):
+def test_a_run_that_fails_saves_its_last_step(tmp_path, error):
     fit = Fit("tpgd")
     with pytest.raises(error):
         fit.run(tmp_path / "c", callback=interrupt_at(31, error))
@@ -323,7 +323,7 @@ def test_a_second_run_of_a_fit_is_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["MT19937", "PCG64DXSM", "Philox", "SFC64"])
-def test_any_generator_is_kept_and_another_kind_is_refused(kind, tmp_path):
+def test_any_generator_is_saved_and_another_kind_is_refused(kind, tmp_path):
     path, objective = tmp_path / "c", objective_of("rows")
 
     def noisy(rng, saved=None, callback=None):
@@ -386,11 +386,11 @@ def test_writes_follow_the_clock_and_the_count(tmp_path, monkeypatch):
         written.append(tree)
         clock[0] += 1.0
 
-    def tick(at):
+    def one_second(at):
         clock[0] += 1.0
 
     monkeypatch.setattr(type(CHECKPOINT_FORMAT), "write", slow)
-    fit.run(path, seconds=5.0, callback=tick)
+    fit.run(path, seconds=5.0, callback=one_second)
     assert iterations() == [0, 20, 40, 50]
 
 

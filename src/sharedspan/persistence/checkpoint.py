@@ -151,7 +151,7 @@ class Checkpoints:
         self.caller: Tree = None if self.saved is None else self.saved.caller
         self._start: Tree = None  # the generator's state when the run began
         self._pending: dict[str, Tree] | None = None  # the last state that is not written yet
-        self._has_written = self._has_warned = False
+        self._has_warned = False
         self._written, self._pause, self._iteration = -math.inf, self.seconds, 0
 
     def begin(self) -> Checkpoint | None:
@@ -183,8 +183,6 @@ class Checkpoints:
         The state is not copied, so it must not be changed. A function in it is called when it is
         written.
         """
-        if self.path is None:
-            return
         rng = {"start": self._start, "now": self._rng_state()}
         self._pending = {"run": {**state, "rng": rng}, "caller": self.caller}
         waited, done = time.monotonic() - self._written, state["iteration"] - self._iteration
@@ -203,9 +201,8 @@ class Checkpoints:
         try:
             tree = {"fingerprint": self.fingerprint.tree, **self._pending}
             CHECKPOINT_FORMAT.write(self.path, tree)
-            self._has_written = True
         except Exception as error:
-            if not self._has_written:
+            if self._written == -math.inf:
                 self._pending = None
                 raise
             self._warn(error)

@@ -2,7 +2,7 @@
 
 Numbers, booleans, strings, lists, arrays of numbers and dicts of strings stand for themselves. What
 JSON does not know is a dict of one key in angle brackets, such as ``{"<date>": "2026-01-31"}``. An
-object is written as a *record*, its class by name and its attributes by theirs. Only the classes
+object is written as a *record*: the names of its class and of its attributes. Only the classes
 listed in ``STORED_CLASSES`` can be made, and only with the attributes that they have: the fields of
 a dataclass or named tuple, and for any other class the names in its ``stored_axes``.
 
@@ -47,8 +47,8 @@ STORED_CLASSES = {
     "Units": "sharedspan.statistics.scaling",
     "WeightsUncertainty": "sharedspan.inference.standard_errors",
 }
-# The names in older files of what has another name now: classes, attributes and parameters. "a"
-# stands for any a, and "Class.a" for the attribute of one class. Older files need no other change.
+# Classes, attributes and parameters that have another name in older files: {old: new}, or
+# {"Class.old": new} for the attribute of one class. To read older files needs no other change.
 RENAMED = {
     "Gathered": "TaskStatistics",  # format 1
     "_posterior_": "_uncertainty_",  # format 1
@@ -122,7 +122,8 @@ def decode(tree: Tree, sizes: Mapping[str, int]) -> Any:
         return {key: decode(part, sizes) for key, part in tree.items()}
     (content,) = tree.values()
     if tag == "<record>":
-        return _decode_record(*content, sizes)
+        name, state = content
+        return _decode_record(current_name(name), state, sizes)
     content = decode(content, sizes)
     if tag in SEQUENCES and not isinstance(content, list):
         raise TypeError(f"{content!r} is no list.")
@@ -165,7 +166,6 @@ def _attribute_names(kind: Any) -> list[str]:
 
 
 def _decode_record(name: str, state: Mapping[str, Tree], sizes: Mapping[str, int]) -> Any:
-    name = current_name(name)
     kind: Any = getattr(import_module(STORED_CLASSES[name]), name)
     values = {current_name(key, name): decode(part, sizes) for key, part in state.items()}
     if set(values) != set(_attribute_names(kind)):
@@ -207,7 +207,7 @@ def require_annotated_types(values: Mapping[str, Any], kind: type) -> None:
     """Raise unless values are of the types that the class and its bases annotate."""
     for base in kind.__mro__:
         for key, annotation in get_annotations(base).items():
-            words = getattr(annotation, "__forward_arg__", annotation)  # of a named tuple
+            words = str(getattr(annotation, "__forward_arg__", annotation))  # of a named tuple
             if key in values and not _is_of_type(values[key], words):
                 raise ValueError(f"{key} of a {kind.__name__} is no {words}.")
 

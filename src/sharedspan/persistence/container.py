@@ -1,10 +1,12 @@
 """Files that hold a tree of dicts, lists, arrays, numbers and strings, and run no code when read.
 
-a line with the name and the number of the format
-the length of the JSON that follows, 8 bytes
-the tree as JSON, with the dtype, shape and order of each array in its place
-the elements of all arrays, one after the other
-SHA-256 of all that, 32 bytes
+    a line with the name and the number of the format
+    the length of the JSON that follows, 8 bytes
+    the tree as JSON, with the dtype, shape and order of each array in its place
+    the elements of all arrays, one after the other
+    SHA-256 of all that, 32 bytes
+
+Nothing is read before the checksum is verified.
 """
 
 from __future__ import annotations

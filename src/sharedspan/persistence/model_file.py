@@ -114,7 +114,7 @@ def _decode_model(tree: Tree) -> TaskRegressor:
     _require_names(fitted["tasks_"], fitted["coef_names_"], sizes)
     parameters = decode(tree["parameters"], {})
     model: TaskRegressor = kind(**{current_name(key, name): parameters[key] for key in parameters})
-    vars(model).update(fitted)
+    model.__dict__.update(fitted)
     model._validate_read()
     return model
 

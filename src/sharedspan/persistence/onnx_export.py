@@ -22,8 +22,20 @@ from sharedspan.persistence.atomic_write import atomic_path
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor
 
-# Older than what onnxruntime 1.17 reads, which is 9, 20 and 4.
-IR_VERSION, OPSET, ML_OPSET = 7, 13, 2
+# Opsets and version are older than what onnxruntime 1.17 reads, which is 20, 4 and 9.
+GRAPH = """
+<ir_version: 7, opset_import: ["" : 13, "ai.onnx.ml" : 2], producer_name: "sharedspan">
+sharedspan ({number}[rows, {d}] X, {label}[rows] task) => ({number}[rows] prediction)
+{{
+    code = ai.onnx.ml.LabelEncoder <default_int64 = {T}> (task)
+    slopes = Gather <axis = 0> (coef, code)
+    terms = Mul (X, slopes)
+    total = ReduceSum <keepdims = 0> (terms, last_axis)
+    level = Gather <axis = 0> (intercept, code)
+    prediction = Add (total, level)
+}}
+"""
+NUMBERS = {"float64": "double", "float32": "float"}  # dtypes by their names in a graph
 LARGEST = 2**31 - 2**16  # bytes: protobuf ends at 2 GiB, and the graph itself takes a little
 LABEL_BYTES = 32  # at most, of one label beside its text: its code, lengths and tags
 
@@ -36,26 +48,21 @@ def write_onnx(
 ) -> None:
     """Write a fitted model as an ONNX file; see ``TaskRegressor.export_onnx``."""
     try:
-        import onnx
+        import onnx.parser
     except ImportError as error:
         raise ImportError(
             "export_onnx needs the package onnx: pip install 'sharedspan[onnx]'."
         ) from error
     import sharedspan
 
-    if dtype not in ("float64", "float32"):
-        raise ValueError(f"dtype={dtype!r} is unknown: use 'float64', 'float32'.")
-    fitted = model.fitted_span
-    keys = _keys(model.tasks_.tolist() if labels is None else list(labels), len(fitted.coef))
-    _require_size(keys, fitted.coef.shape, dtype)
-    slopes, level = np.nan, np.nan
-    if model.unseen == "mean" and fitted.mean_coef is not None:
-        slopes, level = fitted.mean_coef, fitted.mean_intercept
-    elif model.unseen == "mean":
-        slopes, level = fitted.coef.mean(axis=0), fitted.intercept.mean()
+    if dtype not in NUMBERS:
+        raise ValueError(f"dtype={dtype!r} is unknown: use {', '.join(map(repr, NUMBERS))}.")
+    fitted, (T, d) = model.fitted_span, model.fitted_span.coef.shape
+    keys = _label_keys(model.tasks_.tolist() if labels is None else list(labels), T)
+    _require_size(keys, T, d, dtype)
+    slopes, level = model._mean_task() if model.unseen == "mean" else (np.full(d, np.nan), np.nan)
     with np.errstate(over="ignore"):
-        last = np.broadcast_to(slopes, fitted.coef.shape[1])
-        coef = np.vstack([fitted.coef, last]).astype(dtype)
+        coef = np.vstack([fitted.coef, slopes]).astype(dtype)
         intercept = np.append(fitted.intercept, level).astype(dtype)
     if np.isinf(coef).any() or np.isinf(intercept).any():
         raise ValueError(f"Some coefficients are too large for {dtype}: use dtype='float64'.")
@@ -71,38 +78,22 @@ def write_onnx(
         temporary.write_bytes(graph.SerializeToString())
 
 
-def _graph(onnx: Any, keys: Sequence[Any], coef: np.ndarray, intercept: np.ndarray) -> Any:
+def _graph(onnx: Any, keys: list[Any], coef: np.ndarray, intercept: np.ndarray) -> Any:
     """The model; ``coef`` (T + 1, d) and ``intercept`` (T + 1,) end with the row of other tasks."""
-    helper, from_array = onnx.helper, onnx.numpy_helper.from_array
-    kind, T = helper.np_dtype_to_tensor_dtype(coef.dtype), len(keys)
+    number, T, d = NUMBERS[coef.dtype.name], len(keys), coef.shape[1]
     is_text = isinstance(keys[0], bytes)
-    encoding = {"keys_strings" if is_text else "keys_int64s": keys, "values_int64s": range(T)}
-    task_kind = onnx.TensorProto.STRING if is_text else onnx.TensorProto.INT64
-    nodes = [
-        helper.make_node("LabelEncoder", ["task"], ["code"], domain="ai.onnx.ml",
-                         default_int64=T, **encoding),
-        helper.make_node("Gather", ["coef", "code"], ["slopes"], axis=0),
-        helper.make_node("Mul", ["X", "slopes"], ["terms"]),
-        helper.make_node("ReduceSum", ["terms", "last_axis"], ["sums"], keepdims=0),
-        helper.make_node("Gather", ["intercept", "code"], ["level"], axis=0),
-        helper.make_node("Add", ["sums", "level"], ["prediction"]),
-    ]  # fmt: skip
-    inputs = [
-        helper.make_tensor_value_info("X", kind, ["rows", coef.shape[1]]),
-        helper.make_tensor_value_info("task", task_kind, ["rows"]),
-    ]
-    outputs = [helper.make_tensor_value_info("prediction", kind, ["rows"])]
+    label, attribute = ("string", "keys_strings") if is_text else ("int64", "keys_int64s")
+    model = onnx.parser.parse_model(GRAPH.format(number=number, label=label, T=T, d=d))
+    encoding = {attribute: keys, "values_int64s": range(T)}
     arrays = {"coef": coef, "intercept": intercept, "last_axis": np.array([1], dtype=np.int64)}
-    constants = [from_array(array, name) for name, array in arrays.items()]
-    return helper.make_model(
-        helper.make_graph(nodes, "sharedspan", inputs, outputs, constants),
-        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="sharedspan",
-    )
+    for name, values in encoding.items():
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute(name, values))
+    for name, array in arrays.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
 
 
-def _keys(labels: Sequence[Any], n_tasks: int) -> list[Any]:
+def _label_keys(labels: Sequence[Any], n_tasks: int) -> list[Any]:
     """The labels as a LabelEncoder has them: all integers of 64 bits, or all strings in UTF-8."""
     if len(labels) != n_tasks:
         raise ValueError(f"There are {len(labels)} labels for {n_tasks} tasks: give one for each.")
@@ -138,9 +129,8 @@ def _as_utf8(label: str) -> bytes:
         ) from None
 
 
-def _require_size(keys: Sequence[Any], shape: tuple[int, ...], dtype: str) -> None:
+def _require_size(keys: Sequence[Any], T: int, d: int, dtype: str) -> None:
     text = sum(len(key) for key in keys if isinstance(key, bytes))
-    T, d = shape
     size = (T + 1) * (d + 1) * np.dtype(dtype).itemsize + text + LABEL_BYTES * T
     if size > LARGEST:
         raise ValueError(
