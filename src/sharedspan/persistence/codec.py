@@ -104,14 +104,9 @@ def encode(value: Any) -> Tree:
 
 
 def decode(tree: Tree, sizes: Mapping[str, int]) -> Any:
-    """The value of a tree.
+    """The value that ``encode`` made a tree of; another tree raises a ValueError or the like.
 
-    Parameters
-    ----------
-    tree : tree
-        Made by ``encode``. Anything else raises a ValueError, a TypeError or the like.
-    sizes : dict of {letter: length}
-        Lengths of axes that are known.
+    ``sizes`` are the lengths of axes that are known, {letter: length}.
     """
     if isinstance(tree, list):
         return [decode(part, sizes) for part in tree]
