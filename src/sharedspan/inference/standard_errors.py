@@ -349,7 +349,8 @@ class CrossSums:
             return mean, cross, self.xy - self.y * mean - w @ cross
 
 
-class SpanError(NamedTuple):
+@dataclass(frozen=True)
+class SpanError:
     """What the error of a given span does to new tasks."""
 
     covariance: np.ndarray  # (k d, k d) of the entries of B, columns one after the other

@@ -4,7 +4,7 @@ Numbers, booleans, strings, lists, arrays of numbers and dicts of strings stand 
 JSON does not know is a dict of one key in angle brackets, such as ``{"<date>": "2026-01-31"}``. An
 object is written as a *record*: the names of its class and of its attributes. Only the classes
 listed in ``STORED_CLASSES`` can be made, and only with the attributes that they have: the fields of
-a dataclass or named tuple, and for any other class the names in its ``stored_axes``.
+a dataclass, and for any other class the names in its ``stored_axes``.
 
 A class declares the shapes of its arrays as ``stored_axes = "n B:dk W:kT"``: a letter for each
 axis, where the same letter is the same length. T is the number of tasks, d that of features and k
@@ -157,19 +157,19 @@ def _attribute_names(kind: Any) -> list[str]:
     """The names of all that an object of a stored class is made of."""
     if is_dataclass(kind):
         return [field.name for field in fields(kind) if field.init]
-    return list(kind._fields) if issubclass(kind, tuple) else list(axes_of(kind))
+    return list(axes_of(kind))
 
 
 def _decode_record(name: str, state: Mapping[str, Tree], sizes: Mapping[str, int]) -> Any:
-    kind: Any = getattr(import_module(STORED_CLASSES[name]), name)
+    kind: type[Any] = getattr(import_module(STORED_CLASSES[name]), name)
     values = {current_name(key, name): decode(part, sizes) for key, part in state.items()}
     if set(values) != set(_attribute_names(kind)):
         raise ValueError(f"A {name} does not have the attributes {sorted(values)}.")
     require_annotated_types(values, kind)
     require_shapes(values, axes_of(kind), sizes)
-    if is_dataclass(kind) or issubclass(kind, tuple):
+    if is_dataclass(kind):
         return kind(**values)
-    made = kind.__new__(kind)  # its __init__ would begin anew
+    made = object.__new__(kind)  # its __init__ would begin anew
     vars(made).update(values)
     return made
 
@@ -202,9 +202,8 @@ def require_annotated_types(values: Mapping[str, Any], kind: type) -> None:
     """Raise unless values are of the types that the class and its bases annotate."""
     for base in kind.__mro__:
         for key, annotation in get_annotations(base).items():
-            words = str(getattr(annotation, "__forward_arg__", annotation))  # of a named tuple
-            if key in values and not _is_of_type(values[key], words):
-                raise ValueError(f"{key} of a {kind.__name__} is no {words}.")
+            if key in values and not _is_of_type(values[key], annotation):
+                raise ValueError(f"{key} of a {kind.__name__} is no {annotation}.")
 
 
 SCALAR_TYPES = {"float": (float, int), "int": (int,), "str": (str,), "bool": (bool,)}
