@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 from test_checkpoint import Fit, full
+from test_model_file import mutated
 
 from sharedspan.persistence.checkpoint import CHECKPOINT_FORMAT, Checkpoint, CheckpointError
 
@@ -65,6 +66,19 @@ def test_damaged_files_raise_checkpoint_errors_and_nothing_else(tmp_path):
             Checkpoint.read(tmp_path / "d")
         assert str(tmp_path / "d") in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_thousand_mutated_files_are_refused(tmp_path):
+    Fit("variable_projection", max_iter=5).run(tmp_path / "c")
+    content, rng, tried = (tmp_path / "c").read_bytes(), np.random.default_rng(0), 0
+    while tried < 1000:
+        data = mutated(content, rng)
+        if data == content:
+            continue
+        tried += 1
+        (tmp_path / "d").write_bytes(data)
+        with pytest.raises(CheckpointError):
+            Checkpoint.read(tmp_path / "d")
 
 
 def signed(head, text, rest=b""):

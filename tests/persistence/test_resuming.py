@@ -14,7 +14,7 @@ from sklearn.base import clone
 from test_model_file import GOLDEN, golden_problem
 
 import sharedspan as ss
-from sharedspan.persistence.checkpoint import Checkpoint
+from sharedspan.persistence.checkpoint import CHECKPOINT_FORMAT, Checkpoint
 
 # Dask's own, of ports and closing loops
 dask_warnings = pytest.mark.filterwarnings("ignore")
@@ -140,6 +140,19 @@ def test_a_fit_under_way_is_not_overwritten_by_another(sim, tmp_path):
         clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=path)
     clone(model).fit(sim.X, sim.y, task=sim.task, resume=path)
     clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=path)  # that one has ended
+
+
+@pytest.mark.parametrize("part", ["caller", "run", "fingerprint"])
+@pytest.mark.parametrize("forged", [None, 3, [], {}, {"settings": {}, "last": 1, "numbers": 2}])
+def test_a_forged_checkpoint_is_neither_resumed_nor_replaced(part, forged, sim, tmp_path):
+    path = tmp_path / "fit.checkpoint"
+    shutil.copy(GOLDEN / "SharedSpanRegressor-1.checkpoint", path)
+    CHECKPOINT_FORMAT.write(path, CHECKPOINT_FORMAT.read(path) | {part: forged})
+    before, model = path.read_bytes(), ss.SharedSpanRegressor(solver="auto", random_state=0)
+    for option in ("checkpoint", "resume"):
+        with pytest.raises(ss.CheckpointError):
+            clone(model).fit(sim.X, sim.y, task=sim.task, **{option: path})
+    assert path.read_bytes() == before
 
 
 def test_a_fit_that_ran_out_of_iterations_goes_on_with_more(sim, tmp_path):

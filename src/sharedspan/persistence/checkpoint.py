@@ -44,17 +44,13 @@ class Checkpoint:
     def read(cls, path: Path) -> Checkpoint:
         """The checkpoint in a file; a ``CheckpointError`` where it cannot be read."""
         tree = CHECKPOINT_FORMAT.read(path)
-        try:
+        with CHECKPOINT_FORMAT.interpreting(path):
             return cls(path, tree["fingerprint"], tree["caller"], tree["run"])
-        except (KeyError, TypeError) as error:
-            raise CHECKPOINT_FORMAT.damaged(path) from error
 
     def require(self, fingerprint: Fingerprint) -> None:
         """Raise a ``CheckpointError`` if it belongs to other data or settings."""
-        try:
+        with CHECKPOINT_FORMAT.interpreting(self.path):
             difference = fingerprint.difference(self.fingerprint)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise CHECKPOINT_FORMAT.damaged(self.path) from error
         if difference is not None:
             raise CheckpointError(
                 f"{str(self.path)!r} is a checkpoint of another fit ({difference}): give it the "
@@ -66,11 +62,11 @@ class Checkpoint:
         """Whether the fit is complete, so that its checkpoint may be replaced."""
         from sharedspan.solvers.state import PLANNED, STALLED
 
-        settings = self.fingerprint["settings"]
-        all_done = settings["tol"] == 0 and self.run["iteration"] >= settings["max_iter"]
-        return bool(self.caller["last"]) and (
-            self.run["converged"] or self.run["ending"] in (PLANNED, STALLED) or all_done
-        )
+        with CHECKPOINT_FORMAT.interpreting(self.path):
+            settings, run = self.fingerprint["settings"], self.run
+            all_done = settings["tol"] == 0 and run["iteration"] >= settings["max_iter"]
+            done = run["converged"] or run["ending"] in (PLANNED, STALLED) or all_done
+            return bool(self.caller["last"] and done)
 
 
 @dataclass(frozen=True)
@@ -108,9 +104,10 @@ class CheckpointOptions:
         once they are canonical, by ``checkpoints``.
         """
         assert self.saved is not None
-        numbers = self.saved.fingerprint["numbers"]
+        with CHECKPOINT_FORMAT.interpreting(self.saved.path):
+            numbers, P = self.saved.fingerprint["numbers"], self.saved.caller["P"]
         self.saved.require(Fingerprint(settings, statistics.labels, statistics.names, numbers))
-        return self.saved.caller["P"]
+        return P
 
     def checkpoints(
         self,

@@ -77,20 +77,24 @@ class TreeFormat:
         """The tree in a file, if it is as it was written."""
         if os.path.exists(path) and not os.path.isfile(path):
             raise self.error(f"{os.fspath(path)!r} is not a file: give a {self.noun}.")
-        with open(path, "rb") as file:
+        with open(path, "rb") as file, self.interpreting(path):
             end = self._verify(file, path)
-            try:
-                text = _read_exactly(file, int.from_bytes(file.read(8), "little"), end)
-                tree = json.loads(text, object_hook=partial(_with_array, file=file, end=end))
-                if file.tell() != end:
-                    raise ValueError("The file has more arrays than the tree.")
-            except (ValueError, TypeError, OverflowError, RecursionError) as error:
-                raise self.damaged(path) from error
+            text = _read_exactly(file, int.from_bytes(file.read(8), "little"), end)
+            tree = json.loads(text, object_hook=partial(_with_array, file=file, end=end))
+            if file.tell() != end:
+                raise ValueError("The file has more arrays than the tree.")
         return tree
 
-    def damaged(self, path: Path) -> ValueError:
-        """The error for a file whose content is not what it should be."""
-        return self.error(f"{os.fspath(path)!r} is damaged, cut short or changed: {self.remedy}.")
+    @contextmanager
+    def interpreting(self, path: Path) -> Iterator[None]:
+        """Whatever the content of the file leads to in this context, the file is at fault."""
+        try:
+            yield
+        except (self.error, OSError, MemoryError):
+            raise
+        except Exception as error:
+            damage = f"{os.fspath(path)!r} is damaged, cut short or changed"
+            raise self.error(f"{damage}: {self.remedy}.") from error
 
     def _verify(self, file: BinaryIO, path: Path) -> int:
         """Check the first line and the digest; returns where the arrays end."""
@@ -105,13 +109,13 @@ class TreeFormat:
             )
         end = os.fstat(file.fileno()).st_size - DIGEST
         if end < len(head) or version not in {b"%d" % n for n in range(1, self.version + 1)}:
-            raise self.damaged(path)
+            raise ValueError(f"The file ends too early, or is of format {version!r}.")
         digest, left = hashlib.sha256(head), end - len(head)
         while chunk := file.read(min(left, 1 << 20)):
             digest.update(chunk)
             left -= len(chunk)
         if left or file.read() != digest.digest():
-            raise self.damaged(path)
+            raise ValueError("The checksum is wrong.")
         file.seek(len(head))
         return end
 

@@ -76,10 +76,8 @@ def load(path: Path) -> Any:
         file cannot make this function run code.
     """
     tree = MODEL_FORMAT.read(path)
-    try:
+    with MODEL_FORMAT.interpreting(path):
         return _decode_model(tree)
-    except Exception as error:  # whatever a changed file leads to, the file is at fault
-        raise MODEL_FORMAT.damaged(path) from error
 
 
 def _is_fitted_name(name: str, kind: type) -> bool:
