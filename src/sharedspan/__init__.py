@@ -19,7 +19,7 @@ _HOMES = {
     "ClusterError": "sharedspan.distributed.engine",
     "CurriculumRegressor": "sharedspan.estimators.curriculum",
     "DaskEngine": "sharedspan.distributed.engine",
-    "ModelFileError": "sharedspan.persistence.codec",
+    "ModelFileError": "sharedspan.persistence.model_file",
     "MomentRegressor": "sharedspan.estimators.moment",
     "NewTaskRegressor": "sharedspan.estimators.transfer",
     "PerTaskRegressor": "sharedspan.estimators.baselines",
@@ -70,8 +70,7 @@ if TYPE_CHECKING:
     from sharedspan.inference.planning import plan
     from sharedspan.objective.backends import TorchBackend
     from sharedspan.persistence.checkpoint import CheckpointError
-    from sharedspan.persistence.codec import ModelFileError
-    from sharedspan.persistence.model_file import load
+    from sharedspan.persistence.model_file import ModelFileError, load
     from sharedspan.report.page import write_report
     from sharedspan.report.plots import (
         plot_convergence,

@@ -17,9 +17,11 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
+from sharedspan.estimators import ESTIMATORS
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.inputs.schema import Columns, Feature
-from sharedspan.persistence.model_file import MODELS
+from sharedspan.persistence.codec import RENAMED
+from sharedspan.persistence.model_file import MODEL_FORMAT
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 HOSTILE = [
@@ -58,7 +60,7 @@ def fitted(name, sim, **options):
 
 
 VARIANTS = [
-    *((name, {}) for name in MODELS),
+    *((name, {}) for name in ESTIMATORS),
     ("SharedSpanRegressor", {"rank": 3, "noise": "per_task", "fit_intercept": False}),
     ("SharedSpanRegressor", {"rank": 3, "dtype": "float32", "whiten": False}),
     ("SharedSpanRegressor", {"rank": "evidence", "solver_options": {"steps": "practical"}}),
@@ -90,9 +92,9 @@ def test_a_round_trip_changes_no_bit(name, options, sim, tmp_path):
             assert np.array_equal(one, other)
         assert np.array_equal(same.coef_std_, model.coef_std_)
     assert str(same.get_params()) == str(model.get_params())
-    kept = {key for key in vars(model) if key.endswith("_") and not key.startswith("_")}
-    assert kept <= set(vars(same))
-    for key in kept:
+    names = {key for key in vars(model) if key.endswith("_") and not key.startswith("_")}
+    assert names <= set(vars(same))
+    for key in names:
         one, other = getattr(same, key), getattr(model, key)
         if isinstance(other, RankPath):
             one, other = vars(one), vars(other)
@@ -100,7 +102,7 @@ def test_a_round_trip_changes_no_bit(name, options, sim, tmp_path):
     assert str(ss.diagnose(same)) == str(ss.diagnose(model))
 
 
-def test_a_model_with_its_statistics_goes_on_as_if_it_had_never_been_away(sim, tmp_path):
+def test_a_model_saved_with_its_statistics_can_be_updated_like_the_original(sim, tmp_path):
     first, later = sim.task < 20, sim.task >= 20
     model = ss.SharedSpanRegressor(rank=3, solver="auto", random_state=0)
     model.fit(sim.X[first], sim.y[first], task=sim.task[first])
@@ -180,7 +182,7 @@ def test_labels_of_other_kinds_are_refused(label, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_kept_is_refused(sim, tmp_path):
+def test_what_cannot_be_saved_is_refused(sim, tmp_path):
     with pytest.raises(NotFittedError):
         ss.PooledRegressor().save(tmp_path / "m.span")
     model = fitted("SharedSpanRegressor", sim, rank=2, solver_options={"callback": print})
@@ -324,7 +326,7 @@ def test_foreign_newer_and_missing_files_are_told_apart(content, tmp_path, sim):
     path.write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(ss.ModelFileError, match="is no model file"):
         ss.load(path)
-    path.write_bytes(content.replace(b"format 1\n", b"format 2\n", 1))
+    path.write_bytes(content.replace(b"format 2\n", b"format 3\n", 1))
     with pytest.raises(ss.ModelFileError, match=r"newer sharedspan.*update"):
         ss.load(path)
     path.write_bytes(content[:-40])
@@ -425,7 +427,7 @@ class Plan(NamedTuple):
 @pytest.mark.parametrize(
     "labels", [list(Colour), [Plan("a", 1), Plan("b", 2)]], ids=["enum", "named"]
 )
-def test_labels_of_classes_of_their_own_are_kept_as_what_they_are(labels, tmp_path):
+def test_labels_of_other_classes_are_saved_as_what_they_are(labels, tmp_path):
     rng = np.random.default_rng(0)
     X, y, task = (
         rng.normal(size=(20, 2)),
@@ -456,7 +458,7 @@ def test_times_that_their_text_does_not_tell_are_refused(tmp_path):
             model.save(tmp_path / "m.span")
 
 
-def test_a_file_keeps_its_rights(sim, tmp_path):
+def test_a_replaced_file_passes_on_its_permissions(sim, tmp_path):
     path = tmp_path / "m.span"
     model = fitted("PooledRegressor", sim)
     model.save(path)
@@ -467,7 +469,7 @@ def test_a_file_keeps_its_rights(sim, tmp_path):
         model.save(tmp_path / "no" / "m.span")
 
 
-def test_standard_errors_keep_their_last_bits_where_features_outnumber_rows(tmp_path):
+def test_standard_errors_are_bitwise_equal_where_features_outnumber_rows(tmp_path):
     for seed in range(10):
         sim = ss.simulate(n_tasks=2, n_features=60, rank=1, n_samples=20, random_state=seed)
         model = ss.SharedSpanRegressor(rank=1, random_state=0).fit(sim.X, sim.y, task=sim.task)
@@ -478,7 +480,7 @@ def test_standard_errors_keep_their_last_bits_where_features_outnumber_rows(tmp_
 # Files of released versions
 
 GOLDEN_NAMES = [
-    *MODELS,
+    *ESTIMATORS,
     "SharedSpanRegressor-labels",
     "PooledRegressor-files",
     "NewTaskRegressor-sgd",
@@ -511,28 +513,44 @@ def test_files_of_released_versions_are_still_read(path, tmp_path):
         np.testing.assert_allclose(std, expected["std"], rtol=1e-9)
 
 
+def test_names_of_older_files_are_read_by_one_table(content, tmp_path, monkeypatch):
+    """A class, an attribute of any model, and an attribute and a parameter of one class."""
+    head, tree, numbers = parts(content)
+    text = json.dumps(tree).replace('["Units", {"origin":', '["Scales", {"zero":')
+    tree = json.loads(text.replace('"tasks_":', '"groups_":').replace('"max_iter":', '"steps":'))
+    (tmp_path / "m.span").write_bytes(sealed(head, tree, numbers))
+    assert tree["model"] == "SharedSpanRegressor"
+    names = {"Scales": "Units", "Units.zero": "origin", "groups_": "tasks_",
+             "SharedSpanRegressor.steps": "max_iter"}  # fmt: skip
+    for old, new in names.items():
+        with pytest.raises(ss.ModelFileError):
+            ss.load(tmp_path / "m.span")
+        monkeypatch.setitem(RENAMED, old, new)
+    assert len(ss.load(tmp_path / "m.span").tasks_) == 30
+
+
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
 def test_every_kind_of_model_has_a_golden_file_of_this_format_with_the_same_members(name, tmp_path):
     """If this fails, the format has changed: give it a new number and a way to read the old."""
     save_golden(name, tmp_path / "m.span", tmp_path)
     _, new, _ = parts((tmp_path / "m.span").read_bytes())
-    _, old, _ = parts((GOLDEN / f"{name}-1.span").read_bytes())
+    _, old, _ = parts((GOLDEN / f"{name}-{MODEL_FORMAT.version}.span").read_bytes())
     assert members(new) == members(old)
 
 
 def members(tree):
     """Names of parameters, attributes and records; what is None in one may be there in another."""
-    found = {("parameter", name) for name in tree["parameters"]}
-    found |= {("fitted", name) for name in tree["fitted"]}
+    names = {("parameter", name) for name in tree["parameters"]}
+    names |= {("fitted", name) for name in tree["fitted"]}
     stack = [tree["fitted"]]
     while stack:
         node = stack.pop()
         inside = list(node.values()) if isinstance(node, dict) else node
         if isinstance(node, dict) and "<record>" in node:
             name, state = node["<record>"]
-            found |= {(name, attribute) for attribute in state}
+            names |= {(name, attribute) for attribute in state}
         stack += [part for part in inside if isinstance(part, (dict, list))]
-    return found
+    return names
 
 
 def save_golden(name, path, folder):
@@ -558,16 +576,16 @@ def save_golden(name, path, folder):
     else:
         model.fit(X, y, task=task)
     if name == "NewTaskRegressor":
-        assert model.coef_std_.shape == (6, 4)  # keeps what it is computed from
+        assert model.coef_std_.shape == (6, 4)  # computed, and saved with the model
     model.save(path, statistics=statistics)
     return model, task
 
 
 def write_golden():
-    """Files of this version: `python -c "import test_keeping; test_keeping.write_golden()"`."""
+    """Files of this version: `python -c "import test_model_file as t; t.write_golden()"`."""
     X, _, _ = golden_problem()
     for name in GOLDEN_NAMES:
-        path = GOLDEN / f"{name}-1.span"
+        path = GOLDEN / f"{name}-{MODEL_FORMAT.version}.span"
         with tempfile.TemporaryDirectory() as folder:
             model, task = save_golden(name, path, Path(folder))
         about = {"model": type(model).__name__, "n_tasks": len(model.tasks_)}

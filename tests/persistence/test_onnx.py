@@ -1,6 +1,7 @@
 import datetime
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
+from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.persistence.onnx_export import write_onnx
 
 ESTIMATORS = [
@@ -72,8 +74,8 @@ def test_the_file_predicts_as_the_model_does_new_tasks_too(estimator, kind, smal
 def test_a_task_that_the_model_refuses_gives_nan(small, fitted, served):
     task = small.task[:3].copy()
     task[1] = -5
-    found = served(fitted(small.task))(small.X[:3], task)
-    assert np.isnan(found).tolist() == [False, True, False]
+    predicted = served(fitted(small.task))(small.X[:3], task)
+    assert np.isnan(predicted).tolist() == [False, True, False]
 
 
 def test_any_text_is_a_label(small, fitted, served):
@@ -94,8 +96,8 @@ def test_a_task_column_is_no_column_of_the_file(small, fitted, served):
     frame.insert(3, "shop", [f"shop {t}" for t in small.task])
     model = ss.SharedSpanRegressor(rank=2, task_column="shop", random_state=0).fit(frame, small.y)
     predict = served(model)
-    found = predict(small.X, frame["shop"].to_numpy(dtype=object))
-    assert_allclose(found, model.predict(frame), rtol=1e-11)
+    predicted = predict(small.X, frame["shop"].to_numpy(dtype=object))
+    assert_allclose(predicted, model.predict(frame), rtol=1e-11)
     about = predict.session.get_modelmeta().custom_metadata_map
     assert json.loads(about["features"]) == [f"price, in $ {j}" for j in range(8)]
     assert about["class"] == "SharedSpanRegressor"
@@ -109,18 +111,18 @@ def test_a_model_of_one_task_has_the_same_inputs(small, served):
     assert [(i.name, i.type) for i in predict.session.get_inputs()] == [
         ("X", "tensor(double)"), ("task", "tensor(int64)"),
     ]  # fmt: skip
-    found = predict(small.X, np.zeros(len(small.X), dtype=np.int64))
-    assert_allclose(found, model.predict(small.X), rtol=1e-11)
+    predicted = predict(small.X, np.zeros(len(small.X), dtype=np.int64))
+    assert_allclose(predicted, model.predict(small.X), rtol=1e-11)
 
 
 def test_single_precision_is_close(small, fitted, served):
     model = fitted(small.task)
-    found = served(model, dtype="float32")(small.X.astype(np.float32), small.task)
-    assert found.dtype == np.float32
-    assert_allclose(found, model.predict(small.X, small.task), rtol=1e-4, atol=1e-5)
+    predicted = served(model, dtype="float32")(small.X.astype(np.float32), small.task)
+    assert predicted.dtype == np.float32
+    assert_allclose(predicted, model.predict(small.X, small.task), rtol=1e-4, atol=1e-5)
 
 
-def test_the_file_keeps_to_its_standard(small, fitted, served, tmp_path):
+def test_the_file_conforms_to_the_standard(small, fitted, served, tmp_path):
     onnx = pytest.importorskip("onnx")
     served(fitted([f"task {t}" for t in small.task]))
     model = onnx.load(tmp_path / "model.onnx")
@@ -143,8 +145,8 @@ def test_other_labels_need_names_of_the_users_choice(odd, small, fitted, served)
     names = [f"task {task}" for task in model.tasks_]
     place = dict(zip(model.tasks_.tolist(), names, strict=True))
     asked = np.array([place[label] for label in labels], dtype=object)
-    found = served(model, labels=names)(small.X, asked)
-    assert_allclose(found, model.predict(small.X, labels), rtol=1e-11)
+    predicted = served(model, labels=names)(small.X, asked)
+    assert_allclose(predicted, model.predict(small.X, labels), rtol=1e-11)
 
 
 def test_numbers_and_strings_together_are_refused(small, fitted, tmp_path):
@@ -184,11 +186,11 @@ def test_other_wishes_that_cannot_be_met_are_refused(small, fitted, tmp_path):
 def test_a_model_beyond_two_gigabytes_is_refused_before_it_is_built(tmp_path):
     pytest.importorskip("onnx")
     T, d = 100_000, 3_000
+    model = SimpleNamespace(
+        fitted_span=FittedSpan(np.broadcast_to(0.0, (T, d)), np.zeros(T)), tasks_=np.arange(T)
+    )
     with pytest.raises(ValueError, match=r"take 2\.2 GiB.*float32"):
-        write_onnx(
-            tmp_path / "model.onnx", labels=range(T), coef=np.broadcast_to(0.0, (T, d)),
-            intercept=np.zeros(T), mean_task=None, names=[""] * d, metadata={},
-        )  # fmt: skip
+        write_onnx(model, tmp_path / "model.onnx")
 
 
 def test_without_onnx_the_error_says_what_to_install(small, fitted, tmp_path, monkeypatch):

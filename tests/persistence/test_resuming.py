@@ -1,6 +1,7 @@
 """Fits that are killed and go on from their checkpoint."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.base import clone
+from test_model_file import GOLDEN, golden_problem
 
 import sharedspan as ss
+from sharedspan.persistence.checkpoint import CHECKPOINT_FORMAT, Checkpoint
 
 # Dask's own, of ports and closing loops
 dask_warnings = pytest.mark.filterwarnings("ignore")
@@ -72,6 +75,20 @@ def test_a_resumed_fit_is_the_fit_that_was_not_interrupted(sim, tmp_path, model,
     assert os.listdir(tmp_path) == ["fit.checkpoint"]
 
 
+def test_a_fit_goes_on_from_a_checkpoint_of_a_released_version(tmp_path):
+    """Cut in iteration 3; with a path of ranks, and with the solver's memory."""
+    path = tmp_path / "fit.checkpoint"
+    shutil.copy(GOLDEN / "SharedSpanRegressor-1.checkpoint", path)
+    assert Checkpoint.read(path).run["iteration"] == 2
+    model = ss.SharedSpanRegressor(solver="scaled_gd_anderson", tol=1e-12, random_state=0)
+    X, y, task = golden_problem()
+    resumed = clone(model).fit(X, y, task=task, resume=path)
+    whole = clone(model).fit(X, y, task=task)
+    assert resumed.n_iter_ == whole.n_iter_ > 3
+    assert_allclose(resumed.coef_, whole.coef_, rtol=1e-9)
+    assert_allclose(resumed.rank_path_.loss, whole.rank_path_.loss, rtol=1e-9)
+
+
 def test_other_data_and_settings_are_refused(sim, tmp_path):
     path = tmp_path / "fit.checkpoint"
     model = ss.SharedSpanRegressor(rank=2, random_state=0)
@@ -97,7 +114,7 @@ def test_other_data_and_settings_are_refused(sim, tmp_path):
         clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=7)
 
 
-def test_small_features_beside_large_ones_are_looked_at_too(tmp_path):
+def test_a_change_of_a_small_feature_beside_a_large_one_is_refused(tmp_path):
     rng = np.random.default_rng(0)
     X = np.column_stack(
         [1e6 + 1e6 * rng.standard_normal(600), rng.standard_normal((600, 3)) * 1e-5]
@@ -123,6 +140,19 @@ def test_a_fit_under_way_is_not_overwritten_by_another(sim, tmp_path):
         clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=path)
     clone(model).fit(sim.X, sim.y, task=sim.task, resume=path)
     clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=path)  # that one has ended
+
+
+@pytest.mark.parametrize("part", ["caller", "run", "fingerprint"])
+@pytest.mark.parametrize("forged", [None, 3, [], {}, {"settings": {}, "last": 1, "numbers": 2}])
+def test_a_forged_checkpoint_is_neither_resumed_nor_replaced(part, forged, sim, tmp_path):
+    path = tmp_path / "fit.checkpoint"
+    shutil.copy(GOLDEN / "SharedSpanRegressor-1.checkpoint", path)
+    CHECKPOINT_FORMAT.write(path, CHECKPOINT_FORMAT.read(path) | {part: forged})
+    before, model = path.read_bytes(), ss.SharedSpanRegressor(solver="auto", random_state=0)
+    for option in ("checkpoint", "resume"):
+        with pytest.raises(ss.CheckpointError):
+            clone(model).fit(sim.X, sim.y, task=sim.task, **{option: path})
+    assert path.read_bytes() == before
 
 
 def test_a_fit_that_ran_out_of_iterations_goes_on_with_more(sim, tmp_path):
@@ -190,6 +220,4 @@ def test_a_driver_that_is_killed_goes_on(tmp_path, engine):
 
 
 def _iteration(path):
-    from sharedspan.persistence.checkpoint import Checkpoint
-
     return Checkpoint.read(path).run["iteration"]

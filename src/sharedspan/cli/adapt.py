@@ -82,10 +82,10 @@ def _adapt(
 
     from sharedspan.cli.model_tables import columns_of
     from sharedspan.estimators.transfer import NewTaskRegressor
-    from sharedspan.persistence.codec import FORMAT
+    from sharedspan.persistence.model_file import MODEL_FORMAT
 
     known = read_model(model)
-    FORMAT.require_writable(out)
+    MODEL_FORMAT.require_writable(out)
     began = time.perf_counter()
     with collected_warnings() as said:
         new = NewTaskRegressor.from_model(known, method).set_params(task_column=None)

@@ -145,11 +145,11 @@ def _fit(
     """Fit, keep the model, and say what was done."""
     import time
 
-    from sharedspan.persistence.codec import FORMAT
+    from sharedspan.persistence.model_file import MODEL_FORMAT
 
     model, kept = _model(method)
     began = time.perf_counter()
-    FORMAT.require_writable(out)
+    MODEL_FORMAT.require_writable(out)
     with collected_warnings() as said:
         model.fit_file(**data, **kept, tick=tick)
         if coefficients is not None:
@@ -227,12 +227,12 @@ def write_coefficients(model: Any, task: str, out: Path) -> None:
     """A table with a row for each task, under its name or not at all."""
     import pyarrow as pa
 
-    from sharedspan.persistence.atomic_write import table_appearing
+    from sharedspan.persistence.atomic_write import atomic_table
 
     names = list(model.coef_names_)
     level = "intercept" if "intercept" not in (task, *names) else "(intercept)"
     numbers = model.tasks_.dtype.kind in "iuf"
     labels = model.tasks_ if numbers else pa.array(map(str, model.tasks_.tolist()))
     columns = [labels, model.intercept_, *model.coef_.T]
-    with table_appearing(out) as write:
+    with atomic_table(out) as write:
         write(columns, [task, level, *names])

@@ -105,11 +105,11 @@ def _predict(
     import math
 
     from sharedspan.cli.model_tables import predictions
-    from sharedspan.persistence.atomic_write import table_appearing
+    from sharedspan.persistence.atomic_write import atomic_table
 
     seen: set[Any] = set()
     n_rows, n_known, squares, total = 0, 0, 0.0, len(rows)
-    with writing(out), table_appearing(out) as write:
+    with writing(out), atomic_table(out) as write:
         for chunk in rows:
             given, found = _given(chunk, rows), predictions(model, chunk, interval)
             names = [f"({name})" if name in given else name for name in found]

@@ -40,10 +40,10 @@ class Dataset:
 
     def write_csv(self, path: str | Path) -> None:
         """The table as a CSV file: task column, features, target."""
-        from sharedspan.persistence.atomic_write import table_appearing
+        from sharedspan.persistence.atomic_write import atomic_table
 
         names = [self.task_name, *self.feature_names, self.target_name]
-        with table_appearing(Path(path)) as write:
+        with atomic_table(Path(path)) as write:
             write([self.task, *self.X.T, self.y], names)
 
 

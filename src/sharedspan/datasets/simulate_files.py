@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.datasets.simulate import Truth, draw_truth
-from sharedspan.persistence.atomic_write import files_appearing
+from sharedspan.persistence.atomic_write import atomic_folder
 
 BLOCK = 1 << 16  # rows drawn together: the rows do not depend on how they are cut into files
 MIXED = 1 << 20  # rows whose tasks are mixed together
@@ -98,7 +98,7 @@ def simulate_files(
     if old and not overwrite:
         what = f"{old[0]} is there already" if single else f"The folder {path} is not empty"
         raise ValueError(f"{what}: give another path, or replace it (--overwrite).")
-    with files_appearing(folder, old) as hidden:
+    with atomic_folder(folder, old) as hidden:
         tasks = _mixed_tasks(truth, rng) if shuffle else _ordered_tasks(truth)
         written = 0
         for number, parts in enumerate(_cut(_tables(tasks, truth, rng, dtype), size)):

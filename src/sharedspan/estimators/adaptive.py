@@ -115,6 +115,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
 
     shares = "population"
     has_intervals = True
+    stored_axes = "slope_std_:d outlier_probability_:T"
     checks: ClassVar = {
         "rank": partial(number_or_auto, smallest=0, kind=numbers.Integral),
         "slopes": partial(one_of, known=("auto", *STRUCTURES)),
@@ -126,6 +127,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     method: str = "evidence"
     outliers: bool = True
     whiten: bool = False
+    candidates_: list[dict[str, Any]]
     _uncertainty_: Posterior
 
     def needs(self) -> Needs:

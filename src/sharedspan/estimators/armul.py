@@ -158,6 +158,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
         "penalty": partial(number_or_auto, smallest=0.0),
     }
     renamed: ClassVar = {"structure": "variant"}
+    stored_axes = "labels_:T"
 
     variant: str = "lowrank"
     n_clusters: int = 2

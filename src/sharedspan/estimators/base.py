@@ -28,7 +28,6 @@ from sharedspan.estimators.prediction import (
     blocks_to_predict,
     feature_columns,
     interval_quantiles,
-    population_mean,
     predicted_mean,
     response_std,
     rows_to_predict,
@@ -363,10 +362,10 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             For task labels other than str, int, float, bool, dates and tuples of them, and for
             parameters such as functions.
         """
-        from sharedspan.persistence.model_file import save
+        from sharedspan.persistence.model_file import save_model
 
         check_is_fitted(self)
-        save(self, path, statistics)
+        save_model(self, path, statistics)
 
     def export_onnx(
         self,
@@ -389,20 +388,10 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             all integers nor all strings. None takes ``tasks_``.
         dtype : {"float64", "float32"}, default="float64"
         """
-        from sharedspan import __version__
         from sharedspan.persistence.onnx_export import write_onnx
 
         check_is_fitted(self)
-        write_onnx(
-            path,
-            labels=self.tasks_.tolist() if labels is None else list(labels),
-            coef=self.coef_,
-            intercept=self.intercept_,
-            mean_task=population_mean(self) if self.unseen == "mean" else None,
-            names=self.coef_names_.tolist(),
-            metadata={"class": type(self).__name__, "sharedspan": __version__},
-            dtype=dtype,
-        )
+        write_onnx(self, path, labels, dtype)
 
     # ---- the scikit-learn contract ---------------------------------------------------------------
 

@@ -87,6 +87,7 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
 
     checks: ClassVar = {"variant": partial(one_of, known=VARIANTS)}
     renamed: ClassVar = {"mode": "variant"}
+    stored_axes = "levels_:T"
 
     variant: str = "freeze"
     levels: Any = "auto"

@@ -57,6 +57,12 @@ class FittedSpan:
     trace: dict[str, np.ndarray] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    # T tasks, d features, k directions; see ``persistence.codec``.
+    stored_axes = (
+        "coef:Td intercept:T representation:dk task_weights:kT mean_coef:d noise_variance:T "
+        "feature_covariance:dd"
+    )
+
     @classmethod
     def from_factors(
         cls,

@@ -49,14 +49,14 @@ class Needs:
     moments: Callable[[TaskRows], Any] | None = None  # makes a watcher of the pass
 
 
-def fit_rows(model: TaskRegressor, rows: Any, resumption: Any = None) -> None:
+def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None:
     """Fit an estimator to rows.
 
     Parameters
     ----------
     model : TaskRegressor
     rows : TaskRows, FileRows or DaskFrame
-    resumption : Resumption, optional
+    checkpointing : CheckpointOptions, optional
         Where the solver saves its state, and the state that it goes on from.
     """
     with rows.open() if is_local(model) else nullcontext(rows) as opened:
@@ -64,7 +64,7 @@ def fit_rows(model: TaskRegressor, rows: Any, resumption: Any = None) -> None:
         while (working := GAUSSIAN.reweight(opened, fitted)) is not None:
             with closing(gather_statistics(model, working)) as statistics:
                 retained = statistics_to_retain(model, statistics)
-                fitted = fit_statistics(model, statistics, resumption=resumption)
+                fitted = fit_statistics(model, statistics, checkpointing=checkpointing)
     store(model, fitted, statistics, retained)
 
 
@@ -72,7 +72,7 @@ def fit_statistics(
     model: TaskRegressor,
     statistics: TaskStatistics,
     previous: PreviousFit | None = None,
-    resumption: Any = None,
+    checkpointing: Any = None,
 ) -> FittedSpan:
     """Estimate from statistics, which are transformed in place.
 
@@ -82,17 +82,17 @@ def fit_statistics(
     statistics : TaskStatistics
     previous : PreviousFit, optional
         Where the last fit ended.
-    resumption : Resumption, optional
+    checkpointing : CheckpointOptions, optional
         As in ``fit_rows``.
     """
     rng = as_generator(vars(model).get("random_state"))
     if model.needs().kind is None:
         return model.estimate(Problem(None, None, statistics.labels, rng, statistics.rows))
     covariance = feature_covariance(statistics)
-    P = None if resumption is None else resumption.saved_map(statistics)
+    P = None if checkpointing is None else checkpointing.saved_map(statistics)
     problem = canonical(statistics, model.needs().features, rng, P, previous=previous)
-    if resumption is not None:
-        checkpoints = resumption.checkpoints(statistics, problem.canonical, rng)
+    if checkpointing is not None:
+        checkpoints = checkpointing.checkpoints(statistics, problem.canonical, rng)
         problem = replace(problem, checkpoints=checkpoints)
     return replace(model.estimate(problem), feature_covariance=covariance)
 
@@ -121,16 +121,16 @@ def fit_arrays(
     y: Any,
     task: Any,
     sample_weight: Any,
-    resumption: Any = None,
+    checkpointing: Any = None,
 ) -> None:
     """Fit an estimator to arrays, frames or a Dask DataFrame; see ``TaskRegressor.fit``."""
     with unfitted_on_error(model):
         check_parameters(model)
         rows = open_rows(model, X, y, task, sample_weight)
-        fit_rows(model, rows, resumption)
+        fit_rows(model, rows, checkpointing)
 
 
-def fit_files(model: TaskRegressor, path: Any, resumption: Any = None, **options: Any) -> None:
+def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **options: Any) -> None:
     """Fit an estimator to files; see ``TaskRegressor.fit_file``."""
     from sharedspan.inputs.files import open_files
 
@@ -146,7 +146,7 @@ def fit_files(model: TaskRegressor, path: Any, resumption: Any = None, **options
         selection = rows.selection
         names = selection.names if model.task_column is None else selection.names_with_task()
         set_feature_names(model, names)
-        fit_rows(model, rows, resumption)
+        fit_rows(model, rows, checkpointing)
         model.columns_, model.n_rows_dropped_ = selection.columns, rows.n_dropped
 
 

@@ -25,11 +25,11 @@ from sharedspan.estimators.parameters import (
     require_rank_fits,
     require_rows_to_split,
 )
-from sharedspan.estimators.resuming import Resumption
 from sharedspan.inference.noise import residual_degrees, shared_noise, shrink_noise
 from sharedspan.inference.rank_selection import RankPath, select_rank
 from sharedspan.inference.span_information import span_uncertainty
 from sharedspan.objective import Objective, build_objective
+from sharedspan.persistence.checkpoint import CheckpointOptions
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
 from sharedspan.solvers.accelerated import Factors
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
@@ -176,10 +176,10 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         -------
         self
         """
-        resumption = None
+        checkpointing = None
         if (checkpoint, resume) != (None, None):
-            resumption = self._resumption(checkpoint, resume, checkpoint_seconds)
-        fitting.fit_arrays(self, X, y, task, sample_weight, resumption)
+            checkpointing = self._checkpoint_options(checkpoint, resume, checkpoint_seconds)
+        fitting.fit_arrays(self, X, y, task, sample_weight, checkpointing)
         return self
 
     def fit_file(
@@ -210,11 +210,11 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         -------
         self
         """
-        resumption = None
+        checkpointing = None
         if (checkpoint, resume) != (None, None):
-            resumption = self._resumption(checkpoint, resume, checkpoint_seconds)
+            checkpointing = self._checkpoint_options(checkpoint, resume, checkpoint_seconds)
         fitting.fit_files(
-            self, path, resumption, task=task, target=target, features=features,
+            self, path, checkpointing, task=task, target=target, features=features,
             memory_limit=memory_limit, **options,
         )  # fmt: skip
         return self
@@ -321,7 +321,9 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         check_is_fitted(self)
         return self._uncertainty_.representation_covariance(self.representation_)
 
-    def _resumption(self, checkpoint: Any, resume: Any, seconds: float) -> Resumption:
+    def _checkpoint_options(
+        self, checkpoint: Any, resume: Any, seconds: float
+    ) -> CheckpointOptions:
         """The checkpoints that a fit writes and goes on from."""
         at_least("checkpoint_seconds", seconds, 0.0)
         # What must not change between a fit and its continuation.
@@ -332,7 +334,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         if loop_options["tail_average"]:
             options["tail_average"] = True
         settings = {name: getattr(self, name) for name in names} | {"solver_options": options}
-        return Resumption.of(checkpoint, resume, seconds, settings)
+        return CheckpointOptions.of(checkpoint, resume, seconds, settings)
 
     def check_combination(self) -> None:
         """Raise for options that the solver does not have, or a place where it cannot run."""

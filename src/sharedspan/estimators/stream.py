@@ -26,6 +26,8 @@ class Descent:
     feature more, a constant as large as the root mean square of the others.
     """
 
+    stored_axes = "horizon intercept phase first:ne seen centre:e unit constant eta0 w:e"
+
     def __init__(self, horizon: int, k: int, intercept: bool) -> None:
         self.horizon, self.intercept = horizon, intercept
         self.phase = max(1, int(horizon / math.log(horizon))) if horizon > 1 else 1
@@ -78,6 +80,8 @@ class Descent:
 class Stream:
     """What is kept of one task: the factor of its rows, about its first row, and the descent."""
 
+    stored_axes = "x0:d y0 n R:ee descent"
+
     def __init__(self, plan: Plan, x: np.ndarray, y: float, horizon: int) -> None:
         k, one = plan.B.shape[1], plan.intercept
         # About the first row, features far from zero keep their digits.
@@ -115,6 +119,7 @@ class Plan:
     mean: np.ndarray  # (k,) of the prior
     root: np.ndarray | None  # (k, k) root of the prior's covariance; None for a flat prior
     noise: float | None
+    stored_axes = "B:dk unit:kr mean:k root:kk"
 
     def solve(self, R: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, float]:
         """Weights (T, k) and the noise variance, from centred factors R (T, k + 1, k + 1).

@@ -115,7 +115,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
     _plan_: Plan
     _streams_: dict[Any, Stream]
     _span_covariance_: np.ndarray | None
-    _sums_: dict[Any, CrossSums]
+    _cross_sums_: dict[Any, CrossSums]
     _uncertainty_: WeightsUncertainty | None
 
     @property
@@ -227,7 +227,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
 
     def _begin(self, d: int) -> None:
         """The parameters as arrays, and no rows yet."""
-        self._plan_, self._streams_, self._sums_ = self._make_plan(d), {}, {}
+        self._plan_, self._streams_, self._cross_sums_ = self._make_plan(d), {}, {}
         self._span_covariance_ = None
         if self.representation_covariance is not None:
             covariance = self._checked_covariance(self._plan_.B.size)
@@ -245,9 +245,9 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
                     if label not in streams:
                         streams[label] = Stream(plan, X[0], float(y[0]), int(horizons[t]))
                     if self._span_covariance_ is not None:
-                        self._sums_.setdefault(label, CrossSums(plan.B))
+                        self._cross_sums_.setdefault(label, CrossSums(plan.B))
                         x0, y0 = streams[label].x0, streams[label].y0
-                        self._sums_[label].add(X - x0, y - y0, weight, plan.B)
+                        self._cross_sums_[label].add(X - x0, y - y0, weight, plan.B)
                     late[label] = late.get(label, 0) + streams[label].add(plan, X, y, weight)
             fitted = self._solve([streams[label] for label in self._labels()])
         if any(late.values()):
@@ -338,7 +338,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         error = None
         if self._span_covariance_ is not None:
             moments = [
-                self._sums_[label].moments(B, w, plan.intercept)
+                self._cross_sums_[label].moments(B, w, plan.intercept)
                 for label, w in zip(labels, W, strict=True)
             ]
             parts = (np.stack(part) for part in zip(*moments, strict=True))

@@ -81,6 +81,7 @@ class RankPath:
     standard_error: np.ndarray
     rank: int
     method: str = "auto"
+    stored_axes = "ranks:r loss:r difference:r standard_error:r"
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -109,6 +109,10 @@ class SpanUncertainty:
     information: np.ndarray  # (k (k + 1) / 2, q, q) blocks of H; (1, k, k) where too large
     excess: np.ndarray  # blocks of N, alike
     reference: float  # about the size of H if no weights had to be estimated
+    stored_axes = (
+        "B:pa Q:pq W:Ta variance:T degrees:T n:T mean:Tp inverse:Taa singular:Taa cross:Taq "
+        "spare:T shape:qq information:bcc excess:bcc"
+    )
 
     @property
     def exact(self) -> bool:

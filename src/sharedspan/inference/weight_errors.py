@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +33,8 @@ class CrossSums:
     fx : ndarray of shape (k, d)
         Sum of B'x x'.
     """
+
+    stored_axes = "n y x:d xy:d fx:kd"
 
     def __init__(self, B: np.ndarray) -> None:
         d, k = B.shape
@@ -60,13 +61,15 @@ class CrossSums:
             return mean, cross, self.xy - self.y * mean - w @ cross
 
 
-class SpanError(NamedTuple):
+@dataclass(frozen=True)
+class SpanError:
     """The covariance of a given span, and the moments of new tasks that it acts on."""
 
     covariance: np.ndarray  # (k d, k d) of the entries of B, columns one after the other
     mean: np.ndarray  # (T, d) of the features about ``origin``; zero without intercepts
     cross: np.ndarray  # (T, k, d) B'G_t
     score: np.ndarray  # (T, d) X_t'(y_t - X_t B w_t)
+    stored_axes = "covariance:ss mean:Td cross:Tkd score:Td"
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class WeightsUncertainty:
     inverse: np.ndarray  # (T, k, k) L_t
     shrunk: bool  # by a prior
     error: SpanError | None
+    stored_axes = "B:dk W:Tk noise:T degrees:T n:T origin:Td centre:Tk covariance:Tkk inverse:Tkk"
 
     @cached_property
     def response(self) -> np.ndarray:

@@ -37,6 +37,7 @@ class Scaling:
     scale: np.ndarray  # (d,), one where a feature does not vary
     y_centre: float
     y_scale: float
+    stored_axes = "centre:p scale:p"
 
     @classmethod
     def of(cls, statistics: Statistics, intercept: bool) -> Scaling:

@@ -34,6 +34,7 @@ class Posterior:
     rows: float  # sum of weights
     canonical: Canonical
     scaling: Scaling
+    stored_axes = "mean:Tp covariance:Tpp variance:Tp b:p new:pp off:T"
 
     @property
     def coef_std(self) -> np.ndarray:

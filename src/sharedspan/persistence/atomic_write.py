@@ -1,68 +1,93 @@
-"""Files that appear complete or not at all."""
+"""Atomic writing: a file has its old content, or none, until the new content is complete."""
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 
 @contextmanager
-def file_appearing(path: Path) -> Iterator[Path]:
-    """A hidden path beside ``path``; what is written there becomes ``path`` at the end."""
-    hidden = path.with_name(f".sharedspan-{secrets.token_hex(8)}{path.suffix}")
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path``, which takes its place at the end or is removed.
+
+    The content is on the disk before the name changes. A file that is replaced passes on its
+    permissions, and a symbolic link stays one.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {str(target.parent)!r}")
+    temporary = _hidden(target.parent, path.suffix)
+    replaced = target.exists()
     try:
-        yield hidden
-        hidden.replace(path)
+        temporary.touch(0o600 if replaced else 0o666, exist_ok=False)
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        if replaced:
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
     finally:
-        hidden.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+    with suppress(OSError, AttributeError):  # not every system can do this to a folder
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)  # so that the new name outlives a loss of power
+        finally:
+            os.close(folder)
 
 
 @contextmanager
-def table_appearing(path: Path) -> Iterator[Callable[[Sequence[Any], Sequence[str]], None]]:
-    """A function that appends columns of rows to a table, CSV or Parquet by its ending.
-
-    The file appears at the end, if anything was written.
-    """
+def atomic_table(path: Path) -> Iterator[Callable[[Sequence[Any], Sequence[str]], None]]:
+    """A function that appends columns to a table, CSV or Parquet by the suffix of ``path``."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
     make = pa.csv.CSVWriter if path.suffix.lower() == ".csv" else pa.parquet.ParquetWriter
-    with file_appearing(path) as hidden, ExitStack() as stack:
+    with atomic_path(path) as temporary, ExitStack() as stack:
         writers: list[Any] = []
 
         def write(columns: Sequence[Any], names: Sequence[str]) -> None:
             table = pa.table(list(columns), names=list(names))
             if not writers:
-                writers.append(stack.enter_context(make(hidden, table.schema)))
+                writers.append(stack.enter_context(make(temporary, table.schema)))
             writers[0].write_table(table)
 
         yield write
+        if not writers:
+            raise ValueError(f"There are no rows to write to {str(path)!r}.")
 
 
 @contextmanager
-def files_appearing(folder: Path, old: Sequence[Path] = ()) -> Iterator[Path]:
-    """A hidden folder; the files written there move to ``folder`` at the end, where old ones go."""
-    made = not folder.exists()
+def atomic_folder(folder: Path, old: Sequence[Path] = ()) -> Iterator[Path]:
+    """A temporary folder whose files move to ``folder`` at the end, once ``old`` are deleted."""
+    is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
-    hidden = folder / f".sharedspan-{secrets.token_hex(8)}"
+    temporary = _hidden(folder)
     moved: list[Path] = []
     try:
-        hidden.mkdir()
-        yield hidden
+        temporary.mkdir()
+        yield temporary
         for file in old:
             file.unlink()
-        for file in sorted(hidden.iterdir()):
+        for file in sorted(temporary.iterdir()):
             moved.append(file.replace(folder / file.name))
     except BaseException:
         for file in moved:
             file.unlink(missing_ok=True)
-        shutil.rmtree(hidden, ignore_errors=True)
-        if made:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if is_new:
             folder.rmdir()
         raise
-    hidden.rmdir()
+    temporary.rmdir()
+
+
+def _hidden(folder: Path, suffix: str = "") -> Path:
+    return folder / f".sharedspan-{secrets.token_hex(8)}{suffix}"

@@ -3,108 +3,163 @@
 from __future__ import annotations
 
 import math
+import os
+import pathlib
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 
+from sharedspan.objective import build_objective
 from sharedspan.persistence.container import Path, Tree, TreeFormat
-from sharedspan.persistence.fingerprint import Fingerprint
+from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.task_statistics import TaskStatistics
 
-WRITING_SHARE = 0.05  # of the time of a fit that may go into writing
+WRITING_SHARE = 0.05  # the share of the time of a fit that may go into writing
 
 
 class CheckpointError(ValueError):
     """A file that is no checkpoint, is damaged, or belongs to another fit."""
 
 
-FORMAT = TreeFormat("checkpoint", 1, CheckpointError, "give another checkpoint, or do without")
+CHECKPOINT_FORMAT = TreeFormat(
+    "checkpoint", 1, CheckpointError, "give another checkpoint, or do without"
+)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds."""
+    """The content of a checkpoint file."""
 
     path: Path
     fingerprint: Mapping[str, Tree]
-    caller: Tree  # what the caller of the run gave to be kept
+    caller: Tree  # what the caller of the run needs to go on
     run: Mapping[str, Tree]  # the state of the run
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """The checkpoint in a file; a ``CheckpointError`` where there is none to be read."""
-        tree = FORMAT.read(path)
-        try:
+        """The checkpoint in a file; a ``CheckpointError`` where it cannot be read."""
+        tree = CHECKPOINT_FORMAT.read(path)
+        with CHECKPOINT_FORMAT.interpreting(path):
             return cls(path, tree["fingerprint"], tree["caller"], tree["run"])
-        except (KeyError, TypeError) as error:
-            raise FORMAT.damaged(path) from error
 
     def require(self, fingerprint: Fingerprint) -> None:
         """Raise a ``CheckpointError`` if it belongs to other data or settings."""
-        try:
+        with CHECKPOINT_FORMAT.interpreting(self.path):
             difference = fingerprint.difference(self.fingerprint)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise FORMAT.damaged(self.path) from error
         if difference is not None:
             raise CheckpointError(
                 f"{str(self.path)!r} is a checkpoint of another fit ({difference}): give it the "
                 "data and settings of that fit, or fit without it."
             )
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the fit is complete, so that its checkpoint may be replaced."""
+        from sharedspan.solvers.state import PLANNED, STALLED
 
-class Checkpoints:
-    """The checkpoints of one fit, of one run or several: where, when and of what.
+        with CHECKPOINT_FORMAT.interpreting(self.path):
+            settings, run = self.fingerprint["settings"], self.run
+            all_done = settings["tol"] == 0 and run["iteration"] >= settings["max_iter"]
+            done = run["converged"] or run["ending"] in (PLANNED, STALLED) or all_done
+            return bool(self.caller["last"] and done)
 
-    Parameters
-    ----------
-    path : path or None
-        The file; with None nothing is written.
-    fingerprint : Fingerprint
-    rng : numpy.random.Generator, optional
-        The one that the runs draw from: its state is kept, and set when a run goes on.
-    seconds : float
-        Time between two writes; longer where writing would take more than a twentieth of it.
-    every : int, optional
-        Write after this many iterations, too.
-    saved : Checkpoint, optional
-        What to go on from; a ``CheckpointError`` is raised if it belongs to another fit.
 
-    Attributes
-    ----------
-    caller : tree
-        What the caller will need to go on, such as the number of the run, for the caller to set
-        before each run. With ``saved``, what was set then; otherwise None.
-    """
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """The options ``checkpoint``, ``resume`` and ``checkpoint_seconds`` of a fit, validated."""
 
-    def __init__(
+    path: pathlib.Path  # where checkpoints are written
+    saved: Checkpoint | None  # what to go on from
+    seconds: float  # between two checkpoints
+    settings: dict[str, Any]  # what must not change between a fit and its continuation
+
+    @classmethod
+    def of(
+        cls, checkpoint: Any, resume: Any, seconds: float, settings: dict[str, Any]
+    ) -> CheckpointOptions:
+        """The validated options.
+
+        A resumed fit goes on writing to its own file unless it is given another. The checkpoint
+        of another fit that is not complete is never replaced.
+        """
+        path = _as_path("checkpoint", resume if checkpoint is None else checkpoint)
+        saved = None if resume is None else Checkpoint.read(_as_path("resume", resume))
+        CHECKPOINT_FORMAT.require_writable(path)
+        own = saved is not None and path.exists() and path.samefile(saved.path)
+        if path.exists() and not own and not Checkpoint.read(path).has_ended:
+            raise CheckpointError(
+                f"{str(path)!r} is the checkpoint of a fit that has not come to its end: go on "
+                f"from it with resume={str(path)!r}, give another path, or delete it first."
+            )
+        return cls(path, saved, seconds, settings)
+
+    def saved_map(self, statistics: TaskStatistics) -> np.ndarray | None:
+        """The map P (d, d') of the features that the saved factors go with; None for a new fit.
+
+        Axes may have other signs on another machine, so a continuation takes the saved ones.
+
+        Raises where the checkpoint is of other settings, features or tasks. Data are compared
+        once they are canonical, by ``checkpoints``.
+        """
+        if self.saved is None:
+            return None
+        with CHECKPOINT_FORMAT.interpreting(self.saved.path):
+            numbers, P = self.saved.fingerprint["numbers"], self.saved.caller["P"]
+        self.saved.require(Fingerprint(self.settings, statistics.labels, statistics.names, numbers))
+        return P
+
+    def checkpoints(
         self,
-        path: Path | None,
-        fingerprint: Fingerprint,
-        *,
-        rng: np.random.Generator | None = None,
-        seconds: float = 60.0,
-        every: float = math.inf,
-        saved: Checkpoint | None = None,
-    ) -> None:
-        if saved is not None:
-            saved.require(fingerprint)
-        self.path, self.fingerprint, self.rng = path, fingerprint, rng
-        self.seconds, self.every = seconds, every
-        self.caller: Tree = None if saved is None else saved.caller
-        self._saved = saved
+        statistics: TaskStatistics,
+        canonical: Canonical,
+        rng: np.random.Generator,
+    ) -> Checkpoints:
+        """The checkpoints of a fit to canonical statistics; raises if ``saved`` is of others."""
+        objective = build_objective(statistics.statistics)
+        numbers = data_numbers(objective, statistics.statistics, canonical)
+        fingerprint = Fingerprint(self.settings, statistics.labels, statistics.names, numbers)
+        return Checkpoints(self.path, fingerprint, rng=rng, seconds=self.seconds, saved=self.saved)
+
+
+def _as_path(name: str, value: Any) -> pathlib.Path:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name}={value!r} must be the path of a file, or None.")
+    return pathlib.Path(value)
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints of one fit, which has one run of a solver or several."""
+
+    path: Path | None  # with None nothing is written
+    fingerprint: Fingerprint
+    _: KW_ONLY
+    rng: np.random.Generator | None = None  # of the runs: saved, and restored when a run goes on
+    seconds: float = 60.0  # between two writes; more where writing takes over a twentieth of it
+    every: float = math.inf  # iterations after which to write, too
+    saved: Checkpoint | None = None  # what to go on from; refused if it belongs to another fit
+
+    def __post_init__(self) -> None:
+        if self.saved is not None:
+            self.saved.require(self.fingerprint)
+        # What the caller will need to go on, such as the number of the run: set before each run.
+        self.caller: Tree = None if self.saved is None else self.saved.caller
         self._start: Tree = None  # the generator's state when the run began
-        self._kept: dict[str, Tree] | None = None  # and not written yet
-        self._proved = self._warned = False  # that it can be written; that it no longer can
-        self._written, self._pause, self._iteration = -math.inf, seconds, 0
+        self._pending: dict[str, Tree] | None = None  # the last state that is not written yet
+        self._has_warned = False
+        self._written, self._pause, self._iteration = -math.inf, self.seconds, 0
 
     def begin(self) -> Checkpoint | None:
         """Begin a run: what to go on from, which only the first run has, or None.
 
         The generator then stands where it stood when that run began.
         """
-        saved, self._saved = self._saved, None
+        saved, self.saved = self.saved, None
         if saved is not None:
             self.set_rng(saved, "start")
         self._start = self._rng_state()
@@ -122,50 +177,49 @@ class Checkpoints:
                 f"{type(self.rng.bit_generator).__name__}: give the fit one of the same kind."
             ) from error
 
-    def keep(self, state: Mapping[str, Tree], now: bool = False) -> None:
+    def update(self, state: Mapping[str, Tree], now: bool = False) -> None:
         """Take the state of a run, and write it if it is time, or ``now``.
 
-        References are enough: what is kept is not to be changed. A function in it is called when
-        it is written.
+        The state is not copied, so it must not be changed. A function in it is called when it is
+        written.
         """
-        if self.path is None:
-            return
         rng = {"start": self._start, "now": self._rng_state()}
-        self._kept = {"run": {**state, "rng": rng}, "caller": self.caller}
+        self._pending = {"run": {**state, "rng": rng}, "caller": self.caller}
         waited, done = time.monotonic() - self._written, state["iteration"] - self._iteration
         if now or waited >= self._pause or done >= self.every:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is kept, if it is not written yet.
+        """Write the last state, if it is not written yet.
 
         The first write of a fit raises an OSError where it fails. Later ones warn, once: hours may
         be at stake, and the next write may succeed.
         """
-        if self._kept is None or self.path is None:
+        if self._pending is None or self.path is None:
             return
         began = time.monotonic()
         try:
-            FORMAT.write(self.path, {"fingerprint": self.fingerprint.tree, **self._kept})
-            self._proved = True
+            tree = {"fingerprint": self.fingerprint.tree, **self._pending}
+            CHECKPOINT_FORMAT.write(self.path, tree)
         except Exception as error:
-            if not self._proved:
-                self._kept = None
+            if self._written == -math.inf:
+                self._pending = None
                 raise
             self._warn(error)
-        self._written, self._iteration = time.monotonic(), self._kept["run"]["iteration"]
+        self._written, self._iteration = time.monotonic(), self._pending["run"]["iteration"]
         self._pause = max(self.seconds, (self._written - began) / WRITING_SHARE)
-        self._kept = None
+        self._pending = None
 
     def _warn(self, error: Exception) -> None:
-        said, self._warned = self._warned, True
-        if not said:
-            what = str(error) if isinstance(error, OSError) else f"{str(self.path)!r}: {error!r}"
-            warnings.warn(
-                f"A checkpoint was not written; the fit goes on and tries again later. {what}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        if self._has_warned:
+            return
+        self._has_warned = True
+        reason = str(error) if isinstance(error, OSError) else f"{str(self.path)!r}: {error!r}"
+        warnings.warn(
+            f"A checkpoint was not written; the fit goes on and tries again later. {reason}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _rng_state(self) -> Tree:
         return None if self.rng is None else self.rng.bit_generator.state

@@ -12,57 +12,48 @@ from typing import Any
 import numpy as np
 
 from sharedspan.objective import Objective
-from sharedspan.persistence.container import KINDS, Tree, plain
+from sharedspan.persistence.container import KINDS, Tree, as_python_scalar
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.rows import Statistics
 
-TOLERANCE = 1e-9  # of a task's scale: sums in another order differ by less, other rows by more
+TOLERANCE = 1e-9  # relative to a task: another order of summation changes less, other rows more
 
 
 @dataclass(frozen=True)
 class Fingerprint:
     """What must be the same for a fit to go on: settings, features, tasks and data.
 
-    Parameters
-    ----------
-    settings : dict of str to what JSON can hold
-        Compared exactly.
-    labels : sequence of length T
-        Of the tasks, in their order; compared by type and ``repr``.
-    names : sequence of str
-        Of the features.
-    numbers : dict of str to ndarray of shape (T,) or (T, m)
-        Sums over the rows of each task. The last digits depend on the order of summation, so they
-        may differ by 1e-9 of the largest number in the task's row: where one may cancel to nearly
-        zero, put its scale beside it.
+    The numbers are sums over the rows of each task. Their last digits depend on the order of
+    summation, so they may differ by 1e-9 of the largest number in the task's row: where one may
+    cancel to nearly zero, put its scale beside it.
     """
 
-    settings: Mapping[str, Any]
-    labels: Sequence[Any]
-    names: Sequence[str]
-    numbers: Mapping[str, np.ndarray]
+    settings: Mapping[str, Any]  # what JSON can hold; compared exactly
+    labels: Sequence[Any]  # (T,) of the tasks, in their order; compared by type and ``repr``
+    names: Sequence[str]  # (d,) of the features
+    numbers: Mapping[str, np.ndarray]  # (T,) or (T, m) each
 
     def __post_init__(self) -> None:
-        # NumPy's numbers and strings count as Python's own.
-        own = (
-            plain(a) if isinstance(a, np.generic) and a.dtype.kind in KINDS else a
+        labels = [
+            as_python_scalar(a) if isinstance(a, np.generic) and a.dtype.kind in KINDS else a
             for a in self.labels
-        )
-        object.__setattr__(self, "labels", list(own))
+        ]
+        object.__setattr__(self, "labels", labels)
 
     @cached_property
     def tree(self) -> dict[str, Tree]:
-        """What a checkpoint holds of it: of each label only a hash."""
-        hashes = b"".join(hashlib.sha256(_text(label)).digest()[:8] for label in self.labels)
+        """What a checkpoint holds of the fingerprint: only a hash of each label."""
+        texts = (f"{type(label).__name__} {label!r}" for label in self.labels)
+        digests = (hashlib.sha256(text.encode("utf-8", "surrogatepass")) for text in texts)
         return {
-            "settings": json.loads(json.dumps(dict(self.settings), default=plain)),
+            "settings": json.loads(json.dumps(dict(self.settings), default=as_python_scalar)),
             "names": [str(name) for name in self.names],
-            "labels": np.frombuffer(hashes, "<u8"),
+            "labels": np.frombuffer(b"".join(each.digest()[:8] for each in digests), "<u8"),
             "numbers": {name: np.asarray(a, float) for name, a in self.numbers.items()},
         }
 
     def difference(self, saved: Mapping[str, Tree]) -> str | None:
-        """In words, what differs from the ``tree`` of another one; None where nothing does."""
+        """In words, what differs from the ``tree`` of another fit; None where nothing does."""
         return (
             _changed_settings(saved["settings"], self.tree["settings"])
             or _changed_names(saved["names"], self.tree["names"])
@@ -74,15 +65,15 @@ class Fingerprint:
         now = self.tree["labels"]
         if np.array_equal(then, now):
             return None
-        new, gone = np.flatnonzero(~np.isin(now, then)), np.sum(~np.isin(then, now))
-        said = [f"{len(new)} new, such as {self.labels[new[0]]!r}"] if len(new) else []
-        said += [f"{gone} no longer there"] if gone else []
-        return "the tasks: " + (", ".join(said) or "in another order")
+        new, n_gone = np.flatnonzero(~np.isin(now, then)), np.sum(~np.isin(then, now))
+        changes = [f"{len(new)} new, such as {self.labels[new[0]]!r}"] if len(new) else []
+        changes += [f"{n_gone} no longer there"] if n_gone else []
+        return "the tasks: " + (", ".join(changes) or "in another order")
 
     def _changed_rows(self, then: Mapping[str, np.ndarray]) -> str | None:
         now, T = self.tree["numbers"], len(self.labels)
         if [(name, now[name].shape) for name in now] != [(name, then[name].shape) for name in then]:
-            return "the data: other sums of it were kept"
+            return "the data: the checkpoint summarizes them in another way"
         changed = np.zeros(T, dtype=bool)
         for name, numbers in now.items():
             a, b = numbers.reshape(T, -1), then[name].reshape(T, -1)
@@ -94,20 +85,30 @@ class Fingerprint:
         return f"the data: other rows in {count} task{'s' * (count > 1)}, such as {first!r}"
 
 
+def _changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    def text(settings: Mapping[str, Any], name: str) -> str:  # equal for NaN, not for 1 and True
+        if name not in settings:
+            return f"no {name}"
+        return f"{name}={json.loads(json.dumps(settings[name], sort_keys=True))!r}"
+
+    pairs = [(text(then, name), text(now, name)) for name in dict.fromkeys([*then, *now])]
+    return "; ".join(f"{old} then, {new} now" for old, new in pairs if old != new) or None
+
+
+def _changed_names(then: Sequence[str], now: Sequence[str]) -> str | None:
+    if len(then) != len(now):
+        return f"the features: {len(then)} then, {len(now)} now"
+    pairs = (pair for pair in zip(then, now, strict=True) if pair[0] != pair[1])
+    return next((f"the features: {old!r} then, {new!r} now" for old, new in pairs), None)
+
+
 def data_numbers(
     objective: Objective, statistics: Statistics, canonical: Canonical
 ) -> dict[str, np.ndarray]:
     """Numbers for a ``Fingerprint``, each beside its scale: one changed row changes them.
 
-    Of the features a fixed random combination x'p is looked at, as read and not as whitened:
-    whitened axes have no sign of their own. Two passes.
-
-    Parameters
-    ----------
-    objective : Objective
-    statistics : Statistics
-        Of the canonical features.
-    canonical : Canonical
+    Objective and statistics are canonical, but the features enter by a fixed random combination
+    x'p, as read and not as whitened: whitened axes have no sign of their own. Two passes.
     """
     units, P, T = canonical.units, canonical.P, objective.n_tasks
     inverse = np.eye(len(units.scale)) if P is None else np.linalg.pinv(P)  # (d', d)
@@ -131,33 +132,3 @@ def data_numbers(
         "x": np.column_stack([level, spread]),
         "xy": np.column_stack([at_zero / objective.response, spread * size]),
     }
-
-
-def _text(label: Any) -> bytes:
-    """A form of a label that is the same in another process."""
-    return f"{type(label).__name__} {label!r}".encode("utf-8", "surrogatepass")
-
-
-def _changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    def said(settings: Mapping[str, Any], name: str) -> str:
-        return f"{name}={settings[name]!r}" if name in settings else f"no {name}"
-
-    def exact(settings: Mapping[str, Any], name: str) -> str:
-        # As JSON a NaN is equal to itself, and 1 is not True.
-        return json.dumps([settings[n] for n in settings if n == name], sort_keys=True)
-
-    changed = [
-        f"{said(then, name)} then, {said(now, name)} now"
-        for name in dict.fromkeys([*then, *now])
-        if exact(then, name) != exact(now, name)
-    ]
-    return "; ".join(changed) or None
-
-
-def _changed_names(then: Sequence[str], now: Sequence[str]) -> str | None:
-    if then == now:
-        return None
-    if len(then) != len(now):
-        return f"the features: {len(then)} then, {len(now)} now"
-    i = next(i for i in range(len(now)) if then[i] != now[i])
-    return f"the features: {then[i]!r} then, {now[i]!r} now"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.text import short
-from sharedspan.persistence.atomic_write import file_appearing
+from sharedspan.persistence.atomic_write import atomic_path
 
 NAMED, CANDIDATES = 6, 500  # points that are named, and that are looked at
 ROOM = ((0.25, 0.08), (0.25, 0.2))  # that a name takes, of a square and of a strip
@@ -84,5 +84,5 @@ def farthest(x: np.ndarray, y: np.ndarray, off: np.ndarray, strip: bool) -> list
 
 def save(figure: Any, path: Path) -> None:
     """Write the figure; the ending of the path decides the format."""
-    with file_appearing(Path(path)) as hidden:
-        figure.savefig(hidden)
+    with atomic_path(Path(path)) as temporary:
+        figure.savefig(temporary)

@@ -19,7 +19,7 @@ import sharedspan
 from sharedspan.diagnosis.holdout_errors import Tick
 from sharedspan.diagnosis.rows import read_rows
 from sharedspan.diagnosis.text import change, number, short, whole
-from sharedspan.persistence.atomic_write import file_appearing
+from sharedspan.persistence.atomic_write import atomic_path
 from sharedspan.report.contents import contents, without_false_span
 from sharedspan.report.facts import Facts, find_facts
 from sharedspan.report.table import as_json, build_table
@@ -82,8 +82,8 @@ def write_report(
         average = read_rows(model, X, y, task).X.mean(axis=0)
         levels = model.intercept_ + model.coef_ @ average
     page = _render(found, _title(found) if title is None else title, levels)
-    with file_appearing(path) as hidden:
-        hidden.write_bytes(page.encode("utf-8", "replace"))
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(page.encode("utf-8", "replace"))
     return path
 
 

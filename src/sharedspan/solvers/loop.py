@@ -111,10 +111,10 @@ def run(
     ):
         now = _begin(solver, objective, tail, checkpoint)
         if checkpoint is not None:
-            checkpoint.keep(now.state(), True)
+            checkpoint.update(now.state(), True)
         result = _drive(solver, objective, max_iter, stop, callback, now, progress, checkpoint)
         if checkpoint is not None:
-            checkpoint.keep(now.state(), True)
+            checkpoint.update(now.state(), True)
         return result
 
 
@@ -197,7 +197,7 @@ def _drive(
             now.ending = CONVERGED
             break
         if checkpoint is not None:
-            checkpoint.keep(now.state())
+            checkpoint.update(now.state())
     solver.close()
     result = now.step.point if now.tail is None else now.tail.mean(now.step.point)
     return SolverResult(

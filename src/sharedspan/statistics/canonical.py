@@ -67,6 +67,7 @@ class Canonical:
 
     units: Units
     P: np.ndarray | None  # (d, d')
+    stored_axes = "P:dp"
 
     def widen(self, B: np.ndarray) -> np.ndarray:
         """Canonical rows (d', .) to rows in the units of the statistics, (d, .)."""

@@ -90,6 +90,8 @@ class GramStatistics(TaskMeans):
         Whether tasks have intercepts.
     """
 
+    stored_axes = "centred n:T mean:Td y_mean:T packed:Tp anchor:Td g:Td q:T"
+
     def __init__(self, n_tasks: int, n_features: int, centred: bool) -> None:
         self.centred = centred
         self.n = np.zeros(n_tasks)

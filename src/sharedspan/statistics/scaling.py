@@ -23,6 +23,7 @@ class Units:
     origin: np.ndarray  # (d,)
     scale: np.ndarray  # (d,)
     y_scale: float
+    stored_axes = "origin:d scale:d"
 
     @classmethod
     def of(cls, tasks: TaskRows, centred: bool, common_scale: bool = False) -> Units:

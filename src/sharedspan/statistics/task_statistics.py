@@ -7,7 +7,7 @@ left to do is to bring units, tasks and anchors together.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ class TaskStatistics:
     labels: tuple[Hashable, ...]  # (T,) in canonical order
     names: tuple[str, ...]  # (d,)
     rows: Any = None  # TaskRows, or the rows of a cluster, where they can be read again
-    moments: Any = None  # what a watcher of the pass over the rows has learned
+    # What a watcher of the pass over the rows has learned.
+    moments: Any = field(default=None, metadata={"stored": False})
 
     def close(self) -> None:
         """Free what lies on a cluster."""
