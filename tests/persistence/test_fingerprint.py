@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 import pytest
-from sharedspan.statistics.rows import collect
 from test_checkpoint import Fit
 
 import sharedspan as ss
@@ -18,6 +17,7 @@ from sharedspan.objective import build_objective
 from sharedspan.persistence.checkpoint import Checkpoint, CheckpointError, Checkpoints
 from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
 from sharedspan.statistics.canonical import Canonical, whitening
+from sharedspan.statistics.rows import collect
 from sharedspan.statistics.scaling import Units
 
 LABELS = [1, 2.5, True, "1", "ä", ("a", 1), datetime.date(2020, 2, 1), np.datetime64("2020-02-01")]
