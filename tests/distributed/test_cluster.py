@@ -207,14 +207,14 @@ class Lossy:
     """Forgets a worker before every n-th command, as if it had died."""
 
     def __init__(self, monkeypatch, every):
-        from sharedspan.distributed.engine import Shards
+        from sharedspan.distributed.actors import Shards
 
         run, self.losses, seen = Shards.run, 0, [0]
 
         def losing(shards, *command, **options):
             seen[0] += 1
-            if seen[0] % every == 0 and shards.hosts:
-                shards._lose(next(iter(shards.hosts)))
+            if seen[0] % every == 0 and shards.actors:
+                shards._lose(next(iter(shards.actors)))
                 self.losses += 1
             return run(shards, *command, **options)
 
@@ -287,14 +287,14 @@ def test_models_with_a_client_can_be_cloned_and_pickled(client, sim):
 
 
 def test_sums_that_do_not_fit_are_refused_before_the_work(client, sim, monkeypatch):
-    from sharedspan.distributed import sources
+    from sharedspan.distributed.engine import Connection
 
     model = ss.PooledRegressor(engine=ss.DaskEngine(client, shards=2))
     python = 500_000_000 / 0.8  # what a worker needs before any row
     small, large = python + 100_000, python + 9e9
     for limits, said in (((small, small), "start more workers"), ((large, small), "more shards")):
         workers = {f"w{i}": {"memory_limit": limit} for i, limit in enumerate(limits)}
-        monkeypatch.setattr(sources, "workers_of", lambda client, found=workers: found)
+        monkeypatch.setattr(Connection, "workers", lambda connection, workers=workers: workers)
         with pytest.raises(ss.ClusterError, match=said):
             model.fit(sim.X, sim.y, task=sim.task)
     monkeypatch.undo()

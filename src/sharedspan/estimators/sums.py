@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -15,13 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sharedspan.distributed.engine import as_engine, portable
-from sharedspan.distributed.sources import (
-    DaskFrame,
-    gather_files,
-    gather_frame,
-    gather_rows,
-    is_dask_frame,
-)
+from sharedspan.distributed.sources import DaskFrame, gather_on_cluster, is_dask_frame
 from sharedspan.estimators.base import TaskRegressor, at_least, one_of
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
 from sharedspan.statistics.canonical import inverse_deviations
@@ -104,7 +99,9 @@ class SumsRegressor(TaskRegressor):
             self._validate_parameters()
             frame = DaskFrame.of(X, y, task, self.task_column, sample_weight)
             self._set_feature_names(frame.names_in)
-            gathered = gather_frame(engine, frame, self.fit_intercept, **self._gather_options())
+            gathered = gather_on_cluster(
+                engine, frame, self.fit_intercept, **self._gather_options()
+            )
             self._fit_remote(gathered)
         except BaseException:
             self._forget()
@@ -118,9 +115,9 @@ class SumsRegressor(TaskRegressor):
         if engine is None:
             super()._fit_selection(selection, missing, memory_limit, tick)
             return
-        gathered, self.n_rows_dropped_ = gather_files(
-            engine, selection, missing, self.fit_intercept, **self._gather_options()
-        )
+        rows: Any = SimpleNamespace(selection=selection, missing=missing, n_dropped=0)
+        gathered = gather_on_cluster(engine, rows, self.fit_intercept, **self._gather_options())
+        self.n_rows_dropped_ = rows.n_dropped
         self._fit_remote(gathered)
 
     def _gather_options(self) -> dict[str, Any]:
@@ -170,7 +167,7 @@ class SumsRegressor(TaskRegressor):
         """One pass over the rows, here or on a cluster."""
         engine = as_engine(self.engine)
         if engine is not None:
-            return gather_rows(engine, tasks, self.fit_intercept, **self._gather_options())
+            return gather_on_cluster(engine, tasks, self.fit_intercept, **self._gather_options())
         kind, scale = self._kind(), self._common_scale()
         return gather(tasks, self.fit_intercept, common_scale=scale, kind=kind)
 
