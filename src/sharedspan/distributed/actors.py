@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
@@ -93,22 +93,18 @@ def _computed_on_this_worker(key: str) -> Any:
 
 @dataclass
 class Command:
-    """A function of a shard and its arguments."""
+    """A function of a shard, and the arguments for each shard."""
 
     number: int
     function: Callable[..., Any]
-    shared: tuple[Any, ...]
-    per_shard: Sequence[tuple[Any, ...]] | None = None
+    arguments: Sequence[tuple[Any, ...]]
     always: bool = False  # whether a checkpoint leaves it in the log
     creates: int | None = None
-
-    def arguments(self, i: int) -> tuple[Any, ...]:
-        return self.shared if self.per_shard is None else (*self.shared, *self.per_shard[i])
 
 
 @dataclass
 class Shards:
-    """Shards on the workers of a cluster; see the head of this file."""
+    """Shards on the workers of a cluster, built when the first command is run; see above."""
 
     connection: Connection
     source: ShardSource
@@ -116,10 +112,6 @@ class Shards:
     places: dict[int, str] = field(default_factory=dict)  # shard -> address
     log: list[Command] = field(default_factory=list)
     number: int = 0  # of the last command
-
-    def __post_init__(self) -> None:
-        self.count = len(self.source.bounds) - 1
-        self._restore(range(self.count))
 
     def run(
         self,
@@ -135,29 +127,29 @@ class Shards:
         ----------
         function : callable
             Importable on the workers.
-        *shared
-            Arguments for all shards.
         per_shard : sequence of tuple, optional
-            Arguments for one shard each.
+            Further arguments, of one shard each.
         replay : {"until_checkpoint", "always"}, optional
-            For a command that changes the shard: whether checkpoints contain the change. Other
-            commands are not replayed on a shard that is built again.
+            For a command that changes the shard: whether checkpoints contain the change.
         creates : int, optional
             The number of the object that it creates, for ``checkpoint``.
         """
         self.number += 1
-        command = Command(self.number, function, shared, per_shard, replay == "always", creates)
+        count = len(self.source.bounds) - 1
+        arguments = [(*shared, *own) for own in per_shard or [()] * count]
+        command = Command(self.number, function, arguments, replay == "always", creates)
         results: dict[int, Any] = {}
-        losses = 0
-        while len(results) < self.count:
-            lost = self._attempt(command, set(range(self.count)) - results.keys(), results)
-            losses += bool(lost)
+        waiting, losses = set(range(count)), 0
+        while waiting:
             if losses > MAX_LOSSES:
-                raise workers_died(f"they worked on {len(lost)} of the {self.count} shards")
-            self._restore(lost)
+                raise workers_died(f"they worked on {len(waiting)} of the {count} shards")
+            losses += 1
+            self._restore(waiting)
+            self._attempt(command, waiting, results)
+            waiting -= results.keys()
         if replay:
             self.log.append(command)
-        return [results[i] for i in range(self.count)]
+        return [results[i] for i in range(count)]
 
     def checkpoint(
         self, save: Callable[..., Any], restore: Callable[..., Any], unused: set[int]
@@ -170,27 +162,26 @@ class Shards:
         saved = [(part,) for part in self.run(save)]
         self.number += 1
         self.log = [c for c in self.log if c.always and c.creates not in unused]
-        self.log.append(Command(self.number, restore, (), saved))
+        self.log.append(Command(self.number, restore, saved))
 
     def close(self) -> None:
         """Free the workers."""
         for address in list(self.actors):
             self._lose(address)
 
-    def _attempt(self, command: Command, ids: set[int], results: dict[int, Any]) -> set[int]:
-        """Run a command on some shards and add to ``results``; returns the lost shards."""
-        calls, lost = {}, ids - self.places.keys()
-        for address in dict.fromkeys(self.places[i] for i in sorted(ids - lost)):
-            there = [i for i in sorted(ids - lost) if self.places[i] == address]
-            arguments = {i: command.arguments(i) for i in there}
-            calls[address] = self._call(address, "run", command.number, command.function, arguments)
+    def _attempt(self, command: Command, ids: Iterable[int], results: dict[int, Any]) -> None:
+        """Run a command on some shards and add to ``results``; lost shards have no place then."""
+        there: dict[str, dict[int, Any]] = defaultdict(dict)
+        for i in sorted(ids):
+            there[self.places[i]][i] = command.arguments[i]
+        run = command.number, command.function
+        calls = {address: self._call(address, "run", *run, sent) for address, sent in there.items()}
         for address, call in calls.items():
             answer = self._answer(address, call)
             if answer is None:
-                lost |= self._lose(address)
+                self._lose(address)
             else:
                 results.update(answer)
-        return lost & ids
 
     def _call(self, address: str, method: str, *arguments: Any) -> Any:
         """A call under way, or None where the actor is known to be lost."""
@@ -225,30 +216,25 @@ class Shards:
         known = self.connection.workers()
         return address in known and self.actors[address][0].status == "finished"
 
-    def _lose(self, address: str) -> set[int]:
-        """Forget a worker; returns the shards that it had."""
+    def _lose(self, address: str) -> None:
+        """Forget a worker and the places of its shards."""
         future, actor = self.actors.pop(address, (None, None))
         # Both refer to the actor; neither waits for a scheduler that may be gone.
         for reference in (future, getattr(actor, "_future", None)):
             if reference is not None:
                 reference.release()
-        gone = {i for i, place in self.places.items() if place == address}
-        for i in gone:
-            del self.places[i]
-        return gone
+        self.places = {i: place for i, place in self.places.items() if place != address}
 
-    def _restore(self, ids: Iterable[int]) -> None:
-        """Build shards on the present workers and replay the log on them."""
-        missing, losses = set(ids), 0
-        while missing:
+    def _restore(self, ids: set[int]) -> None:
+        """Build those of some shards that have no place, and replay the log on them."""
+        losses = 0
+        while missing := ids - self.places.keys():
             if losses > MAX_LOSSES:
                 raise workers_died("shards were built")
             losses += 1
             self._build(sorted(missing))
-            built = missing & self.places.keys()
             for command in self.log:
-                built -= self._attempt(command, built, {})
-            missing -= built
+                self._attempt(command, missing & self.places.keys(), {})
 
     def _build(self, ids: Sequence[int]) -> None:
         """Try to build shards; those of a worker lost meanwhile have no place afterwards."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.distributed.actors import Shards
-from sharedspan.distributed.shard import Shard, Term, times
+from sharedspan.distributed.shard import Shard, Terms, times
 from sharedspan.kernels.remote_matrix import RemoteMatrix
 from sharedspan.statistics.sums import Arrays
 
@@ -49,10 +49,10 @@ class Cluster(Shards):
         parts = [np.split(array, self.source.bounds[1:-1], axis) for array in arrays]
         return list(zip(*parts, strict=True)) or None
 
-    def new_numbers(self, count: int = 1) -> int:
-        """The first of ``count`` unused numbers."""
+    def new_numbers(self, count: int = 1) -> range:
+        """Unused numbers."""
         self.n_numbers += count
-        return self.n_numbers - count
+        return range(self.n_numbers - count, self.n_numbers)
 
     def free_with(self, owner: Any, number: int) -> None:
         """Free a number when its owner is garbage-collected."""
@@ -103,16 +103,12 @@ class ClusterMatrix(RemoteMatrix):
     """A (k, T) matrix on the cluster: a sum of factors times matrices that the shards store."""
 
     def __init__(
-        self, cluster: Cluster, terms: dict[MatrixNumber, Any], shape: tuple[int, int]
+        self, cluster: Cluster, factors: dict[MatrixNumber, Any], shape: tuple[int, int]
     ) -> None:
-        self.cluster, self.factors, self._shape = cluster, terms, shape
+        self.cluster, self.factors, self.shape = cluster, factors, shape
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self._shape
-
-    @property
-    def terms(self) -> list[Term]:
+    def terms(self) -> Terms:
         """The sum, as the shards form it."""
         return [(factor, number.value) for number, factor in self.factors.items()]
 

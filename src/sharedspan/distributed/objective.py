@@ -33,7 +33,10 @@ def _map_shards(
 
 
 class ClusterStatistics(TaskMeans):
-    """Statistics with the Grams or rows on the shards; the driver has sizes and means too."""
+    """Statistics with the Grams or rows on the shards; the driver has sizes and means too.
+
+    The methods of ``GramStatistics`` that fits need have the same meaning here.
+    """
 
     def __init__(
         self, cluster: Cluster, units: Units, centred: bool, kind: str, keep_rows: bool
@@ -50,25 +53,19 @@ class ClusterStatistics(TaskMeans):
         """Subtract (sign = -1) or add (sign = 1) the rows of a fold."""
         self._set_means(Shard.move_fold, fold, canonical, sign)
 
-    def map_shards(
-        self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
-    ) -> tuple[Arrays, Arrays]:
+    def map_shards(self, function: Callable[..., Any], *arrays: Any) -> tuple[Arrays, Arrays]:
         return _map_shards(self.cluster, "statistics", function, arrays)
 
     def pooled_gram(self) -> np.ndarray:
-        """Sum of all tasks' Grams, (d, d)."""
         return reduce(np.add, self.cluster.run(Shard.call, "statistics", "pooled_gram"))
 
     def variances(self) -> np.ndarray:
-        """Pooled within-task variance of each feature, (d,)."""
         return np.diag(self.pooled_gram()) / self.n.sum()
 
     def principal_axes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Variances (d,) and orthonormal axes (d, d) of the pooled features times ``scale``."""
         return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
 
     def transform(self, P: np.ndarray) -> None:
-        """Statistics of the features X P, P (d, d'), in place."""
         self.cluster.run(Shard.call, "statistics", "transform", P, replay="always")
         self.mean = self.mean @ P
 
@@ -91,7 +88,6 @@ class ClusterStatistics(TaskMeans):
         return self.take(np.arange(self.n_tasks))
 
     def objective(self, noise: np.ndarray | None, dtype: str) -> ClusterObjective:
-        """The objective that goes with these statistics."""
         return ClusterObjective(self, noise, dtype)
 
 
@@ -122,16 +118,14 @@ class ClusterObjective(Objective):
         self.statistics, self.cluster = statistics, statistics.cluster
         self.n, self.n_features = statistics.n, statistics.n_features
         self.response = task_scale(self.n, noise)
-        self.number = self.cluster.new_numbers()
+        (self.number,) = self.cluster.new_numbers()
         self.cluster.free_with(self, self.number)
         self.cluster.run(
             Shard.set_objective, self.number, dtype, left_out,
             per_shard=self.cluster.split(self.response), replay="always", creates=self.number,
         )  # fmt: skip
 
-    def map_shards(
-        self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
-    ) -> tuple[Arrays, Arrays]:
+    def map_shards(self, function: Callable[..., Any], *arrays: Any) -> tuple[Arrays, Arrays]:
         return _map_shards(self.cluster, self.number, function, arrays)
 
     def _call(self, method: str, *shared: Any, columns: Any = None) -> list[Any]:
@@ -142,7 +136,7 @@ class ClusterObjective(Objective):
     def to_device(self, W: Any) -> ClusterMatrix:
         if isinstance(W, ClusterMatrix):
             return W
-        W, number = np.asarray(W, dtype=float), self.cluster.new_numbers()
+        W, (number,) = np.asarray(W, dtype=float), self.cluster.new_numbers()
         per_shard = self.cluster.split(W, axis=1)
         self.cluster.run(Shard.set_matrix, number, per_shard=per_shard, replay="until_checkpoint")
         return self.cluster.matrix(number, W.shape)
@@ -150,38 +144,30 @@ class ClusterObjective(Objective):
     def evaluate(self, B: np.ndarray, W: Any) -> Point:
         return ClusterPoint(B, self.to_device(W), self)  # type: ignore[arg-type]
 
-    def pass_at(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any, Any, np.ndarray]:
-        """The loss, R W', W as a matrix of its own, B'R and WW'."""
-        cluster, W = self.cluster, self.to_device(W)
-        new = cluster.new_numbers(2)
-        sent = cluster.take_freed(), self.number, B, W.terms, new
-        others = sorted(cluster.matrices) if cluster.across_passes else []
-        loss, grad_B, own, crossed = sum_over_shards(
-            cluster.run(Shard.gradients, *sent, others, replay="until_checkpoint")
-        )
-        cluster.add_products(new, [new, new + 1], own[0])
-        cluster.add_products(new + 1, [new + 1], own[1][1:])
-        for i in (0, 1):
-            cluster.add_products(new + i, others, crossed[i])
-        at, slope = (cluster.matrix(number, W.shape) for number in (new, new + 1))
+    def fused_pass(
+        self, method: str, B: np.ndarray, W: Any
+    ) -> tuple[float, np.ndarray, list[ClusterMatrix]]:
+        """The loss, R W', and matrices: W as one of its own and B'R, or the best W of "profile"."""
+        cluster, W, others = self.cluster, self.to_device(W), []
+        new = cluster.new_numbers(2 if method == "gradients" else 1)
+        freed = cluster.take_freed()
+        if cluster.across_passes and method == "gradients":
+            others = sorted(cluster.matrices)
+        command = (Shard.fused_pass, method, freed, self.number, B, W.terms, new, others)
+        loss, grad_B, products = sum_over_shards(cluster.run(*command, replay="until_checkpoint"))
+        matrices = [cluster.matrix(number, W.shape) for number in new]
+        for number, values in zip(new, products, strict=True):
+            cluster.add_products(number, [*others, *new], values)
         cluster.count_pass()
-        return float(loss), grad_B, at, slope, own[0][0]
+        return float(loss), grad_B, matrices
 
     def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
-        loss, grad_B, _, grad_W, _ = self.pass_at(B, W)
+        loss, grad_B, (_, grad_W) = self.fused_pass("gradients", B, W)
         return loss, grad_B, grad_W
 
     def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
-        cluster, W = self.cluster, self.to_device(W)
-        new = cluster.new_numbers()
-        sent = cluster.take_freed(), self.number, B, W.terms, new
-        loss, grad_B, WWt = sum_over_shards(
-            cluster.run(Shard.profile, *sent, replay="until_checkpoint")
-        )
-        best = cluster.matrix(new, W.shape)
-        cluster.add_products(new, [new], [WWt])
-        cluster.count_pass()
-        return float(loss), grad_B, best
+        loss, grad_B, (best,) = self.fused_pass("profile", B, W)
+        return loss, grad_B, best
 
     def moments(self) -> np.ndarray:
         return reduce(np.add, self._call("moments"))
@@ -217,21 +203,15 @@ class ClusterPoint(Point):
     objective: ClusterObjective = field(repr=False)
 
     @cached_property
-    def _pass(self) -> tuple[float, np.ndarray, Any, Any, np.ndarray]:
-        values = self.objective.pass_at(self.B, self.W)
-        # W as a matrix of its own: what comes next need not form it again.
-        object.__setattr__(self, "W", values[2])
-        return values
-
-    @property
     def _gradients(self) -> tuple[float, np.ndarray, Any]:
-        loss, grad_B, _, grad_W, _ = self._pass
+        loss, grad_B, (W, grad_W) = self.objective.fused_pass("gradients", self.B, self.W)
+        object.__setattr__(self, "W", W)  # what comes next need not form it again
         return loss, grad_B, grad_W
 
-    @property
+    @cached_property
     def WWt(self) -> np.ndarray:
-        """WW', (k, k)."""
-        return self._pass[4]
+        _ = self._gradients  # whose message brings WW' along
+        return self.W @ self.W.T
 
 
 class ClusterFolds:
@@ -251,11 +231,7 @@ class ClusterFolds:
 
     @contextmanager
     def without(
-        self,
-        fold: int,
-        statistics: ClusterStatistics,
-        canonical: Canonical,
-        noise: np.ndarray | None,
+        self, fold: int, statistics: Any, canonical: Canonical, noise: np.ndarray | None
     ) -> Iterator[Objective]:
         statistics.move_fold(fold, canonical, -1.0)
         try:
@@ -264,12 +240,7 @@ class ClusterFolds:
             statistics.move_fold(fold, canonical, 1.0)
 
     def errors(
-        self,
-        fold: int,
-        objective: ClusterObjective,
-        canonical: Canonical,
-        B: np.ndarray,
-        W: np.ndarray,
+        self, fold: int, objective: Any, canonical: Canonical, B: np.ndarray, W: np.ndarray
     ) -> np.ndarray:
         command = (Shard.fold_errors, objective.number, fold, canonical, B)
         per_shard = self.cluster.split(np.asarray(W), axis=1)

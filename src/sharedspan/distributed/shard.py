@@ -20,7 +20,8 @@ from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.sums import Arrays, GramStatistics, RowStatistics, Statistics, collect
 
-Term = tuple[Any, int]  # a factor (a number or a small matrix), and the number of a matrix
+Numbers = Sequence[int]  # of objectives and matrices
+Terms = Sequence[tuple[Any, int]]  # factors (a number or a small matrix) and numbers of matrices
 
 
 def times(factor: Any, M: np.ndarray) -> np.ndarray:
@@ -94,7 +95,7 @@ class Shard:
         """Store a matrix (k, T) of the driver's."""
         self.matrices[number] = np.ascontiguousarray(M)
 
-    def combine(self, terms: Sequence[Term], k: int) -> np.ndarray:
+    def combine(self, terms: Terms, k: int) -> np.ndarray:
         """The sum of factors times stored matrices, (k, T)."""
         out = np.zeros((k, self.statistics.n_tasks))
         for factor, number in terms:
@@ -105,45 +106,30 @@ class Shard:
         """MN' for pairs of stored matrices."""
         return [self.matrices[first] @ self.matrices[second].T for first, second in pairs]
 
-    def gradients(
+    def fused_pass(
         self,
-        freed: Sequence[int],
+        method: str,
+        freed: Numbers,
         at: int,
         B: np.ndarray,
-        terms: Sequence[Term],
-        created: int,
-        others: Sequence[int],
+        terms: Terms,
+        new: Numbers,
+        others: Numbers,
     ) -> tuple[Any, ...]:
-        """The fused pass of objective ``at``; W and B'R are stored as ``created``, ``created + 1``.
+        """Run ``gradients`` or ``profile`` of objective ``at``; matrices are stored as ``new``.
 
-        Returns the loss, R W', and the products of the two matrices with each other (2, 2, k, k)
-        and with ``others`` (2, others, k, k).
+        These are W and B'R, or the best W. Returns the loss, R W', and the products MN' of each
+        new matrix M with each matrix N of ``others`` and ``new``, (new, others + new, k, k).
         """
-        W = self._combine_and_free(terms, B.shape[1], freed)
-        loss, grad_B, grad_W = self.objectives[at].gradients(B, W)
-        self.matrices[created], self.matrices[created + 1] = new = W, grad_W
-        own = np.array([[M @ N.T for N in new] for M in new])
-        crossed = [[M @ self.matrices[number].T for number in others] for M in new]
-        return loss, grad_B, own, np.array(crossed).reshape(2, len(others), *own.shape[2:])
-
-    def profile(
-        self, freed: Sequence[int], at: int, B: np.ndarray, terms: Sequence[Term], created: int
-    ) -> tuple[Any, ...]:
-        """The pass of objective ``at`` at the best W for B, which is stored as ``created``.
-
-        Returns the loss, R W' and WW'.
-        """
-        W = self._combine_and_free(terms, B.shape[1], freed)
-        loss, grad_B, W = self.objectives[at].profile(B, W)
-        self.matrices[created] = W
-        return loss, grad_B, W @ W.T
-
-    def _combine_and_free(self, terms: Sequence[Term], k: int, freed: Sequence[int]) -> np.ndarray:
-        W = self.combine(terms, k)
+        W = self.combine(terms, B.shape[1])
         for number in freed:
             self.matrices.pop(number, None)
             self.objectives.pop(number, None)
-        return W
+        loss, grad_B, result = getattr(self.objectives[at], method)(B, W)
+        self.matrices |= zip(new, (W, result) if method == "gradients" else (result,), strict=True)
+        pairs = [(first, second) for first in new for second in (*others, *new)]
+        products = np.array(self.products(pairs))
+        return loss, grad_B, products.reshape(len(new), -1, *products.shape[1:])
 
     def save_matrices(self) -> dict[int, np.ndarray]:
         """All matrices, for a checkpoint."""

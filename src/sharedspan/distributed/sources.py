@@ -61,8 +61,7 @@ def gather_on_cluster(
         Whether the shards retain their rows, for folds.
     """
     resolved = as_engine(engine)
-    if resolved is None:
-        raise ValueError("engine='local' is no cluster: use 'dask', a Dask Client or its address.")
+    assert resolved is not None
     connection = connect_engine(resolved)
     source: DriverRows | ShuffledRows
     if isinstance(rows, TaskRows):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -60,11 +61,7 @@ class DeviceMatrix(RemoteMatrix):
     """A (k, T) float64 matrix on the device."""
 
     def __init__(self, data: torch.Tensor) -> None:
-        self.data = data
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (self.data.shape[0], self.data.shape[1])
+        self.data, self.shape = data, (data.shape[0], data.shape[1])
 
     def _allocating(self) -> Any:
         tasks = self.shape[1]
@@ -81,18 +78,10 @@ class DeviceMatrix(RemoteMatrix):
         with self._allocating():
             return DeviceMatrix(operation(self.data, other))
 
-    def __add__(self, other: DeviceMatrix | float) -> DeviceMatrix:
-        return self._combined(operator.add, other)
-
-    def __sub__(self, other: DeviceMatrix | float) -> DeviceMatrix:
-        return self._combined(operator.sub, other)
-
-    def __mul__(self, other: DeviceMatrix | float) -> DeviceMatrix:
-        return self._combined(operator.mul, other)
-
-    def __truediv__(self, other: DeviceMatrix | float) -> DeviceMatrix:
-        return self._combined(operator.truediv, other)
-
+    __add__ = partialmethod(_combined, operator.add)
+    __sub__ = partialmethod(_combined, operator.sub)
+    __mul__ = partialmethod(_combined, operator.mul)
+    __truediv__ = partialmethod(_combined, operator.truediv)
     __radd__, __rmul__ = __add__, __mul__
 
     def __rmatmul__(self, other: np.ndarray) -> DeviceMatrix:

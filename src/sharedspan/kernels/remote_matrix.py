@@ -17,9 +17,7 @@ class RemoteMatrix(ABC):
 
     __array_ufunc__ = None  # NumPy's operators leave the work to the methods of this class
 
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, int]: ...
+    shape: tuple[int, int]
 
     @abstractmethod
     def to_host(self) -> np.ndarray:
@@ -50,11 +48,7 @@ class RemoteTransposed:
     __array_ufunc__ = None
 
     def __init__(self, matrix: Any) -> None:
-        self.T = matrix
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.T.shape[::-1]
+        self.T, self.shape = matrix, matrix.shape[::-1]
 
     def __matmul__(self, other: np.ndarray) -> np.ndarray:
         return np.asarray(self) @ np.asarray(other)
