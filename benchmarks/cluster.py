@@ -57,8 +57,8 @@ def overhead(quick):
                 spent = time.perf_counter() - began
                 seconds.setdefault((engine == "local", length), []).append(spent)
     cost = {key: statistics.median(values) for key, values in seconds.items()}
-    here, there = ((cost[local, 120] - cost[local, 20]) / 100 for local in (True, False))
-    print(f"overhead  {1e3 * (there - here):.1f} ms per iteration with two workers (TPGD)")
+    local, remote = ((cost[is_local, 120] - cost[is_local, 20]) / 100 for is_local in (True, False))
+    print(f"overhead  {1e3 * (remote - local):.1f} ms per iteration with two workers (TPGD)")
     client.close()
     cluster.close()
 

@@ -152,14 +152,12 @@ class Shards:
         return [results[i] for i in range(count)]
 
     def checkpoint(
-        self, save: Callable[..., Any], restore: Callable[..., Any], unused: set[int]
+        self, restore: Callable[..., Any], saved: Sequence[tuple[Any, ...]], unused: set[int]
     ) -> None:
-        """Copy what ``save(shard)`` returns to the driver, and shorten the log accordingly.
+        """Replay ``restore(shard, *saved[i])`` from now on instead of the commands so far.
 
-        A shard that is built again gets ``restore(shard, saved)`` instead of the commands before,
-        except those that are always replayed and whose objects are not ``unused``.
+        Commands that are always replayed stay in the log, unless their objects are ``unused``.
         """
-        saved = [(part,) for part in self.run(save)]
         self.number += 1
         self.log = [c for c in self.log if c.always and c.creates not in unused]
         self.log.append(Command(self.number, restore, saved))
@@ -226,7 +224,7 @@ class Shards:
         self.places = {i: place for i, place in self.places.items() if place != address}
 
     def _restore(self, ids: set[int]) -> None:
-        """Build those of some shards that have no place, and replay the log on them."""
+        """Build the shards ``ids`` that have no place, and replay the log on them."""
         losses = 0
         while missing := ids - self.places.keys():
             if losses > MAX_LOSSES:
@@ -237,7 +235,7 @@ class Shards:
                 self._attempt(command, missing & self.places.keys(), {})
 
     def _build(self, ids: Sequence[int]) -> None:
-        """Try to build shards; those of a worker lost meanwhile have no place afterwards."""
+        """Try to build shards; where a worker is lost meanwhile, its shards have no place."""
         self._start_actors()
         recipes = self.source.shards(self.connection, ids)
         futures = {i: recipe for i, recipe in recipes.items() if not isinstance(recipe, tuple)}

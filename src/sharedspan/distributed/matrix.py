@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.distributed.actors import Shards
-from sharedspan.distributed.shard import Shard, Terms, times
+from sharedspan.distributed.shard import Shard, Terms, apply_factor
 from sharedspan.kernels.remote_matrix import RemoteMatrix
 from sharedspan.statistics.sums import Arrays
 
@@ -77,10 +77,11 @@ class Cluster(Shards):
         return freed
 
     def count_pass(self) -> None:
-        """Count a pass over the data; each ``checkpoint_every`` passes all matrices are saved."""
+        """Count a pass over the data; from time to time copy all matrices to the driver."""
         self.n_passes += 1
         if self.n_passes % self.connection.engine.checkpoint_every == 0:
-            self.checkpoint(Shard.save_matrices, Shard.restore_matrices, self.unused)
+            parts = self.run(Shard.call, "matrices", "copy")
+            self.checkpoint(Shard.call, [("matrices", "update", M) for M in parts], self.unused)
             self.unused = set()
 
     def product(self, first: int, second: int) -> np.ndarray:
@@ -148,7 +149,9 @@ class ClusterMatrix(RemoteMatrix):
         out = np.zeros((self.shape[0], other.shape[0]))
         for left, first in self.terms:
             for right, second in other.terms:
-                out += times(right, times(left, self.cluster.product(first, second)).T).T
+                out += apply_factor(
+                    right, apply_factor(left, self.cluster.product(first, second)).T
+                ).T
         return out
 
     def to_host(self) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Statistics, objective and folds of tasks that lie on the shards of a cluster.
 
-They have the interfaces of local ones: each question becomes a command on all shards, and the
-answers are summed, or joined in the order of the tasks.
+They have the interfaces of their local counterparts. Each method runs a command on all shards; the
+results are summed, or concatenated in the order of the tasks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def _map_shards(
     per_shard = cluster.split(*arrays)
     parts = cluster.run(Shard.call, target, function, per_shard=per_shard)
     rows = zip(*(rows for _, rows in parts), strict=True)
-    return sum_over_shards(sums for sums, _ in parts), tuple(map(np.concatenate, rows))
+    return sum_over_shards(totals for totals, _ in parts), tuple(map(np.concatenate, rows))
 
 
 class ClusterStatistics(TaskMeans):
     """Statistics with the Grams or rows on the shards; the driver has sizes and means too.
 
-    The methods of ``GramStatistics`` that fits need have the same meaning here.
+    Its methods have the meaning that they have in ``GramStatistics``.
     """
 
     def __init__(

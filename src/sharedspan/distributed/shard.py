@@ -24,7 +24,7 @@ Numbers = Sequence[int]  # of objectives and matrices
 Terms = Sequence[tuple[Any, int]]  # factors (a number or a small matrix) and numbers of matrices
 
 
-def times(factor: Any, M: np.ndarray) -> np.ndarray:
+def apply_factor(factor: Any, M: np.ndarray) -> np.ndarray:
     """A number or a small matrix times M."""
     return factor * M if np.ndim(factor) == 0 else factor @ M
 
@@ -42,7 +42,7 @@ class Shard:
     def call(self, target: str | int, function: Callable[..., Any] | str, *arguments: Any) -> Any:
         """Call a function of a part of this shard, or the part's method of that name.
 
-        ``target`` is "rows", "statistics", "folds", or the number of an objective.
+        ``target`` is "rows", "statistics", "folds", "matrices", or the number of an objective.
         """
         part = self.objectives[target] if isinstance(target, int) else getattr(self, target)
         if isinstance(function, str):
@@ -99,7 +99,7 @@ class Shard:
         """The sum of factors times stored matrices, (k, T)."""
         out = np.zeros((k, self.statistics.n_tasks))
         for factor, number in terms:
-            out += times(factor, self.matrices[number])
+            out += apply_factor(factor, self.matrices[number])
         return out
 
     def products(self, pairs: Sequence[tuple[int, int]]) -> list[np.ndarray]:
@@ -130,11 +130,3 @@ class Shard:
         pairs = [(first, second) for first in new for second in (*others, *new)]
         products = np.array(self.products(pairs))
         return loss, grad_B, products.reshape(len(new), -1, *products.shape[1:])
-
-    def save_matrices(self) -> dict[int, np.ndarray]:
-        """All matrices, for a checkpoint."""
-        return dict(self.matrices)
-
-    def restore_matrices(self, saved: dict[int, np.ndarray]) -> None:
-        """Matrices of a checkpoint."""
-        self.matrices = dict(saved)

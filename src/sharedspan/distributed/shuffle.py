@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add, getitem
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,20 +33,6 @@ class LabelledRows:
         return LabelledRows(self.labels[places], self.X[places], self.y[places])
 
 
-class Partitions(Protocol):
-    """Rows in partitions that the workers can read, again and again."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The features."""
-
-    def read(self, client: Any) -> list[Any]:
-        """Submit the reading of all partitions: a list of futures of ``read_or_error``."""
-
-    def check(self, incomplete: Any) -> None:
-        """Raise where the missing and infinite values of all partitions do not allow a fit."""
-
-
 def read_or_error(read: Callable[..., LabelledRows], *arguments: Any) -> LabelledRows | Exception:
     """The rows that a reader returns, or its error: for the driver to raise, not to be logged."""
     try:
@@ -58,6 +44,16 @@ def read_or_error(read: Callable[..., LabelledRows], *arguments: Any) -> Labelle
 class ShuffledRows:
     """The shards of rows in partitions, a ``ShardSource``.
 
+    Parameters
+    ----------
+    connection : Connection
+    names : tuple of str
+        The features.
+    read : callable of Client
+        Submits the reading of all partitions: a list of futures of ``read_or_error``.
+    check : callable, optional
+        Raises where the sum of all partitions' ``incomplete`` does not allow a fit.
+
     Attributes
     ----------
     labels : tuple
@@ -68,15 +64,21 @@ class ShuffledRows:
 
     bounds: np.ndarray
 
-    def __init__(self, partitions: Partitions, connection: Connection) -> None:
-        self.partitions, self.names = partitions, partitions.names
+    def __init__(
+        self,
+        connection: Connection,
+        names: tuple[str, ...],
+        read: Callable[[Any], list[Any]],
+        check: Callable[[Any], None] | None = None,
+    ) -> None:
         client = connection.client
-        self.rows = partitions.read(client)
+        self.names, self.read, self.rows = names, read, read(client)
         futures = [client.submit(_count_labels, rows, pure=False) for rows in self.rows]
         counted = connection.wait(futures, "the rows were read", gather=True)
         for error in (part for part in counted if isinstance(part, Exception)):
             raise error
-        partitions.check(reduce(add, (incomplete for _, _, incomplete in counted)))
+        if check is not None:
+            check(reduce(add, (incomplete for _, _, incomplete in counted)))
         labels = [part for part, _, _ in counted if len(part)]
         _require_one_kind(labels)
         self.distinct, places = np.unique(np.concatenate(labels), return_inverse=True)
@@ -86,7 +88,7 @@ class ShuffledRows:
 
     def shards(self, connection: Connection, ids: Sequence[int]) -> dict[int, Any]:
         client = connection.client
-        rows, self.rows = self.rows or self.partitions.read(client), []
+        rows, self.rows = self.rows or self.read(client), []
         first = self.distinct[self.bounds[:-1]]
         parts = [client.submit(_split, part, first, tuple(ids), pure=False) for part in rows]
         workers = sorted(connection.workers())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,9 +66,12 @@ def gather_on_cluster(
     source: DriverRows | ShuffledRows
     if isinstance(rows, TaskRows):
         source = DriverRows(rows)
+    elif isinstance(rows, DaskFrame):
+        source = ShuffledRows(connection, rows.names, rows.read)
     else:
-        partitions = rows if isinstance(rows, DaskFrame) else FilePartitions(rows)
-        source = ShuffledRows(partitions, connection)
+        selection = rows.selection
+        read = partial(_read_files, selection, partitions(selection))
+        source = ShuffledRows(connection, selection.names, read, partial(_check_files, rows))
     source.bounds = _shard_bounds(connection, source.starts, len(source.names))
     connection.require_package()
     cluster = Cluster(connection, source)
@@ -187,12 +190,10 @@ class DaskFrame:
         return cls(X, label, target, features, tuple(n for n in names if n != target))
 
     def read(self, client: Any) -> list[Any]:
+        """Submit the reading of all partitions, which refuses missing and infinite values."""
         frames = client.compute(self.frame[[self.task, self.target, *self.names]].to_delayed())
         columns = (self.task, self.target, self.names)
         return [client.submit(read_or_error, _frame_rows, f, *columns, pure=False) for f in frames]
-
-    def check(self, incomplete: Any) -> None:
-        """See Partitions; reading refuses missing and infinite values."""
 
 
 def _named_column(X: Any, column: Any, what: str, name: str) -> tuple[Any, str]:
@@ -225,23 +226,14 @@ def _frame_rows(frame: Any, task: str, target: str, features: Sequence[str]) -> 
     return LabelledRows(labels, X, y)
 
 
-class FilePartitions:
-    """The rows of files, which the workers read in ``Partitions``."""
+def _read_files(selection: Selection, parts: Sequence[Partition], client: Any) -> list[Any]:
+    submit = partial(client.submit, read_or_error, _file_rows, selection, pure=False)
+    return [submit(part) for part in parts]
 
-    def __init__(self, files: FilesToRead) -> None:
-        self.files, self.names = files, files.selection.names
-        self.parts = partitions(files.selection)
 
-    def read(self, client: Any) -> list[Any]:
-        selection = self.files.selection
-        return [
-            client.submit(read_or_error, _file_rows, selection, part, pure=False)
-            for part in self.parts
-        ]
-
-    def check(self, incomplete: Any) -> None:
-        incomplete.require(self.files.selection, self.files.missing)
-        self.files.n_dropped = incomplete.n_incomplete
+def _check_files(files: FilesToRead, incomplete: Any) -> None:
+    incomplete.require(files.selection, files.missing)
+    files.n_dropped = incomplete.n_incomplete
 
 
 def _file_rows(selection: Selection, partition: Partition) -> LabelledRows:
