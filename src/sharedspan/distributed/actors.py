@@ -38,10 +38,7 @@ class ShardSource(Protocol):
     bounds: np.ndarray  # (shards + 1,) the first task of each shard, and the number of tasks
 
     def shards(self, connection: Connection, ids: Sequence[int]) -> dict[int, Any]:
-        """For each shard a future that the cluster computes, or a function and its arguments.
-
-        The function is called on the worker that is to have the shard.
-        """
+        """For each shard a future, or a function and arguments for the shard's worker to call."""
 
 
 class ShardActor:
@@ -59,9 +56,7 @@ class ShardActor:
         self.shards: dict[int, Any] = {}
         self.last: dict[int, tuple[int, Any]] = {}  # each shard's last command and its result
 
-    def build(
-        self, i: int, function: Callable[..., Any], arguments: tuple[Any, ...]
-    ) -> tuple[bool, Any]:
+    def build(self, i: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Build shard i."""
         try:
             self.shards[i] = function(*arguments)
@@ -70,9 +65,7 @@ class ShardActor:
         self.last.pop(i, None)
         return True, {}
 
-    def run(
-        self, number: int, function: Callable[..., Any], arguments: dict[int, tuple[Any, ...]]
-    ) -> tuple[bool, Any]:
+    def run(self, number: int, function: Callable[..., Any], arguments: dict[int, Any]) -> Any:
         """Run command ``number`` on some shards, unless it was the last that they ran."""
         try:
             with one_blas_thread():
@@ -211,8 +204,8 @@ class Shards:
         return None
 
     def _alive(self, address: str) -> bool:
-        known = self.connection.workers()
-        return address in known and self.actors[address][0].status == "finished"
+        future, _ = self.actors[address]
+        return address in self.connection.workers() and future.status == "finished"
 
     def _lose(self, address: str) -> None:
         """Forget a worker and the places of its shards."""
