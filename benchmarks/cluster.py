@@ -24,12 +24,13 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+from distributed import Client, LocalCluster
 
 import sharedspan as ss
-from distributed import Client, LocalCluster
-from sharedspan.distributed.sources import gather_files
+from sharedspan.distributed.sources import gather_on_cluster
 from sharedspan.inputs.schema import resolve
 
 
@@ -56,8 +57,8 @@ def overhead(quick):
                 spent = time.perf_counter() - began
                 seconds.setdefault((engine == "local", length), []).append(spent)
     cost = {key: statistics.median(values) for key, values in seconds.items()}
-    here, there = ((cost[local, 120] - cost[local, 20]) / 100 for local in (True, False))
-    print(f"overhead  {1e3 * (there - here):.1f} ms per iteration with two workers (TPGD)")
+    local, remote = ((cost[is_local, 120] - cost[is_local, 20]) / 100 for is_local in (True, False))
+    print(f"overhead  {1e3 * (remote - local):.1f} ms per iteration with two workers (TPGD)")
     client.close()
     cluster.close()
 
@@ -81,18 +82,19 @@ def build(quick):
     with tempfile.TemporaryDirectory() as folder:
         write_files(folder, tasks, rows, features)
         selection = resolve(folder, task="task", target="y")
+        files = SimpleNamespace(selection=selection, missing="error", n_dropped=0)
         clusters = {workers: start(workers) for workers in (1, 2)}
         seconds = {1: [], 2: []}
         for turn in range(3 if quick else 6):
             for workers, (_, client) in clusters.items():
                 began = time.perf_counter()
-                gathered, _ = gather_files(
-                    ss.DaskEngine(client, shards=8), selection, "error", True,
+                built = gather_on_cluster(
+                    ss.DaskEngine(client, shards=8), files, True,
                     common_scale=False, kind="gram", keep_rows=False,
                 )  # fmt: skip
                 if turn:  # the first one compiles
                     seconds[workers].append(time.perf_counter() - began)
-                del gathered
+                built.close()
         for cluster, client in clusters.values():
             client.close()
             cluster.close()

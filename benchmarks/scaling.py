@@ -37,34 +37,34 @@ def median_time(work, turns=5):
     return statistics.median(seconds)
 
 
-def of_tasks(count=4000):
+def measure_tasks(count=4000):
     """Bytes and core seconds per task, and the rate of the pass."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((count * N, D), dtype=np.float32)
     y, task = rng.standard_normal(count * N), np.repeat(np.arange(count), N)
     tasks, cores = validate_rows(X, y, task), n_threads()
-    found = {"build": median_time(lambda: gather(tasks, True, kind="gram"), 3) * cores / count}
-    sums = gather(tasks, True, kind="gram").statistics
-    found["bytes"] = sums.nbytes / count
+    cost = {"build": median_time(lambda: gather(tasks, True, kind="gram"), 3) * cores / count}
+    grams = gather(tasks, True, kind="gram").statistics
+    cost["bytes"] = grams.nbytes / count
     began = time.perf_counter()
-    sums.transform(whitening(sums))
-    found["whiten"] = (time.perf_counter() - began) * cores / count
-    objective = build_objective(sums)
+    grams.transform(whitening(grams))
+    cost["whiten"] = (time.perf_counter() - began) * cores / count
+    objective = build_objective(grams)
     B, W = rng.standard_normal((D, K)), rng.standard_normal((K, count))
     seconds = median_time(lambda: objective.gradients(B, W), 20)
-    found["pass"], found["rate"] = seconds * cores / count, sums.packed.nbytes / seconds
-    found["profile"] = median_time(lambda: objective.profile(B, W), 20) * cores / count
-    return found
+    cost["pass"], cost["rate"] = seconds * cores / count, grams.packed.nbytes / seconds
+    cost["profile"] = median_time(lambda: objective.profile(B, W), 20) * cores / count
+    return cost
 
 
-def of_new_tasks(count=1000):
+def measure_new_tasks(count=1000):
     """Core seconds per task in a known span."""
     sim = ss.simulate(n_tasks=count, n_features=D, rank=K, n_samples=N, random_state=0)
     new = ss.NewTaskRegressor(sim.representation)
     return median_time(lambda: new.fit(sim.X, sim.y, task=sim.task), 3) / count
 
 
-def of_messages(workers):
+def measure_messages(workers):
     """Seconds per iteration of a problem so small that nothing else takes time."""
     from distributed import Client, LocalCluster
 
@@ -84,8 +84,8 @@ def of_messages(workers):
 
 
 def main():
-    task, new = of_tasks(), of_new_tasks()
-    messages = {workers: of_messages(workers) for workers in (1, 2, 4)}
+    task, new = measure_tasks(), measure_new_tasks()
+    messages = {workers: measure_messages(workers) for workers in (1, 2, 4)}
     per_worker = (messages[4] - messages[1]) / 3
     print(f"measured on {n_threads()} of {os.cpu_count()} cores, d = {D}, k = {K}, n = {N}")
     print(f"  sums of a task                {task['bytes'] / 1e3:.1f} kB")
@@ -95,8 +95,8 @@ def main():
           f"{task['rate'] / 1e9:.0f} GB/s in all")  # fmt: skip
     print(f"  pass with the best W          {task['profile'] * 1e6:.2f} µs per task and core")
     print(f"  a new task in a known span    {new * 1e6:.0f} µs on one core")
-    said = (f"{1e3 * seconds:.1f} ms with {workers}" for workers, seconds in messages.items())
-    print(f"  messages of an iteration      {', '.join(said)} workers")
+    times = (f"{1e3 * seconds:.1f} ms with {workers}" for workers, seconds in messages.items())
+    print(f"  messages of an iteration      {', '.join(times)} workers")
     nodes = int(np.ceil(TASKS * task["bytes"] / NODE["sums"]))
     cores = nodes * NODE["cores"]
     rows = TASKS * N * D * 4

@@ -195,7 +195,7 @@ def test_imports_go_one_way(path):
         if imported.split(".")[0] == "sklearn":
             assert module.startswith("sharedspan.estimators"), f"{module} imports scikit-learn"
         if imported.split(".")[0] in ("dask", "distributed"):
-            assert module == "sharedspan.distributed.engine", f"{module} imports {imported}"
+            assert module.startswith("sharedspan.distributed."), f"{module} imports {imported}"
         if imported.split(".")[0] in ("torch", "triton"):
             homes = (
                 "kernels.gpu",

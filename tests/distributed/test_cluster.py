@@ -58,7 +58,7 @@ def sim():
 
 
 @pytest.mark.parametrize("solver", SUM_SOLVERS)
-def test_iterates_are_those_of_the_local_engine(client, sim, solver):
+def test_iterates_equal_the_local_engine(client, sim, solver):
     def fit(engine):
         seen = []
         options = {"callback": lambda step: seen.append((step["B"] @ np.asarray(step["W"])).copy())}
@@ -68,9 +68,9 @@ def test_iterates_are_those_of_the_local_engine(client, sim, solver):
         )  # fmt: skip
         return model.fit(sim.X, sim.y, task=sim.task), seen
 
-    (local, here), (remote, there) = fit("local"), fit(client)
-    assert len(here) == len(there) == 12
-    for V, other in zip(here, there, strict=True):
+    (local, expected), (remote, iterates) = fit("local"), fit(client)
+    assert len(expected) == len(iterates) == 12
+    for V, other in zip(expected, iterates, strict=True):
         assert_allclose(other, V, atol=1e-9 * np.abs(V).max())
     assert_allclose(remote.coef_, local.coef_, atol=1e-9)
     assert_allclose(remote.intercept_, local.intercept_, atol=1e-9)
@@ -78,7 +78,7 @@ def test_iterates_are_those_of_the_local_engine(client, sim, solver):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_every_estimator_on_sums_works_there(client, sim, model):
+def test_each_estimator_gives_the_coefficients_of_the_local_engine(client, sim, model):
     weight = np.random.default_rng(0).integers(0, 3, len(sim.y))
     labels = np.array([f"shop {t}" for t in range(60)])[sim.task]
     local = clone(model).fit(sim.X, sim.y, task=labels, sample_weight=weight)
@@ -88,7 +88,7 @@ def test_every_estimator_on_sums_works_there(client, sim, model):
     loose = isinstance(model, ss.AdaptiveSpanRegressor)
     assert_allclose(remote.coef_, local.coef_, atol=1e-3 if loose else 1e-9)
     assert list(remote.tasks_) == list(local.tasks_)
-    other = remote.merge(local)  # sums came back to the driver
+    other = remote.merge(local)  # the statistics came back to the driver
     assert other.coef_.shape == local.coef_.shape
 
 
@@ -207,14 +207,14 @@ class Lossy:
     """Forgets a worker before every n-th command, as if it had died."""
 
     def __init__(self, monkeypatch, every):
-        from sharedspan.distributed.engine import Shards
+        from sharedspan.distributed.actors import Shards
 
         run, self.losses, seen = Shards.run, 0, [0]
 
         def losing(shards, *command, **options):
             seen[0] += 1
-            if seen[0] % every == 0 and shards.hosts:
-                shards._lose(next(iter(shards.hosts)))
+            if seen[0] % every == 0 and shards.actors:
+                shards._lose(next(iter(shards.actors)))
                 self.losses += 1
             return run(shards, *command, **options)
 
@@ -233,7 +233,7 @@ LOSSES = [
 @pytest.mark.parametrize(
     ("model", "checkpoint_every"), LOSSES, ids=["often", "never", "anderson", "tpgd", "spectral"]
 )
-def test_shards_lost_between_any_two_commands_come_back(
+def test_shards_lost_between_any_two_commands_are_built_again(
     client, sim, model, checkpoint_every, monkeypatch
 ):
     local = clone(model).fit(sim.X, sim.y, task=sim.task)
@@ -252,7 +252,7 @@ def test_a_fit_inside_a_task_of_the_cluster_is_refused(client, sim):
         client.submit(fit, pure=False).result(timeout=60)
 
 
-def test_what_a_cluster_lacks_is_said(sim):
+def test_errors_say_what_a_cluster_lacks(sim):
     fit = {"X": sim.X, "y": sim.y, "task": sim.task}
     engine = ss.DaskEngine("tcp://127.0.0.1:9", patience=1)
     with pytest.raises(ss.ClusterError, match="no scheduler at"):
@@ -286,16 +286,16 @@ def test_models_with_a_client_can_be_cloned_and_pickled(client, sim):
     assert_allclose(again.fit(sim.X, sim.y, task=sim.task).coef_, model.coef_, atol=1e-12)
 
 
-def test_sums_that_do_not_fit_are_refused_before_the_work(client, sim, monkeypatch):
-    from sharedspan.distributed import sources
+def test_statistics_that_exceed_the_memory_of_workers_are_refused_at_once(client, sim, monkeypatch):
+    from sharedspan.distributed.engine import Connection
 
     model = ss.PooledRegressor(engine=ss.DaskEngine(client, shards=2))
     python = 500_000_000 / 0.8  # what a worker needs before any row
     small, large = python + 100_000, python + 9e9
-    for limits, said in (((small, small), "start more workers"), ((large, small), "more shards")):
+    for limits, advice in (((small, small), "start more workers"), ((large, small), "more shards")):
         workers = {f"w{i}": {"memory_limit": limit} for i, limit in enumerate(limits)}
-        monkeypatch.setattr(sources, "workers_of", lambda client, found=workers: found)
-        with pytest.raises(ss.ClusterError, match=said):
+        monkeypatch.setattr(Connection, "workers", lambda connection, workers=workers: workers)
+        with pytest.raises(ss.ClusterError, match=advice):
             model.fit(sim.X, sim.y, task=sim.task)
     monkeypatch.undo()
     with pytest.raises(ValueError, match="rank=9 is larger"):
@@ -303,16 +303,16 @@ def test_sums_that_do_not_fit_are_refused_before_the_work(client, sim, monkeypat
 
 
 def test_workers_are_free_after_a_fit(client, sim):
-    def held(dask_worker):
+    def count_objects(dask_worker):
         return len(dask_worker.state.actors) + len(dask_worker.data)
 
     def settled(most):
         for _ in range(100):
             gc.collect()  # what other tests have left behind goes when it is collected
-            if all(count <= most for count in client.run(held).values()):
+            if all(count <= most for count in client.run(count_objects).values()):
                 break
             time.sleep(0.1)
-        return max(client.run(held).values())
+        return max(client.run(count_objects).values())
 
     before = settled(0)
     ss.SharedSpanRegressor(rank=2, engine=client).fit(sim.X, sim.y, task=sim.task)

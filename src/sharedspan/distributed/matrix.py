@@ -1,137 +1,131 @@
 """Matrices with a column per task that lie on the shards of a cluster.
 
-To the driver such a matrix is a sum of small matrices times matrices that the shards hold. It is
-formed there when the next pass needs it, so that an iteration is one message.
+To the driver such a matrix is a sum of small factors times matrices that the shards store under
+numbers. The shards form it when the next pass needs it, so that an iteration is one message.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from sharedspan.distributed.engine import Shards
-from sharedspan.distributed.shard import Term, fetch, products, restore_matrices, save_matrices
+from sharedspan.distributed.actors import Shards
+from sharedspan.distributed.shard import Shard, Terms, apply_factor
+from sharedspan.kernels.remote_matrix import RemoteMatrix
 from sharedspan.statistics.grams import Arrays
 
 
-def total_of(parts: Sequence[Arrays]) -> Arrays:
-    """Sums over shards, in their order."""
+def sum_over_shards(parts: Iterable[Sequence[Any]]) -> Arrays:
+    """Each entry of the shards' results, summed in the order of the shards."""
     return tuple(reduce(np.add, column) for column in zip(*parts, strict=True))
 
 
+class MatrixNumber:
+    """The number of a matrix (k, T) on the shards, which is freed when nobody refers to it."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
 @dataclass
-class Cluster:
-    """The shards of a fit, and the numbers under which they hold things."""
+class Cluster(Shards):
+    """The shards of a fit, and the numbers of the objectives and matrices that they store."""
 
-    shards: Shards
-    bounds: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=int))  # (shards + 1,)
-    given: int = 0  # numbers given out
-    freed: list[int] = field(default_factory=list)  # numbers that the shards may forget
-    dead: set[int] = field(default_factory=set)  # those that they have been told to
-    live: set[int] = field(default_factory=set)  # matrices in use
-    known: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)  # their products
-    passes: int = 0
-    curious: bool = False  # whether products of matrices of several passes are asked for
+    n_numbers: int = 0  # assigned so far
+    freed: list[int] = field(default_factory=list)  # numbers that the shards may free
+    unused: set[int] = field(default_factory=set)  # freed since the last checkpoint
+    matrices: set[int] = field(default_factory=set)  # numbers in use
+    products: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)  # MN', as known
+    n_passes: int = 0
+    across_passes: bool = False  # whether products of matrices of several passes are asked for
 
-    def new(self, count: int = 1) -> int:
-        """The first of ``count`` unused numbers."""
-        self.given += count
-        return self.given - count
+    def split(self, *arrays: np.ndarray, axis: int = 0) -> list[Arrays] | None:
+        """Each shard's parts of arrays with an entry per task along ``axis``."""
+        parts = [np.split(array, self.source.bounds[1:-1], axis) for array in arrays]
+        return list(zip(*parts, strict=True)) or None
 
-    def cut(self, array: np.ndarray) -> list[np.ndarray]:
-        """The rows of each shard's tasks of an array (T, ...)."""
-        return np.split(array, self.bounds[1:-1])
+    def new_numbers(self, count: int = 1) -> range:
+        """Unused numbers."""
+        self.n_numbers += count
+        return range(self.n_numbers - count, self.n_numbers)
 
-    def handle(self, number: int) -> Handle:
-        """A matrix in use; its number is freed when nobody uses it any more."""
-        self.live.add(number)
-        handle = Handle(number)
+    def free_with(self, owner: Any, number: int) -> None:
+        """Free a number when its owner is garbage-collected."""
         # Nothing but an append: the collector may run in another thread.
-        weakref.finalize(handle, lambda: self.freed.append(number))
-        return handle
+        weakref.finalize(owner, self.freed.append, number)
+
+    def matrix(self, number: int, shape: tuple[int, int]) -> ClusterMatrix:
+        """The matrix that the shards store under a number."""
+        self.matrices.add(number)
+        owner = MatrixNumber(number)
+        self.free_with(owner, number)
+        return ClusterMatrix(self, {owner: 1.0}, shape)
 
     def take_freed(self) -> tuple[int, ...]:
-        """Numbers for the shards to forget, handed over once."""
-        freed, self.freed = tuple(self.freed), []
+        """Numbers for the shards to free, returned once."""
+        freed = tuple(self.freed)
+        del self.freed[: len(freed)]
         gone = set(freed)
-        self.live -= gone
-        self.known = {pair: M for pair, M in self.known.items() if not gone.intersection(pair)}
-        self.dead |= gone
+        self.matrices -= gone
+        self.products = {pair: M for pair, M in self.products.items() if gone.isdisjoint(pair)}
+        self.unused |= gone
         return freed
 
     def count_pass(self) -> None:
-        """A checkpoint of all matrices at times."""
-        self.passes += 1
-        if self.passes % self.shards.engine.checkpoint_every == 0:
-            self.shards.checkpoint(save_matrices, restore_matrices, self.dead)
-            self.dead = set()
+        """Count a pass over the data; from time to time copy all matrices to the driver."""
+        self.n_passes += 1
+        if self.n_passes % self.connection.engine.checkpoint_every == 0:
+            parts = self.run(Shard.call, "matrices", "copy")
+            self.checkpoint(Shard.call, [("matrices", "update", M) for M in parts], self.unused)
+            self.unused = set()
 
     def product(self, first: int, second: int) -> np.ndarray:
-        """MN' of two matrices; whatever else is not known yet of those in use comes along."""
-        if (first, second) not in self.known:
-            self.curious, live = True, sorted(self.live)
-            pairs = [(a, b) for a in live for b in live if a <= b and (a, b) not in self.known]
-            sums = total_of(self.shards.run(products, pairs))
-            for (a, b), value in zip(pairs, sums, strict=True):
-                self.know(a, [b], [value])
-        return self.known[first, second]
+        """MN' of two matrices; unknown products of all matrices in use come along."""
+        if (first, second) not in self.products:
+            self.across_passes, used = True, sorted(self.matrices)
+            pairs = [(a, b) for a in used for b in used if a <= b and (a, b) not in self.products]
+            values = sum_over_shards(self.run(Shard.products, pairs))
+            for (a, b), value in zip(pairs, values, strict=True):
+                self.add_products(a, [b], [value])
+        return self.products[first, second]
 
-    def compared(self) -> list[int]:
-        """Matrices whose products with the next ones are likely to be asked for."""
-        return sorted(self.live) if self.curious else []
-
-    def know(self, first: int, others: Sequence[int], values: Any) -> None:
-        """Remember products MN' of one matrix with others."""
+    def add_products(self, first: int, others: Sequence[int], values: Any) -> None:
+        """Store the products MN' of one matrix with others."""
         for second, value in zip(others, values, strict=True):
-            self.known[first, second], self.known[second, first] = value, value.T
+            self.products[first, second], self.products[second, first] = value, value.T
 
 
-class Handle:
-    """A matrix (k, T) on the shards."""
+class ClusterMatrix(RemoteMatrix):
+    """A (k, T) matrix on the cluster: a sum of factors times matrices that the shards store."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-class ClusterMatrix:
-    """A (k, T) matrix on the cluster: a sum of small matrices times matrices held there.
-
-    Sums, multiples and ``D @ M`` with a small host matrix D are formed when they are needed;
-    ``M @ N.T`` is small and comes to the driver. ``numpy.asarray`` brings all of it.
-    """
-
-    __array_ufunc__ = None  # NumPy's operators leave the work to the ones below
-
-    def __init__(self, cluster: Cluster, terms: dict[Handle, Any], shape: tuple[int, int]) -> None:
-        self.cluster, self.terms, self.shape = cluster, terms, shape
+    def __init__(
+        self, cluster: Cluster, factors: dict[MatrixNumber, Any], shape: tuple[int, int]
+    ) -> None:
+        self.cluster, self.factors, self.shape = cluster, factors, shape
 
     @property
-    def T(self) -> ClusterMatrixTransposed:
-        return ClusterMatrixTransposed(self)
+    def terms(self) -> Terms:
+        """The sum, as the shards form it."""
+        return [(factor, number.value) for number, factor in self.factors.items()]
 
-    @property
-    def sent(self) -> list[Term]:
-        """The terms as the shards know them."""
-        return [(factor, handle.number) for handle, factor in self.terms.items()]
-
-    def _with(self, terms: dict[Handle, Any], rows: int | None = None) -> ClusterMatrix:
-        return ClusterMatrix(self.cluster, terms, (rows or self.shape[0], self.shape[1]))
+    def _with(self, factors: dict[MatrixNumber, Any], rows: int | None = None) -> ClusterMatrix:
+        return ClusterMatrix(self.cluster, factors, (rows or self.shape[0], self.shape[1]))
 
     def __add__(self, other: ClusterMatrix) -> ClusterMatrix:
         if not isinstance(other, ClusterMatrix):
             return self if np.ndim(other) == 0 and other == 0 else NotImplemented
-        terms, eye = dict(self.terms), np.eye(self.shape[0])
-        for handle, factor in other.terms.items():
-            mine = terms.get(handle, 0.0)
-            if np.ndim(mine) != np.ndim(factor):
-                mine, factor = (f if np.ndim(f) else f * eye for f in (mine, factor))
-            terms[handle] = mine + factor
-        return self._with(terms)
+        factors, eye = dict(self.factors), np.eye(self.shape[0])
+        for number, factor in other.factors.items():
+            old = factors.get(number, 0.0)
+            if np.ndim(old) != np.ndim(factor):
+                old, factor = (f if np.ndim(f) else f * eye for f in (old, factor))
+            factors[number] = old + factor
+        return self._with(factors)
 
     def __sub__(self, other: ClusterMatrix) -> ClusterMatrix:
         return self + -1.0 * other
@@ -139,54 +133,27 @@ class ClusterMatrix:
     def __mul__(self, other: float) -> ClusterMatrix:
         if np.ndim(other) != 0:
             return NotImplemented
-        number = float(other)
-        return self._with({h: number * f for h, f in self.terms.items()} if number else {})
+        scale = float(other)
+        return self._with({n: scale * f for n, f in self.factors.items()} if scale else {})
 
     def __truediv__(self, other: float) -> ClusterMatrix:
         return self * (1.0 / other)
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __matmul__(self, other: ClusterMatrixTransposed) -> np.ndarray:
-        if not isinstance(other, ClusterMatrixTransposed):
-            return NotImplemented
-        out = np.zeros((self.shape[0], other.matrix.shape[0]))
-        for mine, left in self.terms.items():
-            for theirs, right in other.matrix.terms.items():
-                M = self.cluster.product(mine.number, theirs.number)
-                M = left * M if np.ndim(left) == 0 else left @ M
-                out += M * right if np.ndim(right) == 0 else M @ right.T
+    def __rmatmul__(self, other: np.ndarray) -> ClusterMatrix:
+        factors = {n: other * f if np.ndim(f) == 0 else other @ f for n, f in self.factors.items()}
+        return self._with(factors, len(other))
+
+    def product(self, other: ClusterMatrix) -> np.ndarray:
+        out = np.zeros((self.shape[0], other.shape[0]))
+        for left, first in self.terms:
+            for right, second in other.terms:
+                out += apply_factor(
+                    right, apply_factor(left, self.cluster.product(first, second)).T
+                ).T
         return out
 
-    def __rmatmul__(self, other: np.ndarray) -> ClusterMatrix:
-        terms = {h: other * f if np.ndim(f) == 0 else other @ f for h, f in self.terms.items()}
-        return self._with(terms, len(other))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False:
-            raise ValueError("A matrix on a cluster is always copied.")
-        parts = self.cluster.shards.run(fetch, self.sent, self.shape[0])
-        return np.concatenate(parts, axis=1, dtype=dtype)
-
-
-class ClusterMatrixTransposed:
-    """The transpose (T, k) of a ``ClusterMatrix``, for products; nothing is copied."""
-
-    __array_ufunc__ = None
-
-    def __init__(self, matrix: ClusterMatrix) -> None:
-        self.matrix = matrix
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.matrix.shape[::-1]
-
-    @property
-    def T(self) -> ClusterMatrix:
-        return self.matrix
-
-    def __matmul__(self, other: np.ndarray) -> np.ndarray:
-        return np.asarray(self) @ np.asarray(other)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self.matrix.__array__(dtype, copy).T
+    def to_host(self) -> np.ndarray:
+        parts = self.cluster.run(Shard.combine, self.terms, self.shape[0])
+        return np.concatenate(parts, axis=1)

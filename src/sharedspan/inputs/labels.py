@@ -157,8 +157,3 @@ def label_array(labels: Sequence[Hashable]) -> np.ndarray:
 def _has_long_text(labels: Sequence[Any]) -> bool:
     """Whether one text is so long that an array, which gives all as much room, would be large."""
     return max((len(label) for label in labels if isinstance(label, str)), default=0) > LONG_TEXT
-
-
-def spread(values: np.ndarray, starts: np.ndarray, n_rows: int) -> np.ndarray:
-    """Repeat one value per run over its rows."""
-    return np.repeat(values, np.diff(np.append(starts, n_rows)))

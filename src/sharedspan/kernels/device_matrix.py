@@ -1,14 +1,17 @@
-"""A matrix on a device with the arithmetic that solvers use, and errors of its memory."""
+"""Matrices on a GPU with the arithmetic that solvers use, and the errors of its memory."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
 import torch
+
+from sharedspan.kernels.remote_matrix import RemoteMatrix
 
 SUM_PARTS = 1024  # independent parts of a sum over tasks
 
@@ -17,8 +20,8 @@ def free_memory(device: torch.device) -> int:
     """Bytes that tensors may still take on the device; a large number for the CPU."""
     if device.type != "cuda":
         return 1 << 60
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached
 
 
 def out_of_memory(device: torch.device, size: int, tasks: int, block_size: int) -> MemoryError:
@@ -54,27 +57,13 @@ def sum_of_products(X: torch.Tensor, Y: torch.Tensor) -> torch.Tensor:
     return torch.bmm(X_parts, Y_parts).sum(0) + X[:, m * parts :] @ Y[:, m * parts :].T
 
 
-class DeviceMatrix:
-    """A (k, T) float64 matrix on the device.
-
-    Sums and multiples stay on the device, and so does ``D @ M`` with a small host matrix D;
-    ``M @ N.T`` is small and comes to the host. ``numpy.asarray`` copies it to the host.
-    """
-
-    __array_ufunc__ = None  # NumPy's operators leave the work to the ones below
+class DeviceMatrix(RemoteMatrix):
+    """A (k, T) float64 matrix on the device."""
 
     def __init__(self, data: torch.Tensor) -> None:
-        self.data = data
+        self.data, self.shape = data, (data.shape[0], data.shape[1])
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (self.data.shape[0], self.data.shape[1])
-
-    @property
-    def T(self) -> DeviceMatrixTransposed:
-        return DeviceMatrixTransposed(self)
-
-    def _taking(self) -> Any:
+    def _allocating(self) -> Any:
         tasks = self.shape[1]
         return taking(self.data.device, 8 * self.data.numel(), tasks, lambda: max(tasks // 4, 1))
 
@@ -86,58 +75,23 @@ class DeviceMatrix:
             other = float(other)
         else:
             return NotImplemented
-        with self._taking():
+        with self._allocating():
             return DeviceMatrix(operation(self.data, other))
 
-    def __add__(self, other: DeviceMatrix | float) -> DeviceMatrix:
-        return self._combined(operator.add, other)
-
-    def __sub__(self, other: DeviceMatrix | float) -> DeviceMatrix:
-        return self._combined(operator.sub, other)
-
-    def __mul__(self, other: DeviceMatrix | float) -> DeviceMatrix:
-        return self._combined(operator.mul, other)
-
-    def __truediv__(self, other: DeviceMatrix | float) -> DeviceMatrix:
-        return self._combined(operator.truediv, other)
-
+    __add__ = partialmethod(_combined, operator.add)
+    __sub__ = partialmethod(_combined, operator.sub)
+    __mul__ = partialmethod(_combined, operator.mul)
+    __truediv__ = partialmethod(_combined, operator.truediv)
     __radd__, __rmul__ = __add__, __mul__
-
-    def __matmul__(self, other: DeviceMatrixTransposed) -> np.ndarray:
-        if not isinstance(other, DeviceMatrixTransposed):
-            return NotImplemented
-        with self._taking():
-            return sum_of_products(self.data, other.matrix.data).cpu().numpy()
 
     def __rmatmul__(self, other: np.ndarray) -> DeviceMatrix:
         small = torch.as_tensor(np.ascontiguousarray(other, float)).to(self.data.device)
-        with self._taking():
+        with self._allocating():
             return DeviceMatrix(small @ self.data)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False:
-            raise ValueError("A matrix on the device is always copied.")
-        return np.array(self.data.cpu().numpy(), dtype=dtype)
+    def product(self, other: DeviceMatrix) -> np.ndarray:
+        with self._allocating():
+            return sum_of_products(self.data, other.data).cpu().numpy()
 
-
-class DeviceMatrixTransposed:
-    """The transpose (T, k) of a ``DeviceMatrix``, for products; nothing is copied."""
-
-    __array_ufunc__ = None
-
-    def __init__(self, matrix: DeviceMatrix) -> None:
-        self.matrix = matrix
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.matrix.shape[::-1]
-
-    @property
-    def T(self) -> DeviceMatrix:
-        return self.matrix
-
-    def __matmul__(self, other: np.ndarray) -> np.ndarray:
-        return np.asarray(self) @ np.asarray(other)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self.matrix.__array__(dtype, copy).T
+    def to_host(self) -> np.ndarray:
+        return np.array(self.data.cpu().numpy())
