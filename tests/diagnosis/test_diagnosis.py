@@ -226,7 +226,7 @@ def test_variation_off_the_span_is_measured_and_pointed_out():
     assert found.outliers == []
     everything = ss.SharedSpanRegressor(random_state=0).fit(X, y, task=task)
     assert everything.rank_ == 10
-    assert said(ss.diagnose(everything), "largest that was looked at")
+    assert said(ss.diagnose(everything), "largest that was tried")
 
 
 def test_equal_tasks_are_sent_to_pooled_regression(clean, adaptive):

@@ -81,7 +81,7 @@ def test_what_is_no_model_is_refused(plot):
 @pytest.mark.parametrize(
     ("plot", "message"),
     [
-        (plot_convergence, "PooledRegressor keeps no trace"),
+        (plot_convergence, "PooledRegressor has no trace"),
         (plot_rank_path, "no path of ranks"),
         (plot_tasks, "PooledRegressor has no span"),
         (plot_loadings, "PooledRegressor has no span"),
@@ -212,7 +212,7 @@ def test_loadings_are_the_largest_entries_of_a_direction_with_their_intervals(mo
     column, std = model.representation_[:, 1], np.sqrt(np.diag(model.representation_covariance_))
     largest = np.argsort(-np.abs(column))[:3]
     assert [label.get_text() for label in ax.get_yticklabels()] == [f"x{j}" for j in largest]
-    assert_allclose(ax.lines[-1].get_xdata(), column[largest])
+    assert_allclose(ax.collections[-1].get_offsets()[:, 0], column[largest])
     reach = 1.6448536269514722 * std[8:][largest]
     drawn = np.array([bar[:, 0] for bar in ax.containers[0].lines[2][0].get_segments()])
     assert_allclose(drawn, column[largest, None] + reach[:, None] * [-1, 1])

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.advice import advise
+from sharedspan.diagnosis.advice import advice_on
 from sharedspan.diagnosis.misfits import Misfit, find_misfits
-from sharedspan.diagnosis.model_view import Look
-from sharedspan.diagnosis.rows import read_rows
-from sharedspan.estimators.base import TaskRegressor, check_is_fitted
+from sharedspan.diagnosis.model_view import ModelView
 
 SHOWN = 15  # lines of the table of tasks that do not fit
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What ``diagnose`` found; print it. None stands where there is nothing to say.
+    """The result of ``diagnose``; print it. None stands where there is nothing to say.
 
     Attributes
     ----------
@@ -85,10 +84,11 @@ class Diagnosis:
         lines += [f"  {name:<17}{value:>{width}}  {words}" for name, value, words in numbers]
         if self.misfits:
             lines += ["", f"Tasks that do not fit ({len(self.outliers)} of {self.n_tasks:,}):"]
-            lines += _table(self.misfits)
+            lines += _misfit_lines(self.misfits)
         if self.advice:
             lines += ["", "Advice:"]
-            lines += [line for sentence in self.advice for line in _wrapped(sentence)]
+            for sentence in self.advice:
+                lines += wrap(sentence, 88, initial_indent="  - ", subsequent_indent="    ")
         return "\n".join(lines)
 
     def _numbers(self) -> Iterator[tuple[str, str, str]]:
@@ -152,59 +152,49 @@ def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diag
     >>> sorted(ss.diagnose(model).outliers) == sim.is_outlier.nonzero()[0].tolist()
     True
     """
-    if hasattr(model, "steps"):  # a Pipeline
-        check_is_fitted(model[-1])
-        model, X = model[-1], X if X is None else model[:-1].transform(X)
-    check_is_fitted(model)
-    if not isinstance(model, TaskRegressor):
-        raise TypeError(f"The model is a {type(model).__name__}: give an estimator of sharedspan.")
     if X is None and y is not None:
         raise ValueError("y was given without X: give both, or neither.")
-    rows = None if X is None else read_rows(model, X, y, task)
-    look = Look(model, rows)
-    misfits = find_misfits(look)
+    return diagnose_view(ModelView(model, X, y, task))
+
+
+def diagnose_view(view: ModelView) -> Diagnosis:
+    """The diagnosis of a model and rows that were read."""
+    misfits = find_misfits(view)
     outliers = list(dict.fromkeys(misfit.task for misfit in misfits))
-    good = np.array([label not in set(outliers) for label in look.labels])
-    found: dict[str, Any] = {
-        "model": type(model).__name__,
-        "n_tasks": len(model.coef_),
-        "n_features": model.coef_.shape[1],
-        "rank": look.rank,
-        "condition_number": look.condition_number(good),
-        "span_share": look.span_share(good),
-        "span_share_by": look.share_by,
-        "noise": look.noise,
-        "standardised": look.metric.known,
-        "outliers": outliers,
-        "misfits": misfits,
-    }
-    if rows is not None:
-        found["signal_to_noise"] = look.signal_to_noise()
-        found["rows_per_task"] = {look.labels[t]: int(n) for t, n in zip(*rows.sizes, strict=True)}
-        found["task_r2"] = look.task_r2()
-        found |= look.isometry()
-    return Diagnosis(**found, advice=list(advise(look, Diagnosis(**found, advice=[]), good)))
+    good = np.array([label not in set(outliers) for label in view.labels])
+    share, source = view.span_share(good)
+    rows = view.rows
+    found = Diagnosis(
+        model=view.kind,
+        n_tasks=len(view.labels),
+        n_features=len(view.names),
+        rank=view.rank,
+        condition_number=view.condition_number(good),
+        span_share=share,
+        span_share_by=source,
+        noise=view.noise,
+        outliers=outliers,
+        misfits=misfits,
+        advice=[],
+        signal_to_noise=None if rows is None else view.signal_to_noise(),
+        standardised=view.metric.known,
+        rows_per_task={}
+        if rows is None
+        else {view.labels[t]: int(n) for t, n in zip(*rows.sizes, strict=True)},
+        task_r2=view.task_r2(),
+        **view.isometry(),
+    )
+    return replace(found, advice=list(advice_on(view, found, good)))
 
 
-def _table(misfits: Sequence[Misfit]) -> list[str]:
+def _misfit_lines(misfits: Sequence[Misfit]) -> list[str]:
     """Lines of the table of tasks that do not fit."""
-    words = {
-        "coefficients": "coefficients off the common pattern",
-        "off the span": "explained by features off the span, over its noise",
-        "noise": "more noise than others",
-    }
     cells = [("task", "what is odd", "here", "typical")]
     for misfit in misfits[:SHOWN]:
-        what = words[misfit.what] + (f", most in {misfit.feature}" if misfit.feature else "")
+        what = misfit.reason + (f", most in {misfit.feature}" if misfit.feature else "")
         cells.append((str(misfit.task), what, f"{misfit.value:.3g}", f"{misfit.typical:.3g}"))
     a, b, c, e = (max(map(len, column)) for column in zip(*cells, strict=True))
     lines = [f"  {i:<{a}}  {w:<{b}}  {x:>{c}}  {m:>{e}}" for i, w, x, m in cells]
     if len(misfits) > SHOWN:
         lines.append(f"  and {len(misfits) - SHOWN} more")
     return lines
-
-
-def _wrapped(sentence: str) -> list[str]:
-    from textwrap import wrap
-
-    return wrap(sentence, 88, initial_indent="  - ", subsequent_indent="    ")

@@ -1,26 +1,23 @@
-"""Figures, drawn off-screen, in colours that a colour-blind reader can tell apart."""
+"""Figures without pyplot, in colours that a colour-blind reader can tell apart, and as SVG."""
 
 from __future__ import annotations
 
+import re
+import warnings
+from html import escape
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sharedspan.diagnosis.text import short
+from sharedspan.diagnosis.text import format_number, short
 from sharedspan.persistence.atomic_write import file_appearing
 
-NAMED, CANDIDATES = 6, 500  # points that are named, and that are looked at
-ROOM = ((0.25, 0.08), (0.25, 0.2))  # that a name takes, of a square and of a strip
 # For names that came with the data: a dollar or a backslash in them is only a character.
 AS_IT_IS: dict[str, Any] = {"parse_math": False, "usetex": False}
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-
-
-def new_figure(n_panels: int) -> tuple[Any, list[Any]]:
-    """A figure of panels side by side."""
-    figure, panels = blank_figure(1, n_panels, (5.2 * n_panels, 4.0))
-    return figure, panels[0]
+GROUPS = {"blue": BLUE, "green": GREEN, "purple": "#A8558B", "amber": "#A87400", "sky": "#2F8FC4"}
+CHUNK = 1500  # points of one path: overlapping points of different paths are darker
+CLASSES = ("note", "name", "axis", "tick")  # ids of groups that become classes
 
 
 def blank_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[list[Any]]]:
@@ -37,12 +34,12 @@ def blank_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[An
     return figure, panels.tolist()
 
 
-def panel_or(ax: Any, height: float = 4.0) -> Any:
-    """The axes given, or those of a new figure with one panel."""
-    return blank_figure(1, 1, (5.2, height))[1][0][0] if ax is None else ax
+def new_panel(height: float = 4.0, width: float = 5.2) -> Any:
+    """The axes of a new figure with one panel."""
+    return blank_figure(1, 1, (width, height))[1][0][0]
 
 
-def shown(label: Any, limit: int = 28) -> str:
+def font_label(label: Any, limit: int = 28) -> str:
     """A label on one line of so many characters, a box for those that the font would warn of."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
@@ -54,35 +51,97 @@ def shown(label: Any, limit: int = 28) -> str:
     )
 
 
-def name_point(panel: Any, x: np.ndarray, y: np.ndarray, t: int, label: Any, strip: bool) -> None:
-    """A name above or below a point, away from the others; in a strip beside it."""
-    share, up = (x[t] - x.min()) / max(np.ptp(x), np.finfo(float).tiny), y[t] >= np.median(y)
-    place = {"xytext": (0, 4 if up else -5), "va": "bottom" if up else "top", "ha": "center"}
-    if strip:
-        place |= {"xytext": (6 if share < 0.5 else -6, 0), "va": "center"}
-    if strip or not 0.2 <= share <= 0.8:  # within the axes
-        place["ha"] = "left" if share < 0.5 else "right"
-    name = shown(label, 20)
-    panel.annotate(name, (x[t], y[t]), textcoords="offset points", fontsize=8, **place, **AS_IT_IS)
+def plain_ticks(axis: Any) -> None:
+    """A few ticks with plain numbers, on a log scale at 1, 2 and 5 times powers of ten."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    if isinstance(axis.get_major_locator(), FixedLocator):  # names, or numbers that were chosen
+        return
+    if axis.get_scale() == "log" and high < 10 * low:
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    elif axis.get_scale() == "log":
+        steps = (1, 2, 5) if high < 300 * low else (1,)
+        axis.set_major_locator(LogLocator(subs=steps, numticks=6))
+    elif axis.get_scale() == "linear":
+        axis.get_major_locator().set_params(nbins=6)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: axis_number(value)))
 
 
-def farthest(x: np.ndarray, y: np.ndarray, off: np.ndarray, strip: bool) -> list[int]:
-    """Points that are ``off``, then those farthest from the middle, as far as names have room."""
-    at = np.column_stack([x, y])
-    at = (at - np.median(at, axis=0)) / np.maximum(np.ptp(at, axis=0), np.finfo(float).tiny)
-    far = np.abs(at[:, 0]) if strip else np.hypot(*at.T)
-    named: list[int] = []
-    for t in np.lexsort([-far, ~off])[:CANDIDATES].tolist():
-        if not (off[t] or far[t] > far.max() / 3):
-            break
-        if not np.any(np.all(np.abs(at[named] - at[t]) < ROOM[strip], axis=1)):
-            named.append(t)
-        if len(named) == NAMED:
-            break
-    return named
+def axis_number(value: float) -> str:
+    """A round number without needless zeros."""
+    if value == 0 or 1e-4 <= abs(value) < 1e5:
+        return f"{value:.6g}".replace("-", "−")
+    return format_number(value, 2).replace(".0×", "×").removeprefix("1×")
 
 
-def save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     """Write the figure; the ending of the path decides the format."""
     with file_appearing(Path(path)) as hidden:
         figure.savefig(hidden)
+
+
+def as_svg(panel: Any, key: str, words: str) -> str:
+    """The figure of a panel as an element of a page that forbids inline styles.
+
+    Text stays text. Style declarations become attributes, by which the page's style sheet replaces
+    colours in dark mode. Ids contain a hash of ``key``; groups with an id in CLASSES get it as a
+    class. Points (gid "points") are one path of class "points", a zero-length stroke with round
+    ends for each, in their order.
+    """
+    import matplotlib
+
+    file = StringIO()
+    panel.set_title("")
+    for axis in (panel.xaxis, panel.yaxis):
+        plain_ticks(axis)
+    with (
+        warnings.catch_warnings(),
+        matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": key}),
+    ):
+        warnings.filterwarnings("ignore", "Glyph")  # browsers have fonts for all characters
+        panel.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    drawn = file.getvalue()
+    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn).groups()  # type: ignore[union-attr]
+    drawn = drawn[drawn.index('<g id="figure_1">') : drawn.rindex("</svg>")]
+    drawn = re.sub(r'<g id="points">(.*?)</g>\s*</g>', _points_path, drawn, flags=re.DOTALL)
+    drawn = re.sub(r"<[^<>]+>", lambda tag: _plain_tag(tag[0]), drawn)
+    drawn = re.sub(r">\s+<", "><", drawn)
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(words)}">{drawn}</svg>'
+    )
+
+
+def _points_path(group: re.Match[str]) -> str:
+    """Paths that draw the markers of a group."""
+    places = re.findall(r'<use [^>]*x="([-\d.]+)" y="([-\d.]+)"', group[1])
+    radius = re.search(r'd="M 0 ([\d.]+)', group[1])
+    look = re.search(r'style="fill: (#\w+)(?:; fill-opacity: ([\d.]+))?', group[1])
+    if radius is None or look is None:
+        return group[0]
+    paths = []
+    for lo in range(0, len(places), CHUNK):
+        steps = (f"M{float(x):.1f} {float(y):.1f}h0" for x, y in places[lo : lo + CHUNK])
+        paths.append(
+            f'<path class="points" d="{"".join(steps)}" stroke="{look[1]}" stroke-linecap="round" '
+            f'stroke-width="{2 * float(radius[1]):.1f}" stroke-opacity="{look[2] or 1}"/>'
+        )
+    return "".join(paths)
+
+
+def _plain_tag(tag: str) -> str:
+    """A tag without style attribute, automatic ids, line ends and needless digits."""
+    if not tag.startswith("<path class"):
+        tag = re.sub(r"(\.\d\d)\d+", r"\1", " ".join(tag.split()))
+    tag = re.sub(r'style="([^"]*)"', lambda style: _attributes(style[1]), tag)
+    found = re.match(r'<g id="(?:matplotlib\.)?[xy]?([a-z]+)[\d_]*"', tag)
+    if found:
+        name = found[1]
+        return f'<g class="{name}">' if name in CLASSES else tag.replace(found[0], "<g")
+    return re.sub(r' transform="rotate\(-0 [^"]*"', "", tag)
+
+
+def _attributes(style: str) -> str:
+    pairs = (one.split(": ", 1) for one in style.split("; "))
+    return " ".join(f'{name}="{value}"' for name, value in pairs if name != "font-family")

@@ -16,13 +16,33 @@ from typing import Any
 import numpy as np
 
 import sharedspan
-from sharedspan.diagnosis.holdout_errors import Tick
-from sharedspan.diagnosis.rows import read_rows
-from sharedspan.diagnosis.text import change, number, short, whole
+from sharedspan.diagnosis.holdout_errors import BASELINES
+from sharedspan.diagnosis.metric import named_groups
+from sharedspan.diagnosis.text import (
+    change,
+    count,
+    format_number,
+    listed,
+    percent,
+    setting,
+    short,
+    whole,
+)
 from sharedspan.persistence.atomic_write import file_appearing
-from sharedspan.report.contents import contents, without_false_span
-from sharedspan.report.facts import Facts, find_facts
-from sharedspan.report.table import as_json, build_table
+from sharedspan.progress import ProgressCallback, no_progress
+from sharedspan.report import page_plots, text
+from sharedspan.report.facts import Facts, collect_facts
+from sharedspan.report.figures import as_svg
+from sharedspan.report.page_plots import PagePlot
+from sharedspan.report.table import PageTable, as_json, build_table
+
+MISFITS = 100  # lines of the table of tasks that do not fit
+ALL_LOADINGS = 200  # lines of the table of loadings
+SUMMED_UP = 3  # loadings named in the sentence on a direction
+NO_ROWS = (
+    "Give the rows (--data) to see how well the model predicts rows that it has not seen, against "
+    "separate and pooled regression."
+)
 
 
 def write_report(
@@ -35,7 +55,7 @@ def write_report(
     title: str | None = None,
     task_name: str = "task",
     target_name: str | None = None,
-    tick: Tick | None = None,
+    tick: ProgressCallback | None = None,
 ) -> Path:
     """Write a self-contained HTML page about a fitted model.
 
@@ -47,16 +67,17 @@ def write_report(
     Parameters
     ----------
     model : fitted estimator of this package
+        Or a Pipeline that ends in one.
     path : str or path
         Of the HTML file, which appears complete or not at all.
     X, y, task : optional
-        Rows, as for ``fit``; those of the fit tell the most. They add errors on held-out rows (the
-        model is fitted four times more), and more ways to find tasks that do not fit.
+        Rows, as for ``fit``; the rows of the fit tell the most. They add errors on held-out rows
+        (the model is fitted four times more), and more ways to detect tasks that do not fit.
     title : str, optional
     task_name, target_name : str, optional
         What a task and the response are called.
-    tick : callable of (what, done, total), optional
-        Told now and then what is done and how far it is; a total of 0 is an unknown one.
+    tick : callable of (stage, done, total), optional
+        Called now and then with the progress of a stage; a total of 0 is an unknown one.
 
     Returns
     -------
@@ -70,29 +91,26 @@ def write_report(
     >>> model = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
     >>> ss.write_report(model, "report.html", sim.X, sim.y, sim.task)  # doctest: +SKIP
     """
-    path = Path(path)
-    found = find_facts(
-        model, X, y, task, task_name=task_name, target_name=target_name, tick=tick
-    )  # fmt: skip
-    found = without_false_span(found)
-    if tick is not None:
-        tick("drawing", 0, 0)
-    levels = None
-    if X is not None and not found.directions.rank:  # what tasks differ in, where there is no map
-        average = read_rows(model, X, y, task).X.mean(axis=0)
-        levels = model.intercept_ + model.coef_ @ average
-    page = _render(found, _title(found) if title is None else title, levels)
+    if (X is None) != (y is None):
+        given, missing = ("y", "X") if X is None else ("X", "y")
+        raise ValueError(f"{given} was given without {missing}: give both, or neither.")
+    if X is None and task is not None:
+        raise ValueError("task was given without X and y: give all of them, or none.")
+    path, progress = Path(path), tick or no_progress
+    facts = collect_facts(
+        model, X, y, task, task_name=task_name, target_name=target_name, progress=progress
+    )
+    progress("drawing", 0, 0)
+    if title is None:
+        target = "" if target_name is None else f"{short(target_name)}: "
+        title = f"{target}{facts.diagnosis.n_tasks:,} regressions together"
+    page = _render(facts, title)
     with file_appearing(path) as hidden:
         hidden.write_bytes(page.encode("utf-8", "replace"))
     return path
 
 
-def _title(found: Facts) -> str:
-    target = "" if found.target_name is None else f"{short(found.target_name)}: "
-    return f"{target}{found.diagnosis.n_tasks:,} regressions together"
-
-
-def _render(found: Facts, title: str, levels: np.ndarray | None) -> str:
+def _render(facts: Facts, title: str) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -101,33 +119,150 @@ def _render(found: Facts, title: str, levels: np.ndarray | None) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": number, "change": change, "short": short}
+    environment.filters |= {"number": format_number, "change": change, "short": short}
     environment.globals["name"] = _name
-    table = build_table(found, levels)
-    page = contents(found, table, levels)
-    plots = {key: page["plots"][key] for key in sorted(page["plots"])}
-    data = as_json(table.packed() | {"plots": plots, "task_name": whole(found.task_name)})
+    table = build_table(facts)
+    contents, plots = _contents(facts, table)
+    data = table.packed() | {"plots": plots, "task_name": whole(facts.task_name)}
     return environment.from_string((folder / "report.html").read_text("utf-8")).render(
-        page,
+        contents,
         title=short(title, 120),
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),
         script_hash=_hash(script),
-        data=Markup(data),
+        data=Markup(as_json(data)),
         version=sharedspan.__version__,
     )
 
 
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+def _hash(source: str) -> str:
+    return base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode("ascii")
 
 
 def _name(label: Any) -> Any:
     """A name from a user's table: isolated from the text around it, cut, whole when pointed at."""
     from markupsafe import Markup
 
-    text, shown = whole(label), short(label)
-    if text == shown:
-        return Markup("<bdi>{}</bdi>").format(shown)
-    return Markup('<bdi title="{}">{}</bdi>').format(text, shown)
+    text, visible = whole(label), short(label)
+    if text == visible:
+        return Markup("<bdi>{}</bdi>").format(visible)
+    return Markup('<bdi title="{}">{}</bdi>').format(text, visible)
+
+
+def _contents(facts: Facts, table: PageTable) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the template shows, and what its script must know of each plot with tasks."""
+    from markupsafe import Markup
+
+    place = {int(t): i for i, t in enumerate(table.tasks)}
+    keys = {column.key: i for i, column in enumerate(table.columns)}
+    plots: dict[str, Any] = {}
+
+    def figure(key: str, plot: PagePlot | None) -> dict[str, Any] | None:
+        if plot is None:
+            return None
+        if plot.tasks is not None:
+            order = [place[int(t)] for t in plot.tasks]
+            columns = [keys[name] for name in plot.columns if name in keys]
+            same = order == list(range(len(place)))
+            plots[key] = {"tasks": None if same else order, "columns": columns}
+        svg = Markup(as_svg(plot.panel, key, plot.words))
+        key = "" if plot.tasks is None else key
+        return {"key": key, "svg": svg, "caption": plot.caption, "hint": plot.hint}
+
+    view, errors, directions = facts.view, facts.errors, facts.directions
+    rank_path, misfits = view.span.rank_path, facts.diagnosis.misfits
+    has_spectrum = facts.diagnosis.rank is not None and directions.spectrum[0] > 0
+    contents = {
+        "facts": facts,
+        "text": text,
+        "settings": [(key, setting(value)) for key, value in view.params.items()],
+        "errors": errors,
+        "baselines": BASELINES,
+        "no_errors": facts.no_errors or NO_ROWS,
+        "error_figures": []
+        if errors is None
+        else [
+            figure(f"gain-{name}", page_plots.holdout_plot(errors, name, table.tasks))
+            for name in errors.baselines
+        ],
+        "common": figure("common", page_plots.common_plot(facts)),
+        "spectrum": figure("spectrum", page_plots.spectrum_plot(facts)) if has_spectrum else None,
+        "rank_figure": figure(
+            "rank", None if rank_path is None else page_plots.rank_plot(facts, rank_path)
+        ),
+        "candidates": _candidates(facts),
+        "directions": [
+            _direction(facts, j) | {"figure": figure(f"loadings-{j}", plot)}
+            for j in range(directions.rank)
+            for plot in [page_plots.loading_plot(facts, j)]
+        ],
+        "all_loadings": _all_loadings(facts),
+        "alike": [
+            listed([str(j + 1) for j in range(first, last + 1)])
+            for first, last in directions.about_equally_strong()
+        ],
+        "constant": [view.names[j] for j in np.flatnonzero(directions.deviation == 0)],
+        "collinear": named_groups(directions.metric.groups, view.names),
+        "maps": [
+            (name, figure(f"map-{i}", plot))
+            for i, (name, plot) in enumerate(page_plots.maps(facts, table.tasks))
+        ],
+        "varying": []
+        if directions.rank
+        else [figure(*named) for named in page_plots.differences(facts, table.tasks)],
+        "misfits": misfits[:MISFITS],
+        "more_misfits": max(len(misfits) - MISFITS, 0),
+        "trace": figure("trace", page_plots.convergence_plot(facts)),
+        "table": table,
+    }
+    return contents, dict(sorted(plots.items()))
+
+
+def _candidates(facts: Facts) -> list[dict[str, Any]]:
+    """The fits that an adaptive model compared, the best first."""
+    extra, rank = facts.view.span.extra, facts.view.span.rank
+    tried = sorted(extra.get("candidates", []), key=lambda row: -row["score"])
+    return [
+        {**row, "behind": format_number(float(tried[0]["score"] - row["score"])),
+         "chosen": (row["slopes"], row["rank"]) == (extra["slopes"], rank)}
+        for row in tried
+    ]  # fmt: skip
+
+
+def _direction(facts: Facts, j: int) -> dict[str, Any]:
+    """What the page says of a direction."""
+    spans, names = facts.directions, facts.view.names
+    places, values = spans.places[:, j], spans.loadings[:, j]
+    size = np.where(spans.determined[:, j], np.abs(values), 0.0)
+    order = np.argsort(-size, kind="stable")[: SUMMED_UP if places.any() else 0]
+    reach = np.zeros(len(values)) if spans.reach is None else spans.reach[:, j]
+    return {
+        "number": j + 1,
+        "share": percent(spans.share[j]),
+        "more": [names[f] for f in order if values[f] > reach[f]],
+        "less": [names[f] for f in order if values[f] < -reach[f]],
+        "empty": not places.any(),
+        "mean": format_number(float(places.mean())),
+        "deviation": format_number(float(places.std())),
+    }
+
+
+def _all_loadings(facts: Facts) -> dict[str, Any]:
+    """All loadings as a table, features by their largest one."""
+    spans = facts.directions
+    size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1, initial=0.0)
+    order = np.argsort(-size, kind="stable")
+
+    def cell(f: int, j: int) -> tuple[str, str]:
+        if not spans.determined[f, j]:
+            return "", "not determined"
+        reach = "" if spans.reach is None else f"±{format_number(spans.reach[f, j], 2)}"
+        return format_number(spans.loadings[f, j]), reach
+
+    rows = [
+        (facts.view.names[f], [cell(f, j) for j in range(spans.rank)]) for f in order[:ALL_LOADINGS]
+    ]
+    rest = order[ALL_LOADINGS:]
+    more = f"{count(len(rest), 'more feature')} have no loading above " if len(rest) else ""
+    return {"rows": rows, "more": more + "".join(format_number(size[f], 2) for f in rest[:1])}
