@@ -294,7 +294,7 @@ def test_every_estimator_can_be_diagnosed(clean):
     ):
         model = getattr(ss, name)().fit(X, y, task=task)
         assert str(ss.diagnose(model)).startswith(name)
-        assert "R^2 within tasks" in str(ss.diagnose(model, X, y, task))
+        assert "R² within tasks" in str(ss.diagnose(model, X, y, task))
     new = ss.NewTaskRegressor.from_model(span(clean)).fit(X, y, task=task)
     assert ss.diagnose(new, X, y, task).rank == 2
 

@@ -148,7 +148,7 @@ def test_common_coefficients_are_told_with_those_of_most_tasks(tmp_path):
     model = ss.AdaptiveSpanRegressor().fit(X, sim.y, task=sim.task)
     page = Elements(read(write_report(model, tmp_path / "report.html", X, sim.y, sim.task)))
     told = next(v for _, n, v in page.attributes if n == "aria-label" and v.startswith("Common"))
-    unit = directions_of(model).deviation
+    unit = directions_of(model).metric.deviation
     np.testing.assert_allclose(unit, X.std(axis=0), rtol=0.05)
     for j in range(3):
         low, high = np.quantile(model.coef_[:, j] * unit[j], [0.05, 0.95])
@@ -201,7 +201,7 @@ def test_what_does_not_fit_the_page_is_left_out_and_said(fitted, tmp_path, monke
     monkeypatch.setattr(tables, "NUMBERS", T * 4 * 4 + T * 8 * 2)
     page = read(write_report(model, tmp_path / "few.html"))
     assert f"Of {d} features the 3 whose coefficients vary most" in page
-    deviation = directions_of(model).deviation
+    deviation = directions_of(model).metric.deviation
     most = np.sort(np.argsort(-(model.coef_ * deviation).std(axis=0))[:3])
     assert [c["name"] for c in data_of(page)["columns"]][1:4] == [f"x{j}" for j in most]
 
@@ -316,7 +316,7 @@ def test_intervals_of_loadings_cover_the_true_principal_axes(kind, kappa):
                           condition_number=kappa, random_state=seed)  # fmt: skip
         model = getattr(ss, f"{kind}Regressor")(rank=2).fit(sim.X, sim.y, task=sim.task)
         found = directions_of(model, sim.X, sim.y, sim.task)
-        V = sim.coef * found.deviation
+        V = sim.coef * found.metric.deviation
         V = V - V.mean(axis=0) if found.about_mean else V
         axes = np.linalg.svd(found.metric.predictions(V), full_matrices=False)[2][:2].T
         true = np.linalg.solve(found.metric.root, axes)
@@ -473,7 +473,7 @@ def test_places_times_loadings_are_the_coefficients_of_standardised_features():
     X = sim.X @ (np.eye(5) + 0.5 * rng.standard_normal((5, 5)))
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0).fit(X, sim.y, sim.task)
     found = directions_of(model)
-    np.testing.assert_allclose(found.places @ found.loadings.T, model.coef_ * found.deviation)
+    np.testing.assert_allclose(found.places @ found.loadings.T, model.coef_ * found.metric.deviation)
     R = found.metric.correlation
     np.testing.assert_allclose(found.loadings.T @ R @ found.loadings, np.eye(2), atol=1e-10)
 
@@ -488,9 +488,9 @@ def test_deviations_are_those_within_tasks_for_every_estimator(kind):
     model = getattr(ss, f"{kind}Regressor")().fit(X, sim.y, task=sim.task)
     rows = X, sim.y, sim.task
     for given in (rows, ()):
-        deviation = directions_of(model, *given).deviation
+        deviation = directions_of(model, *given).metric.deviation
         np.testing.assert_allclose(deviation, centred.std(axis=0), rtol=1e-9, atol=1e-13)
-    assert directions_of(model, *rows).deviation[3] == 0
+    assert directions_of(model, *rows).metric.deviation[3] == 0
 
 
 def test_collinear_features_are_named_beside_what_they_concern(tmp_path):

@@ -65,16 +65,6 @@ class SharedDirections:
     about_mean: bool
 
     @property
-    def deviation(self) -> np.ndarray:
-        """Standard deviations of the features within tasks (d,); all one if not known."""
-        return self.metric.deviation
-
-    @property
-    def standardised(self) -> bool:
-        """Whether the deviations are known."""
-        return self.metric.known
-
-    @property
     def rank(self) -> int:
         """Number of directions."""
         return self.loadings.shape[1]

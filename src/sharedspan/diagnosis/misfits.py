@@ -59,14 +59,9 @@ def _by_probability(view: ModelView) -> Iterator[Misfit]:
     if typical <= np.sqrt(NO_VARIATION) * view.off_span.max():  # rounding
         typical = 0.0
     for t in np.flatnonzero(off > OFF):
-        yield Misfit(
-            task=view.labels[t],
-            what="coefficients",
-            value=float(view.off_span[t]),
-            typical=typical,
-            surprise=float(-np.log10(max(1 - off[t], 1e-16))),
-            feature=view.names[view.off_feature[t]],
-        )
+        surprise, feature = -np.log10(max(1 - off[t], 1e-16)), view.names[view.off_feature[t]]
+        value = float(view.off_span[t])
+        yield Misfit(view.labels[t], "coefficients", value, typical, float(surprise), feature)
 
 
 def _by_span(view: ModelView) -> Iterator[Misfit]:
@@ -81,14 +76,8 @@ def _by_span(view: ModelView) -> Iterator[Misfit]:
     extra, spare = np.array([(fit.extra, fit.spare) for fit in fits]).T
     statistic = outside / np.maximum(own, np.finfo(float).tiny)
     chance = f.logsf(statistic, extra, spare)
-    for i in strange(statistic, chance, len(view.labels)):
-        yield Misfit(
-            task=view.labels[fits[i].task],
-            what="off the span",
-            value=float(np.sqrt(statistic[i])),
-            typical=float(np.sqrt(np.median(statistic))),
-            surprise=float(-chance[i] / np.log(10)),
-        )
+    tasks = np.array([fit.task for fit in fits])
+    yield from _strange_tasks(view, "off the span", tasks, statistic, chance)
 
 
 def _by_noise(view: ModelView) -> Iterator[Misfit]:
@@ -106,29 +95,28 @@ def _by_noise(view: ModelView) -> Iterator[Misfit]:
         return
     if squares is not None:
         chance = chi2.logsf(variance / np.median(variance) * degrees, degrees)
-    for i in strange(variance, chance, len(view.labels)):
-        yield Misfit(
-            task=view.labels[ids[i]],
-            what="noise",
-            value=float(np.sqrt(variance[i])),
-            typical=float(np.sqrt(np.median(variance))),
-            surprise=STRANGE if chance is None else float(-chance[i] / np.log(10)),
-        )
+    yield from _strange_tasks(view, "noise", ids, variance, chance)
 
 
-def strange(values: np.ndarray, chance: np.ndarray | None, n_tasks: int) -> np.ndarray:
-    """Positions of values far above the others and, by log probabilities, beyond chance.
+def _strange_tasks(
+    view: ModelView, what: str, tasks: np.ndarray, values: np.ndarray, chance: np.ndarray | None
+) -> Iterator[Misfit]:
+    """Tasks whose variances lie far above the others and, by log probabilities, beyond chance.
 
     Both are asked for: a real table has no task that fits by the letter of a test, and among few
     tasks one is always the largest.
     """
     if len(values) < 3:
-        return np.zeros(0, dtype=np.int64)
+        return
     logs = np.log(np.maximum(values, np.finfo(float).tiny))
     middle = np.median(logs)
     spread = 1.4826 * np.median(np.abs(logs - middle))
     far = logs - middle > STRANGE * max(spread, LEAST_SPREAD)
     if chance is not None:
-        far &= chance < np.log(CHANCE / n_tasks)
-    # Many at once are no outliers, but two kinds of tasks.
-    return np.flatnonzero(far & (far.mean() <= MOST_STRANGE))
+        far &= chance < np.log(CHANCE / len(view.labels))
+    if far.mean() > MOST_STRANGE:  # many at once are no outliers, but two kinds of tasks
+        return
+    typical = float(np.sqrt(np.median(values)))
+    for i in np.flatnonzero(far):
+        surprise = STRANGE if chance is None else float(-chance[i] / np.log(10))
+        yield Misfit(view.labels[tasks[i]], what, float(np.sqrt(values[i])), typical, surprise)

@@ -16,8 +16,8 @@ from sharedspan.estimators.base import TaskRegressor
 from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
 from sharedspan.estimators.shared_span import SharedSpanRegressor
 from sharedspan.inference.noise import error_floor, parameter_error
-from sharedspan.report.drawings import mark_phases
-from sharedspan.report.figures import BLUE, GREEN, GREY, ORANGE, blank_figure, save_figure
+from sharedspan.report import figures
+from sharedspan.report.figures import BLUE, GREEN, GREY, ORANGE
 
 SIZE: dict[str, Any] = {"n_tasks": 200, "n_features": 50, "rank": 3, "n_samples": 80, "noise": 0.5}
 TRAIN_SHARE = 0.25  # of each patient's rows: with few rows the tasks need each other most
@@ -31,7 +31,6 @@ METHODS: dict[str, Callable[[], TaskRegressor]] = {
     POOLED: PooledRegressor,
     SPAN: lambda: SharedSpanRegressor(solver="tpgd", random_state=0),
 }
-DIRECTIONS = 12  # singular values that are drawn
 
 
 @dataclass(frozen=True)
@@ -103,28 +102,24 @@ def _draw(sim: Simulation, models: dict[str, Any], floor: float, path: Path) -> 
             parameter_error((at["B"] @ at["W"]).T, sim.coef))},
     )  # fmt: skip
     two_phases.fit(sim.X, sim.y, task=sim.task)
-    figure, [[left, right]] = blank_figure(1, 2, (10.4, 4.0))
+    figure, [[left, right]] = figures.blank_figure(1, 2, (10.4, 4.0))
     left.semilogy(np.arange(1, len(errors) + 1), np.array(errors) / floor, color=BLUE, lw=2,
                   label=SPAN)  # fmt: skip
     for label, name, color in (("separate", SEPARATE, ORANGE), ("pooled", POOLED, GREEN)):
         level = parameter_error(models[name].coef_, sim.coef) / floor
         left.axhline(level, color=color, ls="--", lw=1.5, label=f"{label}: {level:.1f}")
     left.axhline(1.0, color=GREY, lw=1, ls=":", label="floor: 1")
-    mark_phases(left, two_phases.trace_)
+    figures.mark_phases(left, two_phases.trace_)
     left.set(xlabel="iteration", ylabel="parameter error / floor", title="Convergence")
     left.legend(fontsize=9, framealpha=1, edgecolor="none", loc="center right",
                 bbox_to_anchor=(0.86, 0.48))  # fmt: skip
-    for label, coef, color, marker, size in (
-        ("truth", sim.coef, GREY, "_", 14),
-        ("separate ridge", models[SEPARATE].coef_, ORANGE, "s", 5),
-        ("shared span", models[SPAN].coef_, BLUE, "o", 6),
-    ):
-        values = np.linalg.svd(coef, compute_uv=False)[:DIRECTIONS]
-        right.plot(np.arange(1, len(values) + 1), values, marker=marker, ms=size, ls="none",
-                   color=color, mew=2 if marker == "_" else 0.5, label=label, clip_on=False,
-                   zorder=3)  # fmt: skip
+    spectra = [np.linalg.svd(coef, compute_uv=False)
+               for coef in (models[SPAN].coef_, models[SEPARATE].coef_, sim.coef)]  # fmt: skip
+    figures.draw_spectrum(right, spectra[0], models[SPAN].rank_, spectra[1])
+    truth = spectra[2][: SIZE["rank"]]
+    right.plot(np.arange(1, len(truth) + 1), truth, ls="none", marker="_", ms=14, mew=2, color=GREY,
+               label="truth; zero beyond it", zorder=4)  # fmt: skip
     right.set(xlabel="direction", ylabel="singular value of the coefficients",
-              title="Learned spectrum", xticks=np.arange(1, DIRECTIONS + 1))  # fmt: skip
-    right.set_ylim(bottom=0)
+              title="Learned spectrum")  # fmt: skip
     right.legend(frameon=False, fontsize=9)
-    save_figure(figure, path)
+    figures.save_figure(figure, path)

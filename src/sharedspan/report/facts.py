@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -34,11 +33,6 @@ class Facts:
     levels: np.ndarray | None  # (T,) predictions at average features, where there is no span
     task_name: str
     target_name: str | None
-
-    @property
-    def labels(self) -> list[Hashable]:
-        """Labels of the tasks."""
-        return self.view.labels
 
     @property
     def n_rows(self) -> int:

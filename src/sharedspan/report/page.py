@@ -20,7 +20,6 @@ from sharedspan.diagnosis.holdout_errors import BASELINES
 from sharedspan.diagnosis.metric import named_groups
 from sharedspan.diagnosis.text import (
     change,
-    count,
     format_number,
     listed,
     percent,
@@ -37,7 +36,6 @@ from sharedspan.report.page_plots import PagePlot
 from sharedspan.report.table import PageTable, as_json, build_table
 
 MISFITS = 100  # lines of the table of tasks that do not fit
-ALL_LOADINGS = 200  # lines of the table of loadings
 SUMMED_UP = 3  # loadings named in the sentence on a direction
 NO_ROWS = (
     "Give the rows (--data) to see how well the model predicts rows that it has not seen, against "
@@ -172,6 +170,8 @@ def _contents(facts: Facts, table: PageTable) -> tuple[dict[str, Any], dict[str,
 
     view, errors, directions = facts.view, facts.errors, facts.directions
     rank_path, misfits = view.span.rank_path, facts.diagnosis.misfits
+    size = np.where(directions.determined, np.abs(directions.loadings), 0.0)
+    largest = size.max(axis=1, initial=0.0)  # loading of each feature
     has_spectrum = facts.diagnosis.rank is not None and directions.spectrum[0] > 0
     contents = {
         "facts": facts,
@@ -191,19 +191,20 @@ def _contents(facts: Facts, table: PageTable) -> tuple[dict[str, Any], dict[str,
         "rank_figure": figure(
             "rank", None if rank_path is None else page_plots.rank_plot(facts, rank_path)
         ),
-        "candidates": _candidates(facts),
+        "candidates": sorted(view.span.extra.get("candidates", []), key=lambda row: -row["score"]),
         "directions": [
             _direction(facts, j) | {"figure": figure(f"loadings-{j}", plot)}
             for j in range(directions.rank)
             for plot in [page_plots.loading_plot(facts, j)]
         ],
-        "all_loadings": _all_loadings(facts),
+        "by_loading": np.argsort(-largest, kind="stable"),
+        "largest": largest,
         "alike": [
             listed([str(j + 1) for j in range(first, last + 1)])
             for first, last in directions.about_equally_strong()
         ],
-        "constant": [view.names[j] for j in np.flatnonzero(directions.deviation == 0)],
-        "collinear": named_groups(directions.metric.groups, view.names),
+        "constant": [view.names[j] for j in np.flatnonzero(view.metric.deviation == 0)],
+        "collinear": named_groups(view.metric.groups, view.names),
         "maps": [
             (name, figure(f"map-{i}", plot))
             for i, (name, plot) in enumerate(page_plots.maps(facts, table.tasks))
@@ -217,17 +218,6 @@ def _contents(facts: Facts, table: PageTable) -> tuple[dict[str, Any], dict[str,
         "table": table,
     }
     return contents, dict(sorted(plots.items()))
-
-
-def _candidates(facts: Facts) -> list[dict[str, Any]]:
-    """The fits that an adaptive model compared, the best first."""
-    extra, rank = facts.view.span.extra, facts.view.span.rank
-    tried = sorted(extra.get("candidates", []), key=lambda row: -row["score"])
-    return [
-        {**row, "behind": format_number(float(tried[0]["score"] - row["score"])),
-         "chosen": (row["slopes"], row["rank"]) == (extra["slopes"], rank)}
-        for row in tried
-    ]  # fmt: skip
 
 
 def _direction(facts: Facts, j: int) -> dict[str, Any]:
@@ -246,23 +236,3 @@ def _direction(facts: Facts, j: int) -> dict[str, Any]:
         "mean": format_number(float(places.mean())),
         "deviation": format_number(float(places.std())),
     }
-
-
-def _all_loadings(facts: Facts) -> dict[str, Any]:
-    """All loadings as a table, features by their largest one."""
-    spans = facts.directions
-    size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1, initial=0.0)
-    order = np.argsort(-size, kind="stable")
-
-    def cell(f: int, j: int) -> tuple[str, str]:
-        if not spans.determined[f, j]:
-            return "", "not determined"
-        reach = "" if spans.reach is None else f"±{format_number(spans.reach[f, j], 2)}"
-        return format_number(spans.loadings[f, j]), reach
-
-    rows = [
-        (facts.view.names[f], [cell(f, j) for j in range(spans.rank)]) for f in order[:ALL_LOADINGS]
-    ]
-    rest = order[ALL_LOADINGS:]
-    more = f"{count(len(rest), 'more feature')} have no loading above " if len(rest) else ""
-    return {"rows": rows, "more": more + "".join(format_number(size[f], 2) for f in rest[:1])}

@@ -12,9 +12,9 @@ import numpy as np
 from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
 from sharedspan.diagnosis.text import count, listed, percent, short
 from sharedspan.diagnosis.text import format_number as number
-from sharedspan.report.drawings import draw_spectrum, draw_stems, draw_tasks, farthest, name_point
+from sharedspan.report import figures
 from sharedspan.report.facts import Facts
-from sharedspan.report.figures import AS_IT_IS, BLUE, GREY, GROUPS, new_panel
+from sharedspan.report.figures import BLUE, GREY, GROUPS, new_panel
 from sharedspan.report.plots import GOLDEN, plot_convergence, plot_rank_path
 
 WIDTH = 4.6  # inches, on a phone about as wide as the screen
@@ -44,7 +44,7 @@ def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> Pag
     held, name = tasks[errors.rows[tasks] > 0], BASELINES[baseline]
     mine, other = errors.task_rmse("model")[held], errors.task_rmse(baseline)[held]
     both, panel = np.concatenate([mine, other]), new_panel(3.6, WIDTH)
-    draw_tasks(panel, other, mine, np.zeros(len(held), dtype=bool))
+    figures.draw_tasks(panel, other, mine, np.zeros(len(held), dtype=bool))
     ends = np.array([0.0, 1.05 * both.max() or 1.0])
     if both.min() > 0:
         panel.set(xscale="log", yscale="log")
@@ -71,12 +71,13 @@ def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> Pag
 def spectrum_plot(facts: Facts) -> PagePlot:
     """Singular values of the coefficients, with those of separate regressions."""
     found, separate = facts.directions, facts.separate_spectrum
-    panel = draw_spectrum(new_panel(3.0, WIDTH), found.spectrum, found.rank, separate)
+    panel = figures.draw_spectrum(new_panel(3.0, WIDTH), found.spectrum, found.rank, separate)
     panel.set(xlabel="direction", ylabel="size (root mean square)")
     own = found.spectrum[: max(int(np.sum(found.spectrum > SAME * found.spectrum[0])), found.rank)]
-    words = f"Size of the coefficients along each direction, the model's: {_numbers(own[:15])}."
+    sizes = ", ".join(map(number, own[:15]))
+    words = f"Size of the coefficients along each direction, the model's: {sizes}."
     what = "coefficients’ deviations from the common ones" if found.about_mean else "coefficients"
-    size = "by what they predict within tasks, " if found.standardised else ""
+    size = "by what they predict within tasks, " if found.metric.known else ""
     caption = (
         f"Points: the model’s {what} along each direction, {size}root mean squares over tasks."
     )
@@ -87,7 +88,7 @@ def spectrum_plot(facts: Facts) -> PagePlot:
             else " They are grey as the tasks share none of these directions."
         )
     if separate is not None:
-        words += f" Separate regressions: {_numbers(separate[:15])}."
+        words += f" Separate regressions: {', '.join(map(number, separate[:15]))}."
         caption += (
             " Orange circles: the same for a ridge regression of each task alone. Its noise fills "
             "all directions, also those outside the span, and it shrinks coefficients, so that "
@@ -128,18 +129,14 @@ def rank_plot(facts: Facts, path: Any) -> PagePlot:
 def loading_plot(facts: Facts, j: int) -> PagePlot:
     """The largest loadings of a direction that are determined, by size, with intervals."""
     found = facts.directions
-    values = found.loadings[:, j]
-    reach = np.zeros(len(values)) if found.reach is None else found.reach[:, j]
-    varies, clear = found.deviation > 0, found.determined[:, j]
+    values, clear = found.loadings[:, j], found.determined[:, j]
+    reach = 0.0 if found.reach is None else found.reach[:, j]
+    varies = found.metric.deviation > 0
     shown = np.flatnonzero(varies & clear)
     order = shown[np.argsort(-np.abs(values[shown]), kind="stable")][:LARGEST]
-    told = [
-        f"{short(facts.view.names[f])} {number(values[f], 2)}"
-        + (f" (±{number(reach[f], 2)})" if reach[f] > 0 else "")
-        for f in order
-    ]
-    panel = _stems(facts, order, values, values - reach, values + reach, "loading")
-    words = f"Loadings of direction {j + 1}, the largest first: {', '.join(told)}."
+    panel, told = _stems(facts, order, values, values - reach, values + reach)
+    panel.set_xlabel("loading")
+    words = f"Loadings of direction {j + 1}, the largest first: {told}."
     unclear = int(np.sum(varies & ~clear))
     are = "is" if unclear == 1 else "are"
     caption = f"{count(unclear, 'loading')} {are} not determined and left out." if unclear else ""
@@ -148,42 +145,36 @@ def loading_plot(facts: Facts, j: int) -> PagePlot:
 
 def common_plot(facts: Facts) -> PagePlot:
     """The coefficients that tasks have in common, and the range of most tasks."""
-    found, span, names = facts.directions, facts.view.span, facts.view.names
-    S = found.metric.shared_evenly(span.coef * found.deviation)
+    metric, span = facts.view.metric, facts.view.span
+    S = metric.shared_evenly(span.coef * metric.deviation)
     mean = span.coef.mean(axis=0) if span.mean_coef is None else span.mean_coef
-    values = found.metric.shared_evenly(mean * found.deviation)
+    values = metric.shared_evenly(mean * metric.deviation)
     low, high = np.quantile(S, [0.05, 0.95], axis=0)
     order = np.argsort(-np.maximum(np.abs(low), np.abs(high)), kind="stable")[:LARGEST]
-    order = order[found.deviation[order] > 0]
+    order = order[metric.deviation[order] > 0]
     order = order[np.argsort(-np.abs(values[order]), kind="stable")]
-    told = [
-        f"{short(names[f])} {number(values[f], 2)}"
-        + (
-            f" ({number(low[f], 2)} to {number(high[f], 2)})"
-            if number(low[f]) != number(high[f])
-            else ""
-        )
-        for f in order
-    ]
-    panel = _stems(facts, order, values, low, high, _coefficient(facts))
+    panel, told = _stems(facts, order, values, low, high)
+    panel.set_xlabel(_coefficient(facts))
     reach = ", with the middle 90 % of tasks" if np.any(low != high) else ""
-    words = f"Common coefficients{reach}: {', '.join(told)}."
     left = len(order) < len(values)
     caption = f"The {len(order)} largest of {len(values):,} features." if left else ""
-    return PagePlot(panel, words, caption)
+    return PagePlot(panel, f"Common coefficients{reach}: {told}.", caption)
 
 
 def _stems(
-    facts: Facts, order: np.ndarray, values: np.ndarray, low: np.ndarray, high: np.ndarray,
-    axis: str,
-) -> Any:  # fmt: skip
-    """Stems of features ``order`` with intervals from low to high, if there are any."""
+    facts: Facts, order: np.ndarray, values: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[Any, str]:
+    """Stems of features ``order`` with intervals if there are any, and the same in words."""
     panel = new_panel(0.65 + 0.24 * max(len(order), 1), WIDTH)
     names = [short(facts.view.names[f], NAME) for f in order]
     reach = (low[order], high[order]) if np.any(low < high) else (None, None)
-    draw_stems(panel, names, values[order], *reach)
-    panel.set_xlabel(axis)
-    return panel
+    figures.draw_stems(panel, names, values[order], *reach)
+    told = []
+    for f in order:
+        low_text, high_text = number(low[f], 2), number(high[f], 2)
+        span = f" ({low_text} to {high_text})" if low_text != high_text else ""
+        told.append(f"{short(facts.view.names[f])} {number(values[f], 2)}{span}")
+    return panel, ", ".join(told)
 
 
 def convergence_plot(facts: Facts) -> PagePlot | None:
@@ -255,8 +246,8 @@ def differences(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot
 def slopes_plot(facts: Facts, tasks: np.ndarray) -> PagePlot | None:
     """The coefficients that vary most between tasks, a strip of points for each."""
     drawn = tasks[:: 1 + (len(tasks) - 1) // POINTS]
-    found, names = facts.directions, facts.view.names
-    S = found.metric.shared_evenly(facts.view.span.coef[drawn] * found.deviation)
+    metric, names = facts.view.metric, facts.view.names
+    S = metric.shared_evenly(facts.view.span.coef[drawn] * metric.deviation)
     spread = S.std(axis=0)
     varying = np.flatnonzero(spread > SAME * np.abs(S).max(initial=0.0))
     most = varying[np.argsort(-spread[varying], kind="stable")][:STRIPS]
@@ -267,17 +258,15 @@ def slopes_plot(facts: Facts, tasks: np.ndarray) -> PagePlot | None:
     panel.axvline(0, color=GREY, lw=0.8, zorder=0)
     panel.scatter(S[:, most].T.ravel(), (place[:, None] + aside).ravel(), s=14, color=BLUE,
                   alpha=0.6, lw=0, gid="points")  # fmt: skip
-    short_names = [short(names[f], NAME) for f in most]
-    panel.set_yticks(place, short_names, fontsize=9, gid="name", **AS_IT_IS)
-    panel.set(ylim=(len(most) - 0.5, -0.5), xlabel=_coefficient(facts))
+    figures.name_rows(panel, [short(names[f], NAME) for f in most])
+    panel.set_xlabel(_coefficient(facts))
     told = [
         f"{short(names[f])} from {number(S[:, f].min(), 2)} to {number(S[:, f].max(), 2)}"
         for f in most
     ]
     words = f"Coefficients of {count(len(drawn), 'task')}, those that vary most: {', '.join(told)}."
-    caption = "Each point is the coefficient of a task."
-    if len(drawn) < len(tasks):
-        caption = f"Each point is the coefficient of one of {len(drawn):,} tasks, evenly spaced."
+    some = "a task" if len(drawn) == len(tasks) else f"one of {len(drawn):,} tasks, evenly spaced"
+    caption = f"Each point is the coefficient of {some}."
     if len(most) < len(varying):
         caption += f" The {len(most)} of {len(varying):,} coefficients that vary most."
     columns = tuple(f"x{f}" for f in most)
@@ -310,9 +299,9 @@ def _mark_tasks(
         for g in np.unique(group):
             more = " and above" if g == last and len(values) > len(GROUPS) else ""
             keys.append(f"{list(GROUPS)[g]}: {name} {values[g]}{more}")
-    order = draw_tasks(panel, x, y, odd, group)
-    for i in farthest(x, y, odd, strip):
-        name_point(panel, x, y, i, short(facts.labels[tasks[i]], NAME), strip)
+    order = figures.draw_tasks(panel, x, y, odd, group)
+    for i in figures.farthest(x, y, odd, strip):
+        figures.name_point(panel, x, y, i, short(facts.view.labels[tasks[i]], NAME), strip)
     caption = [f"Colours: {listed(keys)}."] if keys else []
     caption += ["Ringed tasks do not fit."] if odd.any() else []
     return tasks[order], " ".join(caption)
@@ -322,14 +311,10 @@ def _ends(facts: Facts, tasks: np.ndarray, values: np.ndarray, what: str) -> str
     """The tasks with the smallest and the largest value, in words."""
     lo, hi = int(values.argmin()), int(values.argmax())
     return (
-        f" {what}: from {number(values[lo])} ({short(facts.labels[tasks[lo]])}) to "
-        f"{number(values[hi])} ({short(facts.labels[tasks[hi]])})."
+        f" {what}: from {number(values[lo])} ({short(facts.view.labels[tasks[lo]])}) to "
+        f"{number(values[hi])} ({short(facts.view.labels[tasks[hi]])})."
     )
 
 
 def _coefficient(facts: Facts) -> str:
-    return "coefficient" + (" per standard deviation" if facts.directions.standardised else "")
-
-
-def _numbers(values: np.ndarray) -> str:
-    return ", ".join(map(number, values))
+    return "coefficient" + (" per standard deviation" if facts.view.metric.known else "")

@@ -16,14 +16,7 @@ import numpy as np
 
 from sharedspan.estimators.base import check_is_fitted
 from sharedspan.inference.rank_selection import RankPath
-from sharedspan.report.drawings import (
-    draw_spectrum,
-    draw_stems,
-    draw_tasks,
-    farthest,
-    mark_phases,
-    name_point,
-)
+from sharedspan.report import figures
 from sharedspan.report.figures import BLUE, GREEN, GREY, ORANGE, font_label, new_panel
 
 LONG = 1000  # iterations from which the axis is logarithmic, so that the start can be seen
@@ -50,7 +43,9 @@ def plot_spectrum(model: Any, ax: Any = None) -> Any:
     check_is_fitted(model)
     span = model.fitted_span
     coef = span.coef if span.mean_coef is None else span.coef - span.mean_coef
-    panel = draw_spectrum(ax or new_panel(), np.linalg.svd(coef, compute_uv=False), span.rank or 0)
+    panel = figures.draw_spectrum(
+        ax or new_panel(), np.linalg.svd(coef, compute_uv=False), span.rank or 0
+    )
     what = "coefficients" if span.mean_coef is None else "deviations from the mean"
     panel.set(xlabel="rank", ylabel=f"singular value of the {what}", title="Spectrum")
     return panel
@@ -97,7 +92,7 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
         panel.set_xlim(left=0)
     else:
         panel.xaxis.get_major_locator().set_params(integer=True)
-    mark_phases(panel, trace)
+    figures.mark_phases(panel, trace)
     panel.set(xlabel="iteration", title="Convergence")
     if np.nanmax(left, initial=0.0) > 0 or known.any():  # else it was done before it began
         panel.set_yscale("log")
@@ -185,7 +180,7 @@ def plot_tasks(
     # Along one direction the height means nothing: it only separates the tasks.
     x, y = W[axes[0]], np.arange(T) * GOLDEN % 1 if strip else W[axes[1]]
     off = model.fitted_span.extra.get("outlier_probability", np.zeros(T)) > OUTLIER
-    draw_tasks(panel, x, y, off)
+    figures.draw_tasks(panel, x, y, off)
     if off.any():
         panel.legend(frameon=False, fontsize=9)
     panel.set(xlabel=f"weight along direction {axes[0]}", title="Tasks in the span")
@@ -193,8 +188,8 @@ def plot_tasks(
         panel.set_yticks([])
     else:
         panel.set_ylabel(f"weight along direction {axes[1]}")
-    for t in farthest(x, y, off, strip) if names is None else _codes(model, names):
-        name_point(panel, x, y, t, font_label(model.tasks_[t], 20), strip)
+    for t in figures.farthest(x, y, off, strip) if names is None else _codes(model, names):
+        figures.name_point(panel, x, y, t, font_label(model.tasks_[t], 20), strip)
     return panel
 
 
@@ -246,7 +241,7 @@ def plot_loadings(
         # No entry is larger than its column.
         low, high = np.maximum(value - reach, -most), np.minimum(value + reach, most)
     panel = ax or new_panel(1.3 + 0.24 * len(largest))
-    draw_stems(panel, [font_label(model.coef_names_[f]) for f in largest], value, low, high)
+    figures.draw_stems(panel, [font_label(model.coef_names_[f]) for f in largest], value, low, high)
     some = "" if len(largest) == len(B) else f", {len(largest)} largest of {len(B):,}"
     intervals = "" if low is None else f", {100 * level:g} % intervals"
     panel.set(xlabel=f"loading{intervals}", title=f"Direction {j}{some}")

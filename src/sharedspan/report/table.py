@@ -17,7 +17,6 @@ MOST_TASKS = 50_000  # on the page
 NUMBERS = 6_000_000  # bytes of all columns, before base64 makes them a third longer
 TEXT = 1_500_000  # characters of all labels, and as many of all names
 PLACES = 6  # directions whose places are columns
-FIRST_ROWS, FIRST_COLUMNS = 10, 8  # for a reader without scripts
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,6 @@ class PageTable:
     notes: list[str]
     itemsize: int  # bytes of a number
 
-    @property
-    def rows(self) -> list[tuple[str, list[str]]]:
-        """The first lines as text: labels, and cells of the first columns."""
-        return [
-            (label, [column.cell(i) for column in self.columns[:FIRST_COLUMNS]])
-            for i, label in enumerate(self.labels[:FIRST_ROWS])
-        ]
-
     def packed(self) -> dict[str, Any]:
         """What the page's script needs, ready for JSON: numbers are in base64."""
         columns = []
@@ -79,7 +70,7 @@ def as_json(value: Any) -> str:
 def build_table(facts: Facts) -> PageTable:
     """All columns of the page, cut to its budget."""
     tasks, notes = _tasks_on_page(facts)
-    labels = [str(facts.labels[t]) for t in tasks]
+    labels = [str(facts.view.labels[t]) for t in tasks]
     if sum(map(len, labels)) > TEXT:
         limit = max(TEXT // len(labels), 16)
         labels = [short(label, limit) for label in labels]
@@ -90,7 +81,7 @@ def build_table(facts: Facts) -> PageTable:
     most = max(space // (itemsize * len(tasks)) - 1, 1)  # features beside the intercept
     features = np.arange(d)
     if d > most:
-        variation = (span.coef * facts.directions.deviation).std(axis=0)
+        variation = (span.coef * facts.view.metric.deviation).std(axis=0)
         features = np.sort(np.argsort(-variation, kind="stable")[:most])
         notes.append(
             f"Of {d:,} features the {most:,} whose coefficients vary most are in this table; "
@@ -114,7 +105,7 @@ def build_table(facts: Facts) -> PageTable:
 
 
 def _tasks_on_page(facts: Facts) -> tuple[np.ndarray, list[str]]:
-    T = len(facts.labels)
+    T = len(facts.view.labels)
     if T <= MOST_TASKS:
         return np.arange(T), []
     odd = facts.outliers[:1000]
@@ -128,7 +119,7 @@ def _tasks_on_page(facts: Facts) -> tuple[np.ndarray, list[str]]:
 
 def _about(facts: Facts, tasks: np.ndarray) -> Iterator[Column]:
     """What is known of each task beside its coefficients."""
-    found, errors, labels = facts.diagnosis, facts.errors, facts.labels
+    found, errors, labels = facts.diagnosis, facts.errors, facts.view.labels
     if found.rows_per_task:
         rows = [found.rows_per_task.get(labels[t], np.nan) for t in tasks]
         yield Column("rows", "rows", np.array(rows, dtype=float))

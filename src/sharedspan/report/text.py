@@ -14,7 +14,6 @@ from sharedspan.diagnosis.holdout_errors import (
     Change,
     HoldoutErrors,
 )
-from sharedspan.diagnosis.model_view import SPARE_ROWS
 from sharedspan.diagnosis.text import change, count, format_number, listed, percent, short
 from sharedspan.report.facts import Facts
 
@@ -85,57 +84,19 @@ def _shared(facts: Facts, rank: int) -> str:
 
 def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
     """Name, value and explanation of each number that there is."""
-    found, errors, target = facts.diagnosis, facts.errors, facts.target
+    errors = facts.errors
     if errors is not None:
-        held = f"root mean squared error on rows held out, in units of {target}"
-        yield "held-out error", format_number(errors.rmse("model")), held
-        said = "of the variance within tasks, on rows held out"
-        yield "predicted", percent(errors.explained), said
-    if found.noise is not None:
-        yield "noise", format_number(found.noise), f"standard deviation, in units of {target}"
-    if found.signal_to_noise is not None:
-        said = "variance that the slopes explain over that of the noise (signal to noise)"
-        yield "explained over noise", format_number(found.signal_to_noise), said
-    if found.task_r2:
-        r2 = np.array(list(found.task_r2.values()))
-        said = f"median over tasks, of the rows given; lowest {format_number(r2.min(), 2)}"
-        yield "R² within tasks", format_number(float(np.median(r2)), 2), said
-    if found.span_share is not None and found.rank:
-        said = "of how slopes differ between tasks, by what they predict"
-        if found.span_share_by == "construction":
-            said += f", by construction: {_not_measured(facts)}"
-        yield "in the span", percent(found.span_share), said
-    if found.condition_number is not None and (found.rank or 0) > 1:
-        said = "how much stronger the first direction is than the last (condition number)"
-        yield "strongest over weakest", format_number(found.condition_number), said
+        words = f"root mean squared error on rows held out, in units of {facts.target}"
+        yield "held-out error", format_number(errors.rmse("model")), words
+        words = "of the variance within tasks, on rows held out"
+        yield "predicted", percent(errors.explained), words
     degrees = facts.view.span.degrees_of_freedom
     if degrees is not None:
-        said = "numbers that the fit took from the rows, for all tasks together"
-        yield "parameters", f"{degrees:,.0f}", said
-    if found.rows_per_task:
-        rows = list(found.rows_per_task.values())
-        said = f"median; fewest {min(rows):,}, most {max(rows):,}"
-        yield "rows per task", f"{np.median(rows):,.0f}", said
-    by_chance = found.isometry_by_chance
-    if facts.directions.rank and found.isometry is not None and by_chance is not None:
-        said = (
-            "how far the features of the most unusual task vary otherwise than those of all tasks, "
-            f"along the span; by chance alone about {format_number(by_chance, 2)} (isometry)"
-        )
-        yield "unlike features", format_number(found.isometry, 2), said
-
-
-def _not_measured(facts: Facts) -> str:
-    """Why nothing is known of what lies off the span."""
-    found = facts.diagnosis
-    if not facts.n_rows:
-        return "rows (--data) would measure it"
-    if found.rank == found.n_features:
-        return "the span holds all features"
-    needed = found.n_features + int(facts.view.centred) + SPARE_ROWS
-    if max(found.rows_per_task.values(), default=0) < needed:
-        return f"no task has the {needed:,} rows that it takes to measure it"
-    return "these rows do not tell what lies outside it"
+        words = "numbers that the fit took from the rows, for all tasks together"
+        yield "parameters", f"{degrees:,.0f}", words
+    for name, value, words in facts.diagnosis.numbers(facts.target):
+        if facts.directions.rank or name != "unlike features":
+            yield name, value, words
 
 
 def no_directions(facts: Facts) -> str:
@@ -207,7 +168,7 @@ def advice(facts: Facts) -> Iterator[str]:
         if not facts.view.is_population:
             said += ", or see whether AdaptiveSpanRegressor does better than both"
         yield said + "."
-    long = [str(label) for label in facts.labels if len(str(label)) > LONG]
+    long = [str(label) for label in facts.view.labels if len(str(label)) > LONG]
     for sentence in facts.diagnosis.advice:
         for label in long:
             sentence = sentence.replace(label, short(label))
