@@ -76,6 +76,15 @@ class SharedDirections:
             return np.ones(self.loadings.shape, dtype=bool)
         return self.reach <= np.maximum(UNDETERMINED, np.abs(self.loadings))
 
+    def leading(self, j: int, most: int = 3) -> tuple[list[int], list[int]]:
+        """The features with the largest loadings that are told from zero, positive and negative."""
+        values = self.loadings[:, j]
+        reach = np.zeros(len(values)) if self.reach is None else self.reach[:, j]
+        size = np.where(self.determined[:, j], np.abs(values), 0.0)
+        order = np.argsort(-size, kind="stable")[: most if self.places[:, j].any() else 0]
+        more, less = values > reach, values < -reach
+        return order[more[order]].tolist(), order[less[order]].tolist()
+
     def about_equally_strong(self) -> list[tuple[int, int]]:
         """Runs of neighbouring directions, first and last, that are about equally strong.
 

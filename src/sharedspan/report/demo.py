@@ -109,7 +109,7 @@ def _draw(sim: Simulation, models: dict[str, Any], floor: float, path: Path) -> 
         level = parameter_error(models[name].coef_, sim.coef) / floor
         left.axhline(level, color=color, ls="--", lw=1.5, label=f"{label}: {level:.1f}")
     left.axhline(1.0, color=GREY, lw=1, ls=":", label="floor: 1")
-    figures.mark_phases(left, two_phases.trace_)
+    figures.mark_phases(left, two_phases.trace_, height=0.75)
     left.set(xlabel="iteration", ylabel="parameter error / floor", title="Convergence")
     left.legend(fontsize=9, framealpha=1, edgecolor="none", loc="center right",
                 bbox_to_anchor=(0.86, 0.48))  # fmt: skip

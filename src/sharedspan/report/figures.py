@@ -203,14 +203,14 @@ def farthest(x: np.ndarray, y: np.ndarray, off: np.ndarray, strip: bool) -> list
     return named
 
 
-def mark_phases(panel: Any, trace: dict[str, np.ndarray]) -> None:
-    """A line where a phase begins, with its name."""
+def mark_phases(panel: Any, trace: dict[str, np.ndarray], height: float = 0.02) -> None:
+    """A line where a phase begins, with its name at a share ``height`` of the axis."""
     phase = trace.get("phase", np.zeros(0, dtype=str))
     for start in np.flatnonzero(phase[1:] != phase[:-1]) + 1:
         panel.axvline(start, color=ORANGE, lw=1, ls="--", zorder=1)
         late = start > 0.8 * len(phase)
         panel.annotate(
-            f"Phase {phase[start]}", (start, 0.02), xycoords=("data", "axes fraction"),
+            f"Phase {phase[start]}", (start, height), xycoords=("data", "axes fraction"),
             xytext=(-4 if late else 4, 0), textcoords="offset points", fontsize=9, color=ORANGE,
             ha="right" if late else "left",
         )  # fmt: skip

@@ -29,18 +29,11 @@ from sharedspan.diagnosis.text import (
 )
 from sharedspan.persistence.atomic_write import file_appearing
 from sharedspan.progress import ProgressCallback, no_progress
-from sharedspan.report import page_plots, text
+from sharedspan.report import text
 from sharedspan.report.facts import Facts, collect_facts
 from sharedspan.report.figures import as_svg
-from sharedspan.report.page_plots import PagePlot
+from sharedspan.report.page_plots import page_plots
 from sharedspan.report.table import PageTable, as_json, build_table
-
-MISFITS = 100  # lines of the table of tasks that do not fit
-SUMMED_UP = 3  # loadings named in the sentence on a direction
-NO_ROWS = (
-    "Give the rows (--data) to see how well the model predicts rows that it has not seen, against "
-    "separate and pooled regression."
-)
 
 
 def write_report(
@@ -117,11 +110,12 @@ def _render(facts: Facts, title: str) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": format_number, "change": change, "short": short}
+    environment.filters |= {"number": format_number, "change": change, "percent": percent}
+    environment.filters |= {"setting": setting, "listed": listed}
     environment.globals["name"] = _name
     table = build_table(facts)
-    contents, plots = _contents(facts, table)
-    data = table.packed() | {"plots": plots, "task_name": whole(facts.task_name)}
+    contents, hover = _contents(facts, table)
+    data = table.packed() | {"plots": hover, "task_name": whole(facts.task_name)}
     return environment.from_string((folder / "report.html").read_text("utf-8")).render(
         contents,
         title=short(title, 120),
@@ -154,85 +148,32 @@ def _contents(facts: Facts, table: PageTable) -> tuple[dict[str, Any], dict[str,
 
     place = {int(t): i for i, t in enumerate(table.tasks)}
     keys = {column.key: i for i, column in enumerate(table.columns)}
-    plots: dict[str, Any] = {}
-
-    def figure(key: str, plot: PagePlot | None) -> dict[str, Any] | None:
-        if plot is None:
-            return None
+    figures: dict[str, Any] = {}
+    hover: dict[str, Any] = {}
+    for key, plot in page_plots(facts, table.tasks):
         if plot.tasks is not None:
             order = [place[int(t)] for t in plot.tasks]
             columns = [keys[name] for name in plot.columns if name in keys]
             same = order == list(range(len(place)))
-            plots[key] = {"tasks": None if same else order, "columns": columns}
+            hover[key] = {"tasks": None if same else order, "columns": columns}
         svg = Markup(as_svg(plot.panel, key, plot.words))
-        key = "" if plot.tasks is None else key
-        return {"key": key, "svg": svg, "caption": plot.caption, "hint": plot.hint}
-
-    view, errors, directions = facts.view, facts.errors, facts.directions
-    rank_path, misfits = view.span.rank_path, facts.diagnosis.misfits
-    size = np.where(directions.determined, np.abs(directions.loadings), 0.0)
-    largest = size.max(axis=1, initial=0.0)  # loading of each feature
-    has_spectrum = facts.diagnosis.rank is not None and directions.spectrum[0] > 0
+        figures[key] = {"key": key, "svg": svg, "plot": plot}
+    view, spans = facts.view, facts.directions
+    size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1, initial=0.0)
     contents = {
         "facts": facts,
+        "view": view,
+        "spans": spans,
+        "errors": facts.errors,
         "text": text,
-        "settings": [(key, setting(value)) for key, value in view.params.items()],
-        "errors": errors,
+        "table": table,
+        "figures": figures,
         "baselines": BASELINES,
-        "no_errors": facts.no_errors or NO_ROWS,
-        "error_figures": []
-        if errors is None
-        else [
-            figure(f"gain-{name}", page_plots.holdout_plot(errors, name, table.tasks))
-            for name in errors.baselines
-        ],
-        "common": figure("common", page_plots.common_plot(facts)),
-        "spectrum": figure("spectrum", page_plots.spectrum_plot(facts)) if has_spectrum else None,
-        "rank_figure": figure(
-            "rank", None if rank_path is None else page_plots.rank_plot(facts, rank_path)
-        ),
         "candidates": sorted(view.span.extra.get("candidates", []), key=lambda row: -row["score"]),
-        "directions": [
-            _direction(facts, j) | {"figure": figure(f"loadings-{j}", plot)}
-            for j in range(directions.rank)
-            for plot in [page_plots.loading_plot(facts, j)]
-        ],
-        "by_loading": np.argsort(-largest, kind="stable"),
-        "largest": largest,
-        "alike": [
-            listed([str(j + 1) for j in range(first, last + 1)])
-            for first, last in directions.about_equally_strong()
-        ],
+        "by_loading": np.argsort(-size, kind="stable"),
+        "largest_loading": size,
         "constant": [view.names[j] for j in np.flatnonzero(view.metric.deviation == 0)],
         "collinear": named_groups(view.metric.groups, view.names),
-        "maps": [
-            (name, figure(f"map-{i}", plot))
-            for i, (name, plot) in enumerate(page_plots.maps(facts, table.tasks))
-        ],
-        "varying": []
-        if directions.rank
-        else [figure(*named) for named in page_plots.differences(facts, table.tasks)],
-        "misfits": misfits[:MISFITS],
-        "more_misfits": max(len(misfits) - MISFITS, 0),
-        "trace": figure("trace", page_plots.convergence_plot(facts)),
-        "table": table,
+        "misfits": facts.diagnosis.misfits,
     }
-    return contents, dict(sorted(plots.items()))
-
-
-def _direction(facts: Facts, j: int) -> dict[str, Any]:
-    """What the page says of a direction."""
-    spans, names = facts.directions, facts.view.names
-    places, values = spans.places[:, j], spans.loadings[:, j]
-    size = np.where(spans.determined[:, j], np.abs(values), 0.0)
-    order = np.argsort(-size, kind="stable")[: SUMMED_UP if places.any() else 0]
-    reach = np.zeros(len(values)) if spans.reach is None else spans.reach[:, j]
-    return {
-        "number": j + 1,
-        "share": percent(spans.share[j]),
-        "more": [names[f] for f in order if values[f] > reach[f]],
-        "less": [names[f] for f in order if values[f] < -reach[f]],
-        "empty": not places.any(),
-        "mean": format_number(float(places.mean())),
-        "deviation": format_number(float(places.std())),
-    }
+    return contents, dict(sorted(hover.items()))

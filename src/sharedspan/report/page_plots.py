@@ -24,6 +24,14 @@ RINGED = 300  # tasks that do not fit, marked on a map
 MAPPED = 4  # directions whose pairs are drawn, one less where tasks are many
 STRIPS, POINTS = 8, 2000  # coefficients whose variation is drawn, and tasks on each strip
 SAME = 1e-9  # variation of slopes or levels, over their size, that is rounding
+RANK_CRITERIA = {
+    "auto": ("excess squared error", "Mean squared error on held-out rows, less that of the best "
+             "rank, in squared units of {}."),
+    "evidence": ("misfit per row", "Minus the log of the probability of the rows under each rank "
+                 "(the marginal likelihood), per row."),
+    "threshold": ("strength left out", "Strength of the strongest direction that each rank leaves "
+                  "out (the singular value)."),
+}  # fmt: skip
 HINT = "Point at a task, or use the arrow keys, to see its name."
 
 
@@ -37,6 +45,24 @@ class PagePlot:
     tasks: np.ndarray | None = None
     columns: tuple[str, ...] = ()  # of the table, shown for a task that is pointed at
     hint: str = ""  # what a reader with a pointer can do
+    title: str = ""  # of one of several maps
+
+
+def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
+    """All plots of the page by key; ``tasks`` are the positions of the tasks on the page."""
+    errors, path, found = facts.errors, facts.view.span.rank_path, facts.directions
+    if errors is not None:
+        for name in errors.baselines:
+            yield f"gain-{name}", holdout_plot(errors, name, tasks)
+    yield "common", common_plot(facts)
+    if facts.view.rank is not None and found.spectrum[0] > 0:
+        yield "spectrum", spectrum_plot(facts)
+    if path is not None:
+        yield "rank", rank_plot(facts, path)
+    for j in range(found.rank):
+        yield f"loadings-{j}", loading_plot(facts, j)
+    yield from maps(facts, tasks) if found.rank else differences(facts, tasks)
+    yield from convergence_plot(facts)
 
 
 def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> PagePlot:
@@ -81,12 +107,10 @@ def spectrum_plot(facts: Facts) -> PagePlot:
     caption = (
         f"Points: the model’s {what} along each direction, {size}root mean squares over tasks."
     )
-    if found.rank < len(own):
-        caption += (
-            " Grey points are what tasks have outside the span."
-            if found.rank
-            else " They are grey as the tasks share none of these directions."
-        )
+    if 0 < found.rank < len(own):
+        caption += " Grey points are what tasks have outside the span."
+    elif not found.rank:
+        caption += " They are grey as the tasks share none of these directions."
     if separate is not None:
         words += f" Separate regressions: {', '.join(map(number, separate[:15]))}."
         caption += (
@@ -99,22 +123,7 @@ def spectrum_plot(facts: Facts) -> PagePlot:
 
 def rank_plot(facts: Facts, path: Any) -> PagePlot:
     """The criterion by which the rank was chosen."""
-    name, what = {
-        "auto": (
-            "excess squared error",
-            "Mean squared error on held-out rows, less that of the best rank, in squared units of "
-            f"{facts.target}.",
-        ),
-        "evidence": (
-            "misfit per row",
-            "Minus the log of the probability of the rows under each rank (the marginal "
-            "likelihood), per row.",
-        ),
-        "threshold": (
-            "strength left out",
-            "Strength of the strongest direction that each rank leaves out (the singular value).",
-        ),
-    }[path.method]
+    name, what = RANK_CRITERIA[path.method]
     folded = path.method == "auto"
     path = replace(path, loss=path.difference) if folded else path
     panel = plot_rank_path(path, new_panel(3.0, WIDTH))
@@ -122,7 +131,8 @@ def rank_plot(facts: Facts, path: Any) -> PagePlot:
     ranks = zip(path.ranks, path.loss, strict=True)
     values = ", ".join(f"rank {rank}: {number(loss)}" for rank, loss in ranks)
     words = f"{name.capitalize()} by rank: {values}. Chosen: rank {path.rank}."
-    caption = f"{what} Smaller is better." + (" Bars are one standard error." if folded else "")
+    caption = f"{what.replace('{}', facts.target)} Smaller is better."
+    caption += " Bars are one standard error." if folded else ""
     return PagePlot(panel, words, caption)
 
 
@@ -177,11 +187,11 @@ def _stems(
     return panel, ", ".join(told)
 
 
-def convergence_plot(facts: Facts) -> PagePlot | None:
+def convergence_plot(facts: Facts) -> Iterator[tuple[str, PagePlot]]:
     """The loss and the gradient by iteration, where there are any."""
     trace = facts.view.span.trace
     if trace is None or len(trace["iteration"]) < 2:
-        return None
+        return
     gradient = np.asarray(trace.get("gradient", np.zeros(0)), dtype=float)
     gradient = gradient[np.isfinite(gradient) & (gradient > 0)]
     objective = np.asarray(trace["objective"], dtype=float)
@@ -198,12 +208,13 @@ def convergence_plot(facts: Facts) -> PagePlot | None:
     else:
         values, name, caption = excess[excess > 0], "objective above its least", ""
     if len(values) < 2:
-        return None
+        return
     words = (
         f"{name} by iteration: from {number(values[0])} to {number(values[-1])} in "
         f"{count(int(trace['iteration'][-1]), 'iteration')}."
     )
-    return PagePlot(plot_convergence(facts.view.model, new_panel(3.0, WIDTH)), words, caption)
+    panel = plot_convergence(facts.view.model, new_panel(3.0, WIDTH))
+    yield "trace", PagePlot(panel, words, caption)
 
 
 def maps(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
@@ -214,20 +225,19 @@ def maps(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
         words = f"{count(len(tasks), 'task')} by their place along direction 1."
         places = found.places[tasks, 0]
         words += _ends(facts, tasks, places, "Direction 1")
-        yield "direction 1", _in_order(facts, tasks, places, axis[0], words, "direction 1")
-    for a, b in combinations(range(min(found.rank, MAPPED - (len(tasks) > 5000))), 2):
-        x, y = found.places[tasks, a], found.places[tasks, b]
+        yield "map-0", _in_order(facts, tasks, places, axis[0], words, "direction 1")
+    pairs = combinations(range(min(found.rank, MAPPED - (len(tasks) > 5000))), 2)
+    for i, (a, b) in enumerate(pairs):
+        x, y, title = found.places[tasks, a], found.places[tasks, b], f"{a + 1} and {b + 1}"
         panel = new_panel(4.2, WIDTH)
         order, caption = _mark_tasks(facts, panel, tasks, x, y)
         panel.set(xlabel=axis[a], ylabel=axis[b])
-        words = f"{count(len(tasks), 'task')} by their place along directions {a + 1} and {b + 1}."
+        words = f"{count(len(tasks), 'task')} by their place along directions {title}."
         words += _ends(facts, tasks, x, f"Direction {a + 1}")
         words += _ends(facts, tasks, y, f"Direction {b + 1}")
         columns = (f"direction {a + 1}", f"direction {b + 1}", "group")
-        yield (
-            f"directions {a + 1} and {b + 1}",
-            PagePlot(panel, words, caption, order, columns, HINT),
-        )
+        plot = PagePlot(panel, words, caption, order, columns, HINT, f"directions {title}")
+        yield f"map-{i}", plot
 
 
 def differences(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
@@ -238,12 +248,10 @@ def differences(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot
         words = f"{count(len(tasks), 'task')} by what is predicted at the average of all features."
         words += _ends(facts, tasks, levels[tasks], "Predictions")
         yield "levels", _in_order(facts, tasks, levels[tasks], name, words, "level")
-    slopes = slopes_plot(facts, tasks)
-    if slopes is not None:
-        yield "slopes", slopes
+    yield from slopes_plot(facts, tasks)
 
 
-def slopes_plot(facts: Facts, tasks: np.ndarray) -> PagePlot | None:
+def slopes_plot(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
     """The coefficients that vary most between tasks, a strip of points for each."""
     drawn = tasks[:: 1 + (len(tasks) - 1) // POINTS]
     metric, names = facts.view.metric, facts.view.names
@@ -252,7 +260,7 @@ def slopes_plot(facts: Facts, tasks: np.ndarray) -> PagePlot | None:
     varying = np.flatnonzero(spread > SAME * np.abs(S).max(initial=0.0))
     most = varying[np.argsort(-spread[varying], kind="stable")][:STRIPS]
     if not len(most):
-        return None
+        return
     panel, place = new_panel(0.65 + 0.3 * len(most), WIDTH), np.arange(len(most))
     aside = (np.arange(len(drawn)) * GOLDEN % 1 - 0.5) / 2  # so that points lie apart
     panel.axvline(0, color=GREY, lw=0.8, zorder=0)
@@ -270,7 +278,7 @@ def slopes_plot(facts: Facts, tasks: np.ndarray) -> PagePlot | None:
     if len(most) < len(varying):
         caption += f" The {len(most)} of {len(varying):,} coefficients that vary most."
     columns = tuple(f"x{f}" for f in most)
-    return PagePlot(panel, words, caption, np.tile(drawn, len(most)), columns, HINT)
+    yield "slopes", PagePlot(panel, words, caption, np.tile(drawn, len(most)), columns, HINT)
 
 
 def _in_order(
@@ -281,7 +289,7 @@ def _in_order(
     panel = new_panel(3.4, WIDTH)
     order, caption = _mark_tasks(facts, panel, tasks, values, below, strip=True)
     panel.set(xlabel=name, ylabel="share of tasks below", ylim=(-0.02, 1.02))
-    return PagePlot(panel, words, caption, order, (column, "group"), HINT)
+    return PagePlot(panel, words, caption, order, (column, "group"), HINT, column)
 
 
 def _mark_tasks(

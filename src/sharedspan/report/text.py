@@ -201,6 +201,14 @@ def _selected_rank(facts: Facts) -> bool:
     return bool(facts.diagnosis.rank) and isinstance(facts.view.params.get("rank"), str)
 
 
+def no_errors(facts: Facts) -> str:
+    """Why there are no held-out errors."""
+    return facts.no_errors or (
+        "Give the rows (--data) to see how well the model predicts rows that it has not seen, "
+        "against separate and pooled regression."
+    )
+
+
 def holdout_notes(errors: HoldoutErrors) -> Iterator[str]:
     """Tasks that were not scored, and warnings of the fits."""
     if errors.small:
