@@ -473,7 +473,9 @@ def test_places_times_loadings_are_the_coefficients_of_standardised_features():
     X = sim.X @ (np.eye(5) + 0.5 * rng.standard_normal((5, 5)))
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0).fit(X, sim.y, sim.task)
     found = directions_of(model)
-    np.testing.assert_allclose(found.places @ found.loadings.T, model.coef_ * found.metric.deviation)
+    np.testing.assert_allclose(
+        found.places @ found.loadings.T, model.coef_ * found.metric.deviation
+    )
     R = found.metric.correlation
     np.testing.assert_allclose(found.loadings.T @ R @ found.loadings, np.eye(2), atol=1e-10)
 

@@ -140,9 +140,9 @@ def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diag
     model : fitted estimator of this package
         Or a Pipeline that ends in one.
     X, y, task : optional
-        Rows, as for ``fit``; those of the fit tell the most. They add ``signal_to_noise``,
-        ``isometry``, rows and R^2 per task, and find tasks that do not fit by their residuals.
-        Rows of tasks that were not fitted are passed over.
+        Rows, as for ``fit``; the rows of the fit tell the most. They add ``signal_to_noise``,
+        ``isometry``, rows and R^2 per task, and detect tasks that do not fit by their residuals.
+        Rows of tasks that were not fitted are left out.
 
     Returns
     -------

@@ -104,7 +104,7 @@ class SharedDirections:
 def shared_directions(view: ModelView, odd: Sequence[int] = ()) -> SharedDirections:
     """The directions of a fitted model, none where it has no span.
 
-    Tasks ``odd`` do not fit: principal axes and shares are those of the other tasks.
+    Tasks ``odd`` do not fit: principal axes and shares are computed without them.
     """
     metric, centre = view.metric, view.span.mean_coef
     d, about_mean = len(metric.deviation), centre is not None

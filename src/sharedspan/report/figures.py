@@ -172,6 +172,8 @@ def name_rows(panel: Any, names: Sequence[str]) -> None:
     """Names at 0, 1, ... down the vertical axis."""
     panel.set_yticks(np.arange(len(names)), names, fontsize=9, gid="name", **AS_IT_IS)
     panel.set_ylim(max(len(names), 1) - 0.5, -0.5)
+    panel.tick_params(axis="y", left=False)
+    panel.grid(visible=False, axis="y")
 
 
 def name_point(panel: Any, x: np.ndarray, y: np.ndarray, t: int, name: str, strip: bool) -> None:
@@ -234,6 +236,8 @@ def as_svg(panel: Any, key: str, words: str) -> str:
 
     file = StringIO()
     panel.set_title("")
+    for points in panel.collections:
+        points.set_rasterized(False)
     for axis in (panel.xaxis, panel.yaxis):
         plain_ticks(axis)
     with (
@@ -257,15 +261,15 @@ def _points_path(group: re.Match[str]) -> str:
     """Paths that draw the markers of a group."""
     places = re.findall(r'<use [^>]*x="([-\d.]+)" y="([-\d.]+)"', group[1])
     radius = re.search(r'd="M 0 ([\d.]+)', group[1])
-    look = re.search(r'style="fill: (#\w+)(?:; fill-opacity: ([\d.]+))?', group[1])
-    if radius is None or look is None:
+    fill = re.search(r'style="fill: (#\w+)(?:; fill-opacity: ([\d.]+))?', group[1])
+    if radius is None or fill is None:
         return group[0]
     paths = []
     for lo in range(0, len(places), CHUNK):
         steps = (f"M{float(x):.1f} {float(y):.1f}h0" for x, y in places[lo : lo + CHUNK])
         paths.append(
-            f'<path class="points" d="{"".join(steps)}" stroke="{look[1]}" stroke-linecap="round" '
-            f'stroke-width="{2 * float(radius[1]):.1f}" stroke-opacity="{look[2] or 1}"/>'
+            f'<path class="points" d="{"".join(steps)}" stroke="{fill[1]}" stroke-linecap="round" '
+            f'stroke-width="{2 * float(radius[1]):.1f}" stroke-opacity="{fill[2] or 1}"/>'
         )
     return "".join(paths)
 
@@ -275,10 +279,9 @@ def _plain_tag(tag: str) -> str:
     if not tag.startswith("<path class"):
         tag = re.sub(r"(\.\d\d)\d+", r"\1", " ".join(tag.split()))
     tag = re.sub(r'style="([^"]*)"', lambda style: _attributes(style[1]), tag)
-    found = re.match(r'<g id="(?:matplotlib\.)?[xy]?([a-z]+)[\d_]*"', tag)
-    if found:
-        name = found[1]
-        return f'<g class="{name}">' if name in CLASSES else tag.replace(found[0], "<g")
+    group = re.match(r'<g id="(?:matplotlib\.)?[xy]?([A-Za-z]+)\w*"', tag)
+    if group:
+        return f'<g class="{group[1]}">' if group[1] in CLASSES else tag.replace(group[0], "<g")
     return re.sub(r' transform="rotate\(-0 [^"]*"', "", tag)
 
 

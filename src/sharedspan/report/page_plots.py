@@ -95,7 +95,7 @@ def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> Pag
 
 
 def spectrum_plot(facts: Facts) -> PagePlot:
-    """Singular values of the coefficients, with those of separate regressions."""
+    """Singular values of the coefficients, and of separate regressions."""
     found, separate = facts.directions, facts.separate_spectrum
     panel = figures.draw_spectrum(new_panel(3.0, WIDTH), found.spectrum, found.rank, separate)
     panel.set(xlabel="direction", ylabel="size (root mean square)")
@@ -288,7 +288,7 @@ def _in_order(
     below = (np.argsort(np.argsort(values, kind="stable"), kind="stable") + 0.5) / len(values)
     panel = new_panel(3.4, WIDTH)
     order, caption = _mark_tasks(facts, panel, tasks, values, below, strip=True)
-    panel.set(xlabel=name, ylabel="share of tasks below", ylim=(-0.02, 1.02))
+    panel.set(xlabel=name, ylabel="share of tasks below", ylim=(-0.08, 1.08))
     return PagePlot(panel, words, caption, order, (column, "group"), HINT, column)
 
 
