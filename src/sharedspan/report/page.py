@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from sharedspan.diagnosis.text import (
     whole,
 )
 from sharedspan.persistence.atomic_write import file_appearing
-from sharedspan.progress import ProgressCallback, no_progress
+from sharedspan.progress import no_progress
 from sharedspan.report import text
 from sharedspan.report.facts import Facts, collect_facts
 from sharedspan.report.figures import as_svg
@@ -46,7 +47,7 @@ def write_report(
     title: str | None = None,
     task_name: str = "task",
     target_name: str | None = None,
-    tick: ProgressCallback | None = None,
+    tick: Callable[..., object] | None = None,
 ) -> Path:
     """Write a self-contained HTML page about a fitted model.
 
