@@ -64,7 +64,7 @@ def font_label(label: Any, limit: int = 28) -> str:
     )
 
 
-def plain_ticks(axis: Any) -> None:
+def page_ticks(axis: Any) -> None:
     """A few ticks with plain numbers, on a log scale at 1, 2 and 5 times powers of ten."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -239,7 +239,7 @@ def as_svg(panel: Any, key: str, words: str) -> str:
     for points in panel.collections:
         points.set_rasterized(False)
     for axis in (panel.xaxis, panel.yaxis):
-        plain_ticks(axis)
+        page_ticks(axis)
     with (
         warnings.catch_warnings(),
         matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": key}),
