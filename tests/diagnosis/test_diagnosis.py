@@ -226,7 +226,7 @@ def test_variation_off_the_span_is_measured_and_pointed_out():
     assert found.outliers == []
     everything = ss.SharedSpanRegressor(random_state=0).fit(X, y, task=task)
     assert everything.rank_ == 10
-    assert said(ss.diagnose(everything), "largest that was looked at")
+    assert said(ss.diagnose(everything), "largest that was tried")
 
 
 def test_equal_tasks_are_sent_to_pooled_regression(clean, adaptive):
@@ -294,7 +294,7 @@ def test_every_estimator_can_be_diagnosed(clean):
     ):
         model = getattr(ss, name)().fit(X, y, task=task)
         assert str(ss.diagnose(model)).startswith(name)
-        assert "R^2 within tasks" in str(ss.diagnose(model, X, y, task))
+        assert "R² within tasks" in str(ss.diagnose(model, X, y, task))
     new = ss.NewTaskRegressor.from_model(span(clean)).fit(X, y, task=task)
     assert ss.diagnose(new, X, y, task).rank == 2
 

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
+from sharedspan.report.figures import as_svg, draw_stems, draw_tasks, new_panel
 from sharedspan.report.plots import (
     plot_convergence,
     plot_loadings,
@@ -81,7 +83,7 @@ def test_what_is_no_model_is_refused(plot):
 @pytest.mark.parametrize(
     ("plot", "message"),
     [
-        (plot_convergence, "PooledRegressor keeps no trace"),
+        (plot_convergence, "PooledRegressor has no trace"),
         (plot_rank_path, "no path of ranks"),
         (plot_tasks, "PooledRegressor has no span"),
         (plot_loadings, "PooledRegressor has no span"),
@@ -212,7 +214,7 @@ def test_loadings_are_the_largest_entries_of_a_direction_with_their_intervals(mo
     column, std = model.representation_[:, 1], np.sqrt(np.diag(model.representation_covariance_))
     largest = np.argsort(-np.abs(column))[:3]
     assert [label.get_text() for label in ax.get_yticklabels()] == [f"x{j}" for j in largest]
-    assert_allclose(ax.lines[-1].get_xdata(), column[largest])
+    assert_allclose(ax.collections[-1].get_offsets()[:, 0], column[largest])
     reach = 1.6448536269514722 * std[8:][largest]
     drawn = np.array([bar[:, 0] for bar in ax.containers[0].lines[2][0].get_segments()])
     assert_allclose(drawn, column[largest, None] + reach[:, None] * [-1, 1])
@@ -253,3 +255,34 @@ def test_names_of_any_kind_are_drawn_as_they_are(tmp_path):
         names = {text.get_text() for text in texts if not text.get_parse_math()}
         assert {"$x_1", "a_b^c", "100 %", "{}"} <= names
         assert all("\n" not in name and len(name) <= 28 for name in names)
+
+
+def test_many_points_are_a_few_paths_on_the_page_in_their_order():
+    rng = np.random.default_rng(0)
+    x, y = rng.random((2, 12_000))
+    panel = new_panel(width=4.6)
+    draw_tasks(panel, x, y, np.zeros(len(x), dtype=bool))
+    drawn = as_svg(panel, "key", "words")
+    assert "<image" not in drawn
+    assert drawn.count('class="points"') == 8
+    steps = re.findall(r"M([\d.]+) ([\d.]+)h0", drawn)
+    at = np.array(steps, dtype=float)
+    assert_allclose(np.corrcoef(at[:, 0], x)[0, 1], 1, rtol=1e-6)  # to a tenth of a point
+    assert_allclose(np.corrcoef(at[:, 1], y)[0, 1], -1, rtol=1e-6)
+
+
+def test_names_and_styles_of_a_plot_stay_within_a_page_without_inline_styles():
+    panel = new_panel()
+    draw_stems(panel, ['" style="x', "<b>bold</b>", "a & b"], np.array([1.0, -1.0, 2.0]))
+    panel.set_title("a title that the page has as a heading")
+    drawn = as_svg(panel, "key", 'say "words" & <more>')
+    assert not re.search(r"<[^>]* style=", drawn)
+    assert "<b>" not in drawn
+    assert "&lt;b&gt;bold&lt;/b&gt;" in drawn
+    assert "heading" not in drawn
+    assert 'aria-label="say &quot;words&quot; &amp; &lt;more&gt;"' in drawn
+    again = new_panel()
+    draw_stems(again, ["a"], np.array([1.0]))
+    ids = [set(re.findall(r' id="([^"]+)"', as_svg(again, key, ""))) for key in ("one", "two")]
+    assert ids[0]
+    assert not ids[0] & ids[1]

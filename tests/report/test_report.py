@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 import sharedspan as ss
-from sharedspan.diagnosis.holdout_errors import Gains, find_gains
-from sharedspan.diagnosis.loadings import find_directions
-from sharedspan.diagnosis.rows import read_rows
-from sharedspan.diagnosis.text import number, short
+from sharedspan.diagnosis.holdout_errors import HoldoutErrors, _folds, holdout_errors
+from sharedspan.diagnosis.loadings import shared_directions
+from sharedspan.diagnosis.model_view import ModelView
+from sharedspan.diagnosis.rows import rows_by_task
+from sharedspan.diagnosis.text import format_number, short
 from sharedspan.report import table as tables
+from sharedspan.report.figures import as_svg, new_panel
 from sharedspan.report.page import write_report
-from sharedspan.report.sentences import against
-from sharedspan.report.svg import Scale
+from sharedspan.report.text import against
 
 KINDS = (
     "SharedSpan", "AdaptiveSpan", "Curriculum", "Moment", "Spectral", "ARMUL", "PenalizedERM",
@@ -32,6 +33,10 @@ HOSTILE = [
 def fitted(small):
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0)
     return model.fit(small.X, small.y, task=small.task), small
+
+
+def directions_of(model, X=None, y=None, task=None, odd=()):
+    return shared_directions(ModelView(model, X, y, task), odd)
 
 
 def read(path):
@@ -132,9 +137,9 @@ def test_plots_are_vector_graphics_with_their_numbers_in_words(fitted, tmp_path)
     assert page.tags.count("svg") == len(told) >= 6
     assert "img" not in page.tags
     assert "canvas" not in page.tags
-    best = find_directions(model, None).loadings[:, 0]
+    best = directions_of(model).loadings[:, 0]
     first = next(words for words in told if words.startswith("Loadings of direction 1"))
-    assert f"first: x{np.abs(best).argmax()} {number(np.abs(best).max(), 2)}" in first
+    assert f"first: x{np.abs(best).argmax()} {format_number(np.abs(best).max(), 2)}" in first
 
 
 def test_common_coefficients_are_told_with_those_of_most_tasks(tmp_path):
@@ -143,12 +148,12 @@ def test_common_coefficients_are_told_with_those_of_most_tasks(tmp_path):
     model = ss.AdaptiveSpanRegressor().fit(X, sim.y, task=sim.task)
     page = Elements(read(write_report(model, tmp_path / "report.html", X, sim.y, sim.task)))
     told = next(v for _, n, v in page.attributes if n == "aria-label" and v.startswith("Common"))
-    unit = find_directions(model, None).deviation
+    unit = directions_of(model).metric.deviation
     np.testing.assert_allclose(unit, X.std(axis=0), rtol=0.05)
     for j in range(3):
         low, high = np.quantile(model.coef_[:, j] * unit[j], [0.05, 0.95])
-        value = number(model.mean_coef_[j] * unit[j], 2)
-        assert f"x{j} {value} ({number(low, 2)} to {number(high, 2)})" in told
+        value = format_number(model.mean_coef_[j] * unit[j], 2)
+        assert f"x{j} {value} ({format_number(low, 2)} to {format_number(high, 2)})" in told
 
 
 def test_hostile_names_stay_text(tmp_path):
@@ -190,13 +195,13 @@ def test_what_does_not_fit_the_page_is_left_out_and_said(fitted, tmp_path, monke
     T, d = model.coef_.shape
     monkeypatch.setattr(tables, "NUMBERS", T * 4 * (d + 1) + T * 8 * 2)
     page = read(write_report(model, tmp_path / "single.html"))
-    assert "kept to 7 digits" in page
+    assert "Numbers have 7 digits" in page
     np.testing.assert_allclose(numbers_of(page, "x3"), model.coef_[:, 3], rtol=1e-6)
 
     monkeypatch.setattr(tables, "NUMBERS", T * 4 * 4 + T * 8 * 2)
     page = read(write_report(model, tmp_path / "few.html"))
     assert f"Of {d} features the 3 whose coefficients vary most" in page
-    deviation = find_directions(model, None).deviation
+    deviation = directions_of(model).metric.deviation
     most = np.sort(np.argsort(-(model.coef_ * deviation).std(axis=0))[:3])
     assert [c["name"] for c in data_of(page)["columns"]][1:4] == [f"x{j}" for j in most]
 
@@ -208,34 +213,32 @@ def test_what_does_not_fit_the_page_is_left_out_and_said(fitted, tmp_path, monke
 
 def test_gains_are_errors_of_refits_to_the_other_rows(fitted):
     model, sim = fitted
-    rows = read_rows(model, sim.X, sim.y, sim.task)
-    gains = find_gains(model, rows)
-    assert isinstance(gains, Gains)
-    from sharedspan.diagnosis.holdout_errors import _folds
-
+    rows = rows_by_task(model, sim.X, sim.y, sim.task)
+    errors = holdout_errors(ModelView(model, sim.X, sim.y, sim.task))
+    assert isinstance(errors, HoldoutErrors)
     fold = _folds(rows.codes, np.bincount(rows.codes) >= 4)
     error = np.empty(len(rows.y))
     for i in range(4):
         held = fold == i
         again = ss.PerTaskRegressor().fit(rows.X[~held], rows.y[~held], task=rows.codes[~held])
         error[held] = rows.y[held] - again.predict(rows.X[held], task=rows.codes[held])
-    assert gains.rmse("separate") == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert errors.rmse("separate") == pytest.approx(np.sqrt(np.mean(error**2)))
     first = rows.codes == 0
-    assert gains.task_rmse("separate")[0] == pytest.approx(np.sqrt(np.mean(error[first] ** 2)))
-    change = gains.change("separate")
+    assert errors.task_rmse("separate")[0] == pytest.approx(np.sqrt(np.mean(error[first] ** 2)))
+    change = errors.change("separate")
     assert change.gains + change.losses == len(model.tasks_)
-    assert change.low < change.ratio == gains.rmse("model") / gains.rmse("separate") < change.high
+    assert change.low < change.ratio == errors.rmse("model") / errors.rmse("separate") < change.high
 
 
 def test_interval_of_a_gain_is_that_of_leaving_tasks_out(fitted):
     model, sim = fitted
-    gains = find_gains(model, read_rows(model, sim.X, sim.y, sim.task))
-    mine, other = gains.squares["model"], gains.squares["pooled"]
+    errors = holdout_errors(ModelView(model, sim.X, sim.y, sim.task))
+    mine, other = errors.squares["model"], errors.squares["pooled"]
     T = len(mine)
     logs = np.array([0.5 * np.log(np.delete(mine, t).sum() / np.delete(other, t).sum())
                      for t in range(T)])  # fmt: skip
     jackknife = np.sqrt((T - 1) / T * np.sum((logs - logs.mean()) ** 2))
-    change = gains.change("pooled")
+    change = errors.change("pooled")
     assert np.log(change.high / change.ratio) / 1.96 == pytest.approx(jackknife, rel=0.1)
 
 
@@ -256,14 +259,18 @@ def test_a_model_that_loses_is_said_to_lose(tmp_path):
 )  # fmt: skip
 def test_words_on_a_gain_say_which_way_it_goes(ratio, words):
     other = np.array([3.0, 5.0, 4.0])
-    gains = Gains({"model": ratio**2 * other, "pooled": other}, np.array([9, 9, 9]), 1.0, 0, ())
-    assert f"{words} pooled regression" in against(gains, "pooled").replace("\u00a0", " ")
+    errors = HoldoutErrors(
+        {"model": ratio**2 * other, "pooled": other}, np.array([9, 9, 9]), 1.0, 0, ()
+    )
+    assert f"{words} pooled regression" in against(errors, "pooled").replace("\u00a0", " ")
 
 
 def test_a_gain_that_tasks_disagree_on_may_be_chance():
     other = np.array([3.0, 5.0, 4.0])
-    gains = Gains({"model": other * [0.2, 1.3, 1.1], "pooled": other}, np.full(3, 9), 1.0, 0, ())
-    assert against(gains, "pooled").endswith("which may be chance.")
+    errors = HoldoutErrors(
+        {"model": other * [0.2, 1.3, 1.1], "pooled": other}, np.full(3, 9), 1.0, 0, ()
+    )
+    assert against(errors, "pooled").endswith("which may be chance.")
 
 
 def test_fits_to_folds_that_do_not_converge_are_told(small, tmp_path):
@@ -278,9 +285,9 @@ def test_small_tasks_are_fitted_but_not_scored(tmp_path):
     sizes = [2, 3] + [30] * 8
     sim = ss.simulate(n_tasks=10, n_features=4, rank=1, n_samples=sizes, random_state=0)
     model = ss.SharedSpanRegressor(rank=1, solver="auto").fit(sim.X, sim.y, task=sim.task)
-    gains = find_gains(model, read_rows(model, sim.X, sim.y, sim.task))
-    assert gains.small == 2
-    assert gains.rows.tolist() == [0, 0] + [30] * 8
+    errors = holdout_errors(ModelView(model, sim.X, sim.y, sim.task))
+    assert errors.small == 2
+    assert errors.rows.tolist() == [0, 0] + [30] * 8
     page = read(write_report(model, tmp_path / "report.html", sim.X, sim.y, sim.task))
     assert "2 tasks with fewer than 4 rows were fitted but not scored" in Elements(page).text
     assert np.isnan(numbers_of(page, "held-out error")[:2]).all()
@@ -294,7 +301,7 @@ def test_loadings_do_not_depend_on_the_units_of_features(kind):
     for X in (sim.X, sim.X * units):
         options = {"random_state": 0} | ({"solver": "auto"} if kind == "SharedSpan" else {})
         model = getattr(ss, f"{kind}Regressor")(rank=2, **options).fit(X, sim.y, task=sim.task)
-        found.append(find_directions(model, read_rows(model, X, sim.y, sim.task)))
+        found.append(directions_of(model, X, sim.y, sim.task))
     np.testing.assert_allclose(found[0].loadings, found[1].loadings, atol=1e-4)
     np.testing.assert_allclose(found[0].reach, found[1].reach, rtol=1e-2)
     np.testing.assert_allclose(found[0].places, found[1].places, atol=1e-4)
@@ -308,8 +315,8 @@ def test_intervals_of_loadings_cover_the_true_principal_axes(kind, kappa):
         sim = ss.simulate(n_tasks=50, n_features=8, rank=2, n_samples=40, noise=1.0,
                           condition_number=kappa, random_state=seed)  # fmt: skip
         model = getattr(ss, f"{kind}Regressor")(rank=2).fit(sim.X, sim.y, task=sim.task)
-        found = find_directions(model, read_rows(model, sim.X, sim.y, sim.task))
-        V = sim.coef * found.deviation
+        found = directions_of(model, sim.X, sim.y, sim.task)
+        V = sim.coef * found.metric.deviation
         V = V - V.mean(axis=0) if found.about_mean else V
         axes = np.linalg.svd(found.metric.predictions(V), full_matrices=False)[2][:2].T
         true = np.linalg.solve(found.metric.root, axes)
@@ -324,7 +331,7 @@ def test_outliers_have_no_say_in_shares():
     model = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
     found = ss.diagnose(model)
     assert sorted(found.outliers) == np.flatnonzero(sim.is_outlier).tolist()
-    shares = [find_directions(model, None, odd).share.sum() for odd in ((), found.outliers)]
+    shares = [directions_of(model, odd=odd).share.sum() for odd in ((), found.outliers)]
     assert shares[1] == pytest.approx(found.span_share)
     assert shares[0] < 0.9 * shares[1]
 
@@ -357,7 +364,7 @@ def test_directions_of_equal_strength_are_said_to_be_alike():
     sim.coef[:] = np.linalg.qr(sim.coef.T @ sim.coef)[0][:, :3].T[np.arange(60) % 3]
     y = np.einsum("ij,ij->i", sim.X, sim.coef[sim.task])
     model = ss.SharedSpanRegressor(rank=3, solver="auto").fit(sim.X, y, task=sim.task)
-    assert find_directions(model, None).hard_to_tell_apart() == [(0, 2)]
+    assert directions_of(model).about_equally_strong() == [(0, 2)]
 
 
 def test_nonsense_is_refused(fitted, tmp_path):
@@ -391,7 +398,7 @@ def test_progress_is_told(fitted, tmp_path):
      (-2e-7, "−2.00×10⁻⁷"), (float("nan"), "–"), (float("inf"), "∞")],
 )  # fmt: skip
 def test_numbers_are_written_for_readers(value, text):
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 def test_short_names_keep_both_ends_and_hide_nothing():
@@ -406,12 +413,18 @@ def test_short_names_keep_both_ends_and_hide_nothing():
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("ends", [(0.013, 0.94), (1.0, 1.0), (3.2, 3.3), (1e-12, 1e6), (5.0, 9e8)])
 def test_ticks_lie_within_their_scale(ends, log):
-    scale = Scale(np.array(ends), 0, 100, log=log)
-    ticks = scale.ticks()
-    places = scale(np.array(ticks))
-    assert 1 <= len(ticks) <= 8
-    assert ((places > -1e-6) & (places < 100 + 1e-6)).all()
-    assert (np.diff(places) > 0).all()
+    panel = new_panel()
+    panel.plot(ends, ends)
+    if log:
+        panel.set(xscale="log", yscale="log")
+    drawn = as_svg(panel, "key", "words")
+    for axis in (panel.xaxis, panel.yaxis):
+        low, high = axis.get_view_interval()
+        ticks = np.array([tick for tick in axis.get_majorticklocs() if low <= tick <= high])
+        labels = [axis.get_major_formatter()(tick) for tick in ticks]
+        assert 1 <= len(ticks) <= 8
+        assert len(set(labels)) == len(labels)
+        assert all(f">{label}</text>" in drawn for label in labels)
 
 
 # Collinear features
@@ -446,7 +459,7 @@ def direction_by_predictions(model, X, task):
 def test_directions_are_ordered_by_what_they_predict(rounding, with_rows):
     X, y, task = doubled(rounding)
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0).fit(X, y, task=task)
-    found = find_directions(model, read_rows(model, X, y, task) if with_rows else None)
+    found = directions_of(model, *((X, y, task) if with_rows else ()))
     np.testing.assert_allclose(found.share, direction_by_predictions(model, X, task), rtol=1e-6)
     assert np.abs(found.loadings[:, 0]).argmax() == 0
     assert np.abs(found.loadings).max() < 1.1
@@ -459,8 +472,10 @@ def test_places_times_loadings_are_the_coefficients_of_standardised_features():
     sim = ss.simulate(n_tasks=30, n_features=5, rank=2, n_samples=30, random_state=0)
     X = sim.X @ (np.eye(5) + 0.5 * rng.standard_normal((5, 5)))
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0).fit(X, sim.y, sim.task)
-    found = find_directions(model, None)
-    np.testing.assert_allclose(found.places @ found.loadings.T, model.coef_ * found.deviation)
+    found = directions_of(model)
+    np.testing.assert_allclose(
+        found.places @ found.loadings.T, model.coef_ * found.metric.deviation
+    )
     R = found.metric.correlation
     np.testing.assert_allclose(found.loadings.T @ R @ found.loadings, np.eye(2), atol=1e-10)
 
@@ -473,11 +488,11 @@ def test_deviations_are_those_within_tasks_for_every_estimator(kind):
     X[:, 3] = 0.1 * sim.task
     centred = X - np.array([X[sim.task == t].mean(axis=0) for t in range(12)])[sim.task]
     model = getattr(ss, f"{kind}Regressor")().fit(X, sim.y, task=sim.task)
-    rows = read_rows(model, X, sim.y, sim.task)
-    for given in (rows, None):
-        deviation = find_directions(model, given).deviation
+    rows = X, sim.y, sim.task
+    for given in (rows, ()):
+        deviation = directions_of(model, *given).metric.deviation
         np.testing.assert_allclose(deviation, centred.std(axis=0), rtol=1e-9, atol=1e-13)
-    assert find_directions(model, rows).deviation[3] == 0
+    assert directions_of(model, *rows).metric.deviation[3] == 0
 
 
 def test_collinear_features_are_named_beside_what_they_concern(tmp_path):
@@ -503,7 +518,7 @@ def test_collinear_features_without_effect_are_not_told_from_zero(kind, rounding
         X = np.column_stack([sim.X, rng.standard_normal(len(sim.y))])
         X = np.column_stack([X, 3 * X[:, 5] + rounding * rng.standard_normal(len(sim.y))])
         model = getattr(ss, f"{kind}Regressor")(rank=2).fit(X, sim.y, task=sim.task)
-        found = find_directions(model, read_rows(model, X, sim.y, sim.task))
+        found = directions_of(model, X, sim.y, sim.task)
         assert found.metric.groups == [[5, 6]]
         told.append(np.abs(found.loadings[5:]) > found.reach[5:])
     assert np.mean(told) < 0.15
@@ -516,7 +531,7 @@ def test_directions_are_turned_so_that_most_tasks_lie_ahead():
         y = np.einsum("ij,ij->i", sim.X, slopes[sim.task])
         y += 0.1 * np.random.default_rng(0).standard_normal(len(y))
         model = ss.SharedSpanRegressor(rank=1, random_state=0).fit(sim.X, y, task=sim.task)
-        found = find_directions(model, None)
+        found = directions_of(model)
         assert (found.places > 0).all()
         np.testing.assert_array_equal(np.sign(found.loadings[:3, 0]), sign * np.array([1, 1, -1]))
 
@@ -528,7 +543,7 @@ def test_loadings_that_are_not_determined_are_said_to_be_none(tmp_path):
     X[:, 3] = X[:, 2] + 0.12 * rng.standard_normal(len(task))  # inflated by 70: not collinear yet
     y = X[:, 0] * rng.standard_normal(20)[task] + 5 * rng.standard_normal(len(task))
     model = ss.SharedSpanRegressor(rank=1, solver="auto", random_state=0).fit(X, y, task=task)
-    found = find_directions(model, None)
+    found = directions_of(model)
     assert found.metric.groups == []
     assert not found.determined[2:].any()
     page = Elements(read(write_report(model, tmp_path / "report.html", X, y, task)))

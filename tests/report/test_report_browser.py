@@ -109,7 +109,7 @@ def test_pointing_at_a_task_shows_its_name_and_values(visit, plain):
     plot.scroll_into_view_if_needed()
     path = plot.locator("path.points").first.get_attribute("d")
     box = plot.locator("svg").bounding_box()
-    scale = box["width"] / 420
+    scale = box["width"] / float(plot.locator("svg").get_attribute("viewBox").split()[2])
     for t in (0, 57, 119):
         x, y = map(float, path.split("M")[1:][t].removesuffix("h0").split())
         page.mouse.move(box["x"] + x * scale, box["y"] + y * scale)
@@ -149,7 +149,7 @@ def test_filter_and_pages_show_the_tasks_asked_for(visit, plain):
     page.fill("#filter", "TASK 11")
     assert labels_shown(page) == [f"task {t:03d}" for t in range(110, 120)]
     assert page.inner_text("#shown").startswith("10 of 120 tasks")
-    assert page.locator('.hover[data-plot="map-0"] .found').count() == 10
+    assert page.locator('.hover[data-plot="map-0"] .matching').count() == 10
     page.fill("#filter", "nothing has this name")
     assert labels_shown(page) == []
     page.fill("#filter", "")
@@ -269,7 +269,7 @@ OVERLAPS = """() => [...document.querySelectorAll('svg')].flatMap((svg) => {
     .filter(([, box]) => box.width > 0);
   const cross = (from, to, a, b) => a[from] < b[to] && b[from] < a[to];
   const meet = (a, b) => cross('left', 'right', a, b) && cross('top', 'bottom', a, b);
-  const texts = [...boxes('.axis'), ...boxes('.tick'), ...boxes('.name')];
+  const texts = boxes('.axis text');
   return texts.flatMap(([one, a], i) => texts.slice(i + 1)
     .filter(([, b]) => meet(a, b)).map(([other]) => `${one} / ${other}`));
 })"""
@@ -290,11 +290,11 @@ def test_pointing_at_a_coefficient_shows_the_task_that_has_it(visit, spanless):
     plot.scroll_into_view_if_needed()
     steps = plot.locator("path.points").first.get_attribute("d").split("M")[1:]
     box = plot.locator("svg").bounding_box()
-    scale = box["width"] / 420
+    scale = box["width"] / float(plot.locator("svg").get_attribute("viewBox").split()[2])
     k = max(range(60), key=lambda i: float(steps[i].split()[0]))  # alone at the end of its strip
     x, y = map(float, steps[k].removesuffix("h0").split())
     page.mouse.move(box["x"] + x * scale, box["y"] + y * scale)
-    feature = page.eval_on_selector('[data-plot="slopes"] .name', "name => name.textContent")
+    feature = page.eval_on_selector('[data-plot="slopes"] .name text', "name => name.textContent")
     assert page.inner_text("#tip bdi") == str(model.tasks_[k])
     assert k == model.coef_[:, int(feature[1:])].argmax()
 

@@ -11,11 +11,12 @@ import pytest
 from scipy import stats
 
 import sharedspan as ss
-from sharedspan.diagnosis.holdout_errors import Gains
+from sharedspan.diagnosis.holdout_errors import HoldoutErrors
 from sharedspan.diagnosis.text import setting
-from sharedspan.report.drawings import gain_plot
-from sharedspan.report.gain_words import against, gain_reading
+from sharedspan.report.figures import as_svg
 from sharedspan.report.page import write_report
+from sharedspan.report.page_plots import holdout_plot
+from sharedspan.report.text import against, holdout_reading
 
 
 class Page(HTMLParser):
@@ -78,10 +79,10 @@ def fitted(kind, rows, **options):
     return getattr(ss, f"{kind}Regressor")(**options).fit(rows[0], rows[1], task=rows[2])
 
 
-def gains_of(mine, other):
+def errors_of(mine, other):
     n = len(mine)
     squares = {"model": np.asarray(mine), "pooled": np.asarray(other)}
-    return Gains(squares, np.full(n, 9), 100.0, 0, ())
+    return HoldoutErrors(squares, np.full(n, 9), 100.0, 0, ())
 
 
 # Gains
@@ -89,7 +90,7 @@ def gains_of(mine, other):
 
 def test_interval_of_a_gain_is_that_of_students_t():
     mine, other = np.array([1.0, 2.0, 1.5, 0.7, 1.1, 3.0]), np.full(6, 2.0)
-    change = gains_of(mine, other).change("pooled")
+    change = errors_of(mine, other).change("pooled")
     influence = 0.5 * (mine / mine.mean() - other / other.mean())  # of a task on the log ratio
     low, high = stats.t.interval(0.95, 5, np.log(change.ratio), stats.sem(influence))
     assert (change.low, change.high) == pytest.approx((np.exp(low), np.exp(high)))
@@ -98,9 +99,9 @@ def test_interval_of_a_gain_is_that_of_students_t():
 @pytest.mark.parametrize(("n_tasks", "bounded"), [(2, False), (4, False), (5, True)])
 def test_few_tasks_have_no_interval(n_tasks, bounded):
     other = np.linspace(1, 2, n_tasks)
-    gains = gains_of(0.5 * other, other)
-    assert gains.change("pooled").bounded == gains.change("pooled").clear == bounded
-    assert ("too few tasks for an interval" in against(gains, "pooled")) is not bounded
+    errors = errors_of(0.5 * other, other)
+    assert errors.change("pooled").bounded == errors.change("pooled").clear == bounded
+    assert ("too few tasks for an interval" in against(errors, "pooled")) is not bounded
 
 
 def test_the_table_of_gains_says_that_two_tasks_are_too_few(page_of):
@@ -115,19 +116,23 @@ def test_scales_that_cannot_be_logarithmic_are_not_said_to_be():
     other = np.linspace(1, 2, 6)
     facts = SimpleNamespace(diagnosis=SimpleNamespace(rank=None))
     none = np.zeros(6)
-    for mine, theirs, logarithmic in ((0.5 * other, other, True), (none, other, False),
+    for mine, baseline, logarithmic in ((0.5 * other, other, True), (none, other, False),
                                       (none, none, False)):  # fmt: skip
-        gains = gains_of(mine, theirs)
-        said = " ".join(gain_reading(facts, gains))
+        errors = errors_of(mine, baseline)
+        said = " ".join(holdout_reading(facts, errors))
         assert ("logarithmic" in said) is logarithmic
-        drawn = gain_plot(facts, gains, "pooled", np.arange(6)).svg
-        assert not re.search(r'class="tick"[^>]*>−', drawn)
+        panel = holdout_plot(errors, "pooled", np.arange(6)).panel
+        assert panel.get_xscale() == panel.get_yscale() == ("log" if logarithmic else "linear")
+        labels = re.findall(r"<text[^>]*>([^<]*)</text>", as_svg(panel, "key", "words"))
+        assert "error of the model" in labels
+        assert not [label for label in labels if label.startswith("−")]
 
 
 def test_one_task_is_one_task():
     other = np.linspace(1, 2, 6)
-    caption = gain_plot(None, gains_of(other * [0.5, 2, 2, 2, 2, 2], other), "pooled", np.arange(6))
-    assert "in 1 task and larger in 5" in caption.caption
+    errors = errors_of(other * [0.5, 2, 2, 2, 2, 2], other)
+    plot = holdout_plot(errors, "pooled", np.arange(6))
+    assert "in 1 task and larger in 5" in plot.caption
 
 
 @pytest.mark.parametrize(
@@ -143,11 +148,11 @@ def test_the_fits_told_are_those_of_the_table(kind, fits, other, page_of):
 
 
 @pytest.mark.parametrize("rank", [2, "auto"])
-def test_only_a_rank_that_was_found_is_said_to_be(rank, page_of):
+def test_only_a_rank_that_was_selected_is_said_to_be(rank, page_of):
     rows = rows_of()
     said = page_of(fitted("SharedSpan", rows, rank=rank, solver="auto"), *rows)["gains"]
-    assert ("with its rank as found" in said) is (rank == "auto")
-    assert ("The rank was found with all rows" in said) is (rank == "auto")
+    assert ("with its rank as selected" in said) is (rank == "auto")
+    assert ("The rank was selected with all rows" in said) is (rank == "auto")
 
 
 # Advice
@@ -271,7 +276,7 @@ def test_common_coefficients_say_how_many_are_shown_and_what_is_open(page_of):
     rows = rows_of(n_tasks=15, n_features=27, n_samples=60)
     said = page_of(fitted("AdaptiveSpan", rows), *rows)["common"]
     assert "The 20 largest of 27 features." in said
-    assert "circles are open where this reach has zero in it" in said
+    assert "circles are open where this range contains zero" in said
 
 
 def test_choice_of_the_rank_has_a_quantity_and_a_unit(page_of):
@@ -304,7 +309,7 @@ def test_plain_words_stand_before_technical_ones(kind, page_of):
 def test_circles_of_the_spectrum_are_explained(page_of):
     rows = rows_of()
     page = page_of(fitted("SharedSpan", rows, rank=2, solver="auto"), *rows)
-    assert "it shrinks coefficients, so that circles may lie below bars" in page["rank"]
+    assert "it shrinks coefficients, so that circles may lie below points" in page["rank"]
 
 
 def test_settings_that_are_arrays_are_told_by_their_shape(page_of):

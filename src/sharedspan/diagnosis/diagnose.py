@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.advice import advise
+from sharedspan.diagnosis.advice import advice_on
 from sharedspan.diagnosis.misfits import Misfit, find_misfits
-from sharedspan.diagnosis.model_view import Look
-from sharedspan.diagnosis.rows import read_rows
-from sharedspan.estimators.base import TaskRegressor, check_is_fitted
+from sharedspan.diagnosis.model_view import SPARE_ROWS, ModelView
+from sharedspan.diagnosis.text import format_number, percent, short
 
 SHOWN = 15  # lines of the table of tasks that do not fit
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What ``diagnose`` found; print it. None stands where there is nothing to say.
+    """The result of ``diagnose``; print it. None stands where there is nothing to say.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Diagnosis:
         enough rows, by what the span leaves of the rows.
     span_share_by : str
         "coefficients" or "rows", what it was measured by, or "construction": the model knows
-        nothing off its span, give rows to measure it.
+        nothing off its span, for the reason ``not_measured``.
     noise : float or None
         Standard deviation, the median over tasks.
     outliers : list
@@ -77,53 +77,59 @@ class Diagnosis:
     standardised: bool = True
     rows_per_task: dict[Hashable, int] = field(default_factory=dict)
     task_r2: dict[Hashable, float] = field(default_factory=dict)
+    not_measured: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.model}: {self.n_tasks:,} tasks, {self.n_features:,} features"]
-        numbers = list(self._numbers())
+        numbers = list(self.numbers())
         width = max((len(value) for _, value, _ in numbers), default=0)
-        lines += [f"  {name:<17}{value:>{width}}  {words}" for name, value, words in numbers]
+        lines += [f"  {name:<24}{value:>{width}}  {words}" for name, value, words in numbers]
         if self.misfits:
             lines += ["", f"Tasks that do not fit ({len(self.outliers)} of {self.n_tasks:,}):"]
-            lines += _table(self.misfits)
+            lines += _misfit_lines(self.misfits)
         if self.advice:
             lines += ["", "Advice:"]
-            lines += [line for sentence in self.advice for line in _wrapped(sentence)]
+            for sentence in self.advice:
+                lines += wrap(sentence, 88, initial_indent="  - ", subsequent_indent="    ")
         return "\n".join(lines)
 
-    def _numbers(self) -> Iterator[tuple[str, str, str]]:
-        """Name, value and explanation of each number that there is."""
+    def numbers(self, target: str | None = None) -> Iterator[tuple[str, str, str]]:
+        """Name, value and explanation of each number that there is; ``target`` is the response."""
         units = "" if self.standardised else ", in units of the features: rows would compare them"
         if self.rank is not None:
             words = "directions along which the tasks vary together"
             yield "rank", str(self.rank), words if self.rank else "no direction is shared"
         if self.condition_number is not None and self.rank != 1:
-            yield (
-                "condition number",
-                f"{self.condition_number:#.3g}",
-                "strongest direction / weakest" + units,
-            )
+            words = "how much stronger the first direction is than the last (condition number)"
+            yield "strongest over weakest", format_number(self.condition_number), words + units
         if self.span_share is not None and self.rank:
             words = "of how slopes differ between tasks" + (units or ", by what they predict")
             if self.span_share_by == "construction":
-                words += ", by construction: give rows to measure it"
-            yield "in the span", f"{100 * self.span_share:.1f} %", words
+                words += f", by construction: {self.not_measured}"
+            yield "in the span", percent(self.span_share), words
         if self.noise is not None:
-            yield "noise", f"{self.noise:.3g}", "standard deviation"
+            words = "standard deviation" + ("" if target is None else f", in units of {target}")
+            yield "noise", format_number(self.noise), words
         if self.signal_to_noise is not None:
-            words = "variance that the slopes explain / variance of the noise"
-            yield "signal to noise", f"{self.signal_to_noise:.3g}", words
+            words = "variance that the slopes explain over that of the noise (signal to noise)"
+            yield "explained over noise", format_number(self.signal_to_noise), words
         if self.rows_per_task:
             rows = list(self.rows_per_task.values())
             words = f"median; fewest {min(rows):,}, most {max(rows):,}"
             yield "rows per task", f"{np.median(rows):,.0f}", words
         if self.task_r2:
             worst = min(self.task_r2, key=self.task_r2.__getitem__)
-            words = f"median over tasks; lowest {self.task_r2[worst]:.2f}, task {worst}"
-            yield "R^2 within tasks", f"{np.median(list(self.task_r2.values())):.2f}", words
+            lowest = f"lowest {format_number(self.task_r2[worst], 2)}, task {short(worst)}"
+            median = float(np.median(list(self.task_r2.values())))
+            words = f"median over tasks, of the rows given; {lowest}"
+            yield "R² within tasks", format_number(median, 2), words
         if self.isometry is not None:
-            words = f"task {self.isometry_task}; by chance alone {self.isometry_by_chance:.2g}"
-            yield "isometry", f"{self.isometry:.2g}", f"features unlike the pooled ones: {words}"
+            words = (
+                f"how far the features of task {short(self.isometry_task)} vary otherwise than "
+                "those of all tasks, along the span; by chance alone about "
+                f"{format_number(self.isometry_by_chance or 0.0, 2)} (isometry)"
+            )
+            yield "unlike features", format_number(self.isometry, 2), words
 
 
 def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diagnosis:
@@ -134,9 +140,9 @@ def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diag
     model : fitted estimator of this package
         Or a Pipeline that ends in one.
     X, y, task : optional
-        Rows, as for ``fit``; those of the fit tell the most. They add ``signal_to_noise``,
-        ``isometry``, rows and R^2 per task, and find tasks that do not fit by their residuals.
-        Rows of tasks that were not fitted are passed over.
+        Rows, as for ``fit``; the rows of the fit tell the most. They add ``signal_to_noise``,
+        ``isometry``, rows and R^2 per task, and detect tasks that do not fit by their residuals.
+        Rows of tasks that were not fitted are left out.
 
     Returns
     -------
@@ -152,59 +158,62 @@ def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diag
     >>> sorted(ss.diagnose(model).outliers) == sim.is_outlier.nonzero()[0].tolist()
     True
     """
-    if hasattr(model, "steps"):  # a Pipeline
-        check_is_fitted(model[-1])
-        model, X = model[-1], X if X is None else model[:-1].transform(X)
-    check_is_fitted(model)
-    if not isinstance(model, TaskRegressor):
-        raise TypeError(f"The model is a {type(model).__name__}: give an estimator of sharedspan.")
     if X is None and y is not None:
         raise ValueError("y was given without X: give both, or neither.")
-    rows = None if X is None else read_rows(model, X, y, task)
-    look = Look(model, rows)
-    misfits = find_misfits(look)
+    return diagnose_view(ModelView(model, X, y, task))
+
+
+def diagnose_view(view: ModelView) -> Diagnosis:
+    """The diagnosis of a model and rows that were read."""
+    misfits = find_misfits(view)
     outliers = list(dict.fromkeys(misfit.task for misfit in misfits))
-    good = np.array([label not in set(outliers) for label in look.labels])
-    found: dict[str, Any] = {
-        "model": type(model).__name__,
-        "n_tasks": len(model.coef_),
-        "n_features": model.coef_.shape[1],
-        "rank": look.rank,
-        "condition_number": look.condition_number(good),
-        "span_share": look.span_share(good),
-        "span_share_by": look.share_by,
-        "noise": look.noise,
-        "standardised": look.metric.known,
-        "outliers": outliers,
-        "misfits": misfits,
-    }
-    if rows is not None:
-        found["signal_to_noise"] = look.signal_to_noise()
-        found["rows_per_task"] = {look.labels[t]: int(n) for t, n in zip(*rows.sizes, strict=True)}
-        found["task_r2"] = look.task_r2()
-        found |= look.isometry()
-    return Diagnosis(**found, advice=list(advise(look, Diagnosis(**found, advice=[]), good)))
+    good = np.array([label not in set(outliers) for label in view.labels])
+    share, source = view.span_share(good)
+    rows = view.rows
+    found = Diagnosis(
+        model=view.kind,
+        n_tasks=len(view.labels),
+        n_features=len(view.names),
+        rank=view.rank,
+        condition_number=view.condition_number(good),
+        span_share=share,
+        span_share_by=source,
+        noise=view.noise,
+        outliers=outliers,
+        misfits=misfits,
+        advice=[],
+        signal_to_noise=None if rows is None else view.signal_to_noise(),
+        standardised=view.metric.known,
+        rows_per_task={}
+        if rows is None
+        else {view.labels[t]: int(n) for t, n in zip(*rows.sizes, strict=True)},
+        task_r2=view.task_r2(),
+        not_measured=_not_measured(view),
+        **view.isometry(),
+    )
+    return replace(found, advice=list(advice_on(view, found, good)))
 
 
-def _table(misfits: Sequence[Misfit]) -> list[str]:
+def _not_measured(view: ModelView) -> str:
+    """Why nothing is known of what lies off a span that coefficients cannot leave."""
+    if view.rows is None:
+        return "rows (--data) would measure it"
+    if view.rank == len(view.names):
+        return "the span holds all features"
+    needed = len(view.names) + int(view.centred) + SPARE_ROWS
+    if view.rows.sizes[1].max() < needed:
+        return f"no task has the {needed:,} rows that it takes to measure it"
+    return "these rows do not tell what lies outside it"
+
+
+def _misfit_lines(misfits: Sequence[Misfit]) -> list[str]:
     """Lines of the table of tasks that do not fit."""
-    words = {
-        "coefficients": "coefficients off the common pattern",
-        "off the span": "explained by features off the span, over its noise",
-        "noise": "more noise than others",
-    }
-    cells = [("task", "what is odd", "here", "typical")]
+    cells = [("task", "what is odd", "value", "typical")]
     for misfit in misfits[:SHOWN]:
-        what = words[misfit.what] + (f", most in {misfit.feature}" if misfit.feature else "")
+        what = misfit.reason + (f", most in {misfit.feature}" if misfit.feature else "")
         cells.append((str(misfit.task), what, f"{misfit.value:.3g}", f"{misfit.typical:.3g}"))
     a, b, c, e = (max(map(len, column)) for column in zip(*cells, strict=True))
     lines = [f"  {i:<{a}}  {w:<{b}}  {x:>{c}}  {m:>{e}}" for i, w, x, m in cells]
     if len(misfits) > SHOWN:
         lines.append(f"  and {len(misfits) - SHOWN} more")
     return lines
-
-
-def _wrapped(sentence: str) -> list[str]:
-    from textwrap import wrap
-
-    return wrap(sentence, 88, initial_indent="  - ", subsequent_indent="    ")

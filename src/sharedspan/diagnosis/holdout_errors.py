@@ -1,7 +1,7 @@
 """Errors on held-out rows, task by task: the model against separate and pooled regressions.
 
-Rows of each task are dealt into folds, and each fold is predicted by fits to the others: the model
-with its rank and penalty as they were found, one regression per task, and one for all tasks.
+Rows of each task are assigned to folds, and each fold is predicted by fits to the others: the model
+with the rank and penalty that it selected, one regression per task, and one for all tasks.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.diagnosis.rows import TaskRows
+from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.estimators.base import TaskRegressor
 from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
+from sharedspan.progress import ProgressCallback, no_progress
 
-RIVALS = {"separate": "separate regressions", "pooled": "pooled regression"}
+BASELINES = {"separate": "separate regressions", "pooled": "pooled regression"}
 N_FOLDS = 4
 FEWEST_ROWS = 4  # of a task: one to hold out, three to fit
 FEWEST_TASKS = 5  # that an interval by their spread needs
@@ -26,14 +27,14 @@ NOTHING_TO_PREDICT = (
     "The response does not vary within tasks: there is nothing for features to predict."
 )
 ROUNDING = 1e-9  # share by which two errors differ without meaning it
-PLAIN = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None}
-
-Tick = Callable[[str, int, int], None]
+# Of the refits, where the model has such a parameter.
+PLAIN = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None,
+         "random_state": 0}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Change:
-    """The model's error over that of a rival: below one it gains."""
+    """The model's error over that of a baseline: below one the model gains."""
 
     ratio: float  # of root mean squared errors over all rows
     low: float  # 95 % interval, by the spread over tasks; 0 to infinity where they are too few
@@ -53,11 +54,12 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Gains:
+class HoldoutErrors:
     """Held-out squared errors; ``squares`` is by name ("model", "separate", "pooled"), (T,) each.
 
-    ``rows`` (T,) are the rows held out of each task, 0 of those that have too few, ``small`` their
-    number, ``total`` the squares about the tasks' means, and ``notes`` what the fits warned of.
+    ``rows`` (T,) counts the rows held out of each task, 0 where a task has too few; ``small`` is
+    the number of such tasks, ``total`` the sum of squares about the tasks' means, and ``notes``
+    are the warnings of the fits.
     """
 
     squares: dict[str, np.ndarray]
@@ -66,12 +68,17 @@ class Gains:
     small: int
     notes: tuple[str, ...]
 
+    @property
+    def baselines(self) -> list[str]:
+        """Names of the baselines that the model was compared with."""
+        return [name for name in BASELINES if name in self.squares]
+
     def rmse(self, name: str) -> float:
         """Root mean squared error over all rows."""
         return float(np.sqrt(self.squares[name].sum() / self.rows.sum()))
 
     def task_rmse(self, name: str) -> np.ndarray:
-        """Of each task, (T,); NaN for those with too few rows."""
+        """Root mean squared error of each task, (T,); NaN for tasks with too few rows."""
         held = np.where(self.rows > 0, self.rows, np.nan)
         return np.sqrt(self.squares[name] / held)
 
@@ -80,10 +87,10 @@ class Gains:
         """Share of the squares about the tasks' means that the model predicts."""
         return 1 - float(self.squares["model"].sum()) / self.total if self.total > 0 else math.nan
 
-    def change(self, rival: str) -> Change:
-        """The model against a rival."""
+    def change(self, baseline: str) -> Change:
+        """The model against a baseline."""
         held = self.rows > 0
-        mine, other = self.squares["model"][held], self.squares[rival][held]
+        mine, other = self.squares["model"][held], self.squares[baseline][held]
         if not (mine.sum() > 0 and other.sum() > 0):
             return Change(1.0, 1.0, 1.0, 0, 0)
         ratio = math.sqrt(mine.sum() / other.sum())
@@ -109,16 +116,20 @@ def _interval(ratio: float, error: float, n_tasks: int) -> tuple[float, float]:
     return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
-def find_gains(model: TaskRegressor, rows: TaskRows, tick: Tick | None = None) -> Gains | str:
+def holdout_errors(
+    view: ModelView, progress: ProgressCallback = no_progress
+) -> HoldoutErrors | str:
     """Cross-validated errors of each task, or a sentence that says why there are none."""
+    rows = view.rows
+    assert rows is not None
     assert rows.y is not None
-    T = len(model.coef_)
+    y, T = rows.y, len(view.labels)
     size = np.bincount(rows.codes, minlength=T)
     large = size >= FEWEST_ROWS
-    if np.sum(large) < 1 or np.sum(size > 0) < 2:
+    if not large.any() or np.sum(size > 0) < 2:
         return (
-            f"Held-out errors need two tasks and one with at least {FEWEST_ROWS} rows; these rows "
-            "have no such."
+            f"Held-out errors need rows of two tasks, of one of them at least {FEWEST_ROWS}: give "
+            "more rows."
         )
     fold = _folds(rows.codes, large)
     scored = np.where(fold >= 0, rows.codes, T)
@@ -127,31 +138,30 @@ def find_gains(model: TaskRegressor, rows: TaskRows, tick: Tick | None = None) -
         return np.bincount(scored, values, minlength=T + 1)[:T]
 
     held_rows = per_task(np.ones(len(scored)))
-    mean = per_task(rows.y) / np.maximum(held_rows, 1)
-    total = float(per_task((rows.y - mean[rows.codes]) ** 2).sum())
-    if total <= STEADY * float(np.sum(rows.y**2)):
+    mean = per_task(y) / np.maximum(held_rows, 1)
+    total = float(per_task((y - mean[rows.codes]) ** 2).sum())
+    if total <= STEADY * float(np.sum(y**2)):
         return NOTHING_TO_PREDICT
-    rivals = _rivals(model)
+    makers = _refits(view)
     labels = np.empty(T, dtype=object)
-    labels[:] = model.tasks_.tolist() if model.tasks_.dtype != object else list(model.tasks_)
-    error = {name: np.zeros(len(rows.y)) for name in rivals}
+    labels[:] = view.labels
+    error = {name: np.zeros(len(y)) for name in makers}
     notes: list[str] = []
     for i in range(N_FOLDS):
         held = fold == i
-        for j, (name, make) in enumerate(rivals.items()):
-            if tick is not None:
-                tick("held-out errors", i * len(rivals) + j, N_FOLDS * len(rivals))
+        for j, (name, make) in enumerate(makers.items()):
+            progress("held-out errors", i * len(makers) + j, N_FOLDS * len(makers))
             task = labels[rows.codes] if name == "model" else rows.codes
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 try:
-                    fitted = make().fit(rows.X[~held], rows.y[~held], task=task[~held])
-                    error[name][held] = rows.y[held] - fitted.predict(rows.X[held], task[held])
+                    fitted = make().fit(rows.X[~held], y[~held], task=task[~held])
+                    error[name][held] = y[held] - fitted.predict(rows.X[held], task[held])
                 except (ValueError, ArithmeticError, np.linalg.LinAlgError) as problem:
-                    return f"Held-out errors could not be found: {problem}"
+                    return f"Held-out errors could not be computed: {problem}"
             if name == "model":
                 notes += [" ".join(str(warning.message).split()) for warning in caught]
-    return Gains(
+    return HoldoutErrors(
         {name: per_task(values**2) for name, values in error.items()},
         held_rows.astype(np.int64),
         total,
@@ -173,24 +183,21 @@ def _folds(codes: np.ndarray, large: np.ndarray) -> np.ndarray:
     return fold
 
 
-def _rivals(model: TaskRegressor) -> dict[str, Callable[[], TaskRegressor]]:
-    """How to make the model again with what it found, and the two baselines."""
-    given = model.get_params(deep=False)
-    found = {name: value for name, value in PLAIN.items() if name in given}
-    if "random_state" in given:
-        found["random_state"] = 0
+def _refits(view: ModelView) -> dict[str, Callable[[], TaskRegressor]]:
+    """How to make the model again with what it selected, and the baselines that it is not."""
+    model, params, span = view.model, view.params, view.span
+    again = params | {name: value for name, value in PLAIN.items() if name in params}
     for name in ("penalty", "slopes"):
-        if given.get(name) == "auto" and hasattr(model, f"{name}_"):
-            found[name] = getattr(model, f"{name}_")
-    if "rank" in given and getattr(model, "rank_", 0) >= 1:
-        found["rank"] = model.rank_
-    options = given.get("solver_options")
-    if options:  # a callback is the user's, and was for the fit
-        found["solver_options"] = {k: v for k, v in options.items() if k != "callback"}
-    intercept = bool(model.fit_intercept)
-    rivals: dict[str, Callable[[], TaskRegressor]] = {"model": lambda: type(model)(**given | found)}
-    if not isinstance(model, PerTaskRegressor):
-        rivals["separate"] = lambda: PerTaskRegressor(fit_intercept=intercept)
-    if not isinstance(model, PooledRegressor):
-        rivals["pooled"] = lambda: PooledRegressor(fit_intercept=intercept)
-    return rivals
+        if params.get(name) == "auto" and name in span.extra:
+            again[name] = span.extra[name]
+    if "rank" in params and span.rank:
+        again["rank"] = span.rank
+    if params.get("solver_options"):  # a callback is the user's, and was for the fit
+        options = {k: v for k, v in params["solver_options"].items() if k != "callback"}
+        again["solver_options"] = options
+    makers: dict[str, Callable[[], TaskRegressor]] = {"model": lambda: type(model)(**again)}
+    if model.shares != "nothing":
+        makers["separate"] = lambda: PerTaskRegressor(fit_intercept=view.centred)
+    if model.shares != "slopes":
+        makers["pooled"] = lambda: PooledRegressor(fit_intercept=view.centred)
+    return makers

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.metric import Metric, feature_metric
-from sharedspan.diagnosis.model_view import span_of
-from sharedspan.diagnosis.rows import TaskRows
+from sharedspan.diagnosis.metric import Metric
+from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.inference.span_errors import LARGEST_EXACT, SpanUncertainty
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.subspace import ordered_factors, orthonormal_basis
@@ -30,7 +28,7 @@ UNDETERMINED = 1.0  # half width of an interval from which a loading says nothin
 
 
 @dataclass(frozen=True)
-class Directions:
+class SharedDirections:
     """The span in standardised features, and where the tasks lie in it.
 
     Attributes
@@ -67,16 +65,6 @@ class Directions:
     about_mean: bool
 
     @property
-    def deviation(self) -> np.ndarray:
-        """Standard deviations of the features within tasks (d,); all one if not known."""
-        return self.metric.deviation
-
-    @property
-    def standardised(self) -> bool:
-        """Whether the deviations are known."""
-        return self.metric.known
-
-    @property
     def rank(self) -> int:
         """Number of directions."""
         return self.loadings.shape[1]
@@ -88,7 +76,16 @@ class Directions:
             return np.ones(self.loadings.shape, dtype=bool)
         return self.reach <= np.maximum(UNDETERMINED, np.abs(self.loadings))
 
-    def hard_to_tell_apart(self) -> list[tuple[int, int]]:
+    def leading(self, j: int, most: int = 3) -> tuple[list[int], list[int]]:
+        """The features with the largest loadings that are told from zero, positive and negative."""
+        values = self.loadings[:, j]
+        reach = np.zeros(len(values)) if self.reach is None else self.reach[:, j]
+        size = np.where(self.determined[:, j], np.abs(values), 0.0)
+        order = np.argsort(-size, kind="stable")[: most if self.places[:, j].any() else 0]
+        more, less = values > reach, values < -reach
+        return order[more[order]].tolist(), order[less[order]].tolist()
+
+    def about_equally_strong(self) -> list[tuple[int, int]]:
         """Runs of neighbouring directions, first and last, that are about equally strong.
 
         By the rule of North et al. (1982): variances closer than their sampling error over tasks.
@@ -104,18 +101,17 @@ class Directions:
         return runs
 
 
-def find_directions(model: Any, rows: TaskRows | None, odd: Sequence[int] = ()) -> Directions:
-    """The directions of a fitted model; those of no span are none.
+def shared_directions(view: ModelView, odd: Sequence[int] = ()) -> SharedDirections:
+    """The directions of a fitted model, none where it has no span.
 
-    Tasks ``odd`` do not fit and have no say in which axes are principal, nor in shares.
+    Tasks ``odd`` do not fit: principal axes and shares are computed without them.
     """
-    metric = feature_metric(model, rows)
-    d = len(metric.deviation)
-    centre = getattr(model, "mean_coef_", None)
-    slopes = model.coef_ if centre is None else model.coef_ - centre
-    S = metric.predictions(slopes * metric.deviation)  # (T, d)
-    basis = span_of(model)
-    span = np.zeros((d, 0)) if basis is None else basis * metric.deviation[:, None]
+    metric, centre = view.metric, view.span.mean_coef
+    d, about_mean = len(metric.deviation), centre is not None
+    S = view.shift if about_mean else view.coef  # (T, d)
+    span = np.zeros((d, 0))
+    if view.representation is not None:
+        span = view.representation * metric.deviation[:, None]
     axes = loadings = np.zeros((d, 0))
     fits = np.delete(S, list(odd), axis=0)
     fits = S if len(fits) < span.shape[1] or not fits.any() else fits
@@ -129,14 +125,11 @@ def find_directions(model: Any, rows: TaskRows | None, odd: Sequence[int] = ()) 
     places, total = S @ axes, float(np.sum(fits**2))
     strength = np.linalg.norm(fits @ axes, axis=0)
     share = strength**2 / total if total > 0 else np.zeros(len(strength))
-    reach, why = None, ""
-    if loadings.shape[1]:
-        variance, why = _variances(model, rows, metric, loadings, axes, places)
-        reach = None if variance is None else _quantile(model) * np.sqrt(np.maximum(variance, 0.0))
+    reach, why = _reach(view, loadings, axes, places) if loadings.shape[1] else (None, "")
     spectrum = np.linalg.svd(fits, compute_uv=False) / np.sqrt(len(fits))
-    return Directions(
+    return SharedDirections(
         metric, metric.shared_evenly(loadings.T).T, places, strength, len(fits), reach, why, share,
-        spectrum, centre is not None,
+        spectrum, about_mean,
     )  # fmt: skip
 
 
@@ -151,29 +144,23 @@ def _signs(places: np.ndarray, loadings: np.ndarray) -> np.ndarray:
     return np.where(np.where(np.abs(mean) > spread, mean, leading) < 0, -1.0, 1.0)
 
 
-def _quantile(model: Any) -> float:
-    from scipy.stats import t
-
-    kept = getattr(model, "_uncertainty_", None)
-    degrees = 1e6 if kept is None else float(np.median(kept.degrees))
-    return float(t.ppf(0.5 + LEVEL / 2, min(degrees, 1e6)))
-
-
-def _variances(
-    model: Any, rows: TaskRows | None, metric: Metric, loadings: np.ndarray, axes: np.ndarray,
-    places: np.ndarray,
-) -> tuple[np.ndarray | None, str]:  # fmt: skip
-    """Squared standard errors of the loadings (d, k), or why there are none.
+def _reach(
+    view: ModelView, loadings: np.ndarray, axes: np.ndarray, places: np.ndarray
+) -> tuple[np.ndarray | None, str]:
+    """Half the widths of the intervals of the loadings (d, k), or why there are none.
 
     A direction errs by leaving the span, and by turning within it.
     """
-    kept = getattr(model, "_uncertainty_", None)
-    if isinstance(kept, SpanUncertainty):
-        outside = _of_span(kept, metric, loadings)
-        error = kept.noise[:, None, None] * kept.inverse
-        J = axes.T @ metric.predictions(kept.canonical.to_user(kept.B).T * metric.deviation).T
-        return outside + _turned(J @ error @ J.T, loadings, places, metric), ""
-    if hasattr(model, "slope_std_"):
+    from scipy.stats import t
+
+    uncertainty, metric, rows = view.span.uncertainty, view.metric, view.rows
+    if isinstance(uncertainty, SpanUncertainty):
+        outside = _span_variances(uncertainty, metric, loadings)
+        error = uncertainty.noise[:, None, None] * uncertainty.inverse
+        B = uncertainty.canonical.to_user(uncertainty.B)
+        J = axes.T @ metric.predictions(B.T * metric.deviation).T
+        error = J @ error @ J.T
+    elif view.is_population and uncertainty is not None:
         if rows is None:
             return None, "Give the rows (--data) to see intervals."
         if loadings.size > LARGEST_EXACT:
@@ -181,18 +168,19 @@ def _variances(
         ids, counts = rows.sizes
         k = loadings.shape[1]
         error = np.zeros((len(places), k, k))
-        error[ids] = (model.noise_variance_[ids] / counts)[:, None, None] * np.eye(k)
-        outside = _of_mixed(model, rows, metric, loadings, axes, places)
-        return outside + _turned(error, loadings, places, metric), ""
-    if type(model).__name__ == "NewTaskRegressor":
+        variance = np.asarray(view.span.noise_variance)
+        error[ids] = (variance[ids] / counts)[:, None, None] * np.eye(k)
+        outside = _population_variances(view, loadings, axes, places)
+    elif "representation" in view.params:
         return None, "The span was given to this model, not estimated: it has no intervals."
-    name = type(model).__name__
-    if name == "SharedSpanRegressor":
-        return None, "This model came without what intervals are made of: fit it again for them."
-    return None, (
-        f"{name} gives no intervals for its directions; SharedSpanRegressor and "
-        "AdaptiveSpanRegressor do."
-    )
+    else:
+        return None, (
+            f"This {view.kind} has no intervals for its directions: SharedSpanRegressor and "
+            "AdaptiveSpanRegressor have them once they are fitted."
+        )
+    variance = outside + _turned(error, loadings, places, metric)
+    degrees = min(float(np.median(uncertainty.degrees)), 1e6)
+    return float(t.ppf(0.5 + LEVEL / 2, degrees)) * np.sqrt(np.maximum(variance, 0.0)), ""
 
 
 def _turned(
@@ -213,39 +201,43 @@ def _turned(
     return metric.shared_evenly(loadings.T).T ** 2 @ angle
 
 
-def _of_span(kept: SpanUncertainty, metric: Metric, loadings: np.ndarray) -> np.ndarray:
-    """From what the fit kept: the error of the basis is A D change, D the error that is known."""
-    B, A = (kept.canonical.to_user(M) * metric.deviation[:, None] for M in (kept.B, kept.Q))
+def _span_variances(
+    uncertainty: SpanUncertainty, metric: Metric, loadings: np.ndarray
+) -> np.ndarray:
+    """Variances (d, k) of errors A D change off the span, D the error whose covariance is known."""
+    to_user, deviation = uncertainty.canonical.to_user, metric.deviation[:, None]
+    B, A = to_user(uncertainty.B) * deviation, to_user(uncertainty.Q) * deviation
     change = np.linalg.lstsq(B, loadings, rcond=None)[0]
-    return kept.span_covariance.diagonal(change.T, metric.shared_evenly(A.T).T).T
+    return uncertainty.span_covariance.diagonal(change.T, metric.shared_evenly(A.T).T).T
 
 
-def _of_mixed(
-    model: Any, rows: TaskRows, metric: Metric, loadings: np.ndarray, axes: np.ndarray,
-    places: np.ndarray,
-) -> np.ndarray:  # fmt: skip
-    """From the information of the mixed model on the directions, places profiled out.
+def _population_variances(
+    view: ModelView, loadings: np.ndarray, axes: np.ndarray, places: np.ndarray
+) -> np.ndarray:
+    """The same by the information of the mixed model on the directions, places profiled out.
 
     A task's own least squares has covariance D + noise G_t^-1 around b + Q z_t, so
 
         H = sum_t z_t z_t' (x) S_t,   S_t = P_t - P_t Q (Q'P_t Q)^-1 Q'P_t,
         P_t = (D + noise G_t^-1)^-1 = G_t (D G_t + noise I)^-1.
     """
-    Q = loadings
+    assert view.rows is not None
+    Q, metric, extra = loadings, view.metric, view.span.extra
     d, k = Q.shape
     # Errors of an axis that predict other than the span does, in standardised features.
     A = np.linalg.pinv(metric.root, rcond=1e-5) @ np.linalg.qr(axes, mode="complete")[0][:, k:]
     deviation = metric.deviation
-    D, noise = (model.slope_std_ * deviation) ** 2, float(model.noise_variance_[0])
+    D = (extra["slope_std"] * deviation) ** 2
+    noise = float(np.asarray(view.span.noise_variance)[0])
     safe = np.where(deviation > 0, deviation, 1.0)
     H = np.zeros((k, d - k, k, d - k))
     with one_blas_thread():
-        for t, X, _ in rows.tasks(bool(model.fit_intercept)):
+        for t, X, _ in view.rows.tasks(view.centred):
             G = (X / safe).T @ (X / safe)
             P = np.linalg.solve((D[:, None] * G + noise * np.eye(d)).T, G.T).T if noise else G
             PQ = P @ Q
             S = P - PQ @ np.linalg.pinv(Q.T @ PQ, rcond=1e-10) @ PQ.T
-            weight = 1 - model.outlier_probability_[t]
+            weight = 1 - extra["outlier_probability"][t]
             H += weight * np.einsum("a,b,ij->aibj", places[t], places[t], A.T @ S @ A)
     H = H.reshape(k * (d - k), -1)
     covariance = np.linalg.pinv((H + H.T) / 2, rcond=1e-10, hermitian=True)

@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.rows import TaskRows
+from sharedspan.diagnosis.rows import RowsByTask
 from sharedspan.diagnosis.text import count, listed, short
-from sharedspan.estimators.base import TaskRegressor
+from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.statistics.canonical import COLLINEAR, CONSTANT
 from sharedspan.statistics.scaling import SAFE
 
 INFLATED = 100.0  # 1 / (1 - R^2) of a feature given the others, from which they are collinear
 LINKED = 0.3  # partial correlation from which collinear features are one group
-LARGEST = 2000  # features whose correlations are looked at
-ENOUGH = 2  # rows per feature from which their correlations are looked at
+LARGEST = 2000  # features whose correlations are computed
+ENOUGH = 2  # rows per feature from which their correlations are computed
 MANY = 10  # collinear features that are too many to drop one by one
 NAMED_GROUPS, NAMED_FEATURES = 5, 4  # in a sentence
 
@@ -99,21 +100,30 @@ class Metric:
         return out
 
 
-def feature_metric(model: TaskRegressor, rows: TaskRows | None) -> Metric:
-    """The metric of the fit where the model kept it, or of rows, or that of unit scales."""
-    kept, largest = getattr(model, "feature_covariance_", None), np.abs(model.coef_).max()
-    if kept is not None and np.isfinite(kept).all() and largest < SAFE:
-        deviation = np.sqrt(np.maximum(np.diag(kept), 0.0))
-        deviation[deviation <= CONSTANT * _level(model, rows)] = 0.0
-        return Metric(deviation, _over(kept, deviation), True)
+def feature_metric(span: FittedSpan, rows: RowsByTask | None, centred: bool) -> Metric:
+    """The metric of the fit where the model stores it, or of the rows, or that of unit scales.
+
+    With ``centred``, tasks have intercepts and features vary about the means of tasks.
+    """
+    covariance, largest = span.feature_covariance, np.abs(span.coef).max()
+    if covariance is not None and np.isfinite(covariance).all() and largest < SAFE:
+        size: Any = 0.0  # of the features, (d,), against which a deviation may be rounding
+        if rows is not None:
+            size = np.abs(rows.X).max(axis=0)
+        elif span.uncertainty is not None:
+            uncertainty: Any = span.uncertainty
+            size = np.abs(uncertainty.canonical.units.origin)
+        deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+        deviation[deviation <= CONSTANT * size] = 0.0
+        return Metric(deviation, _correlation(covariance, deviation), True)
     if rows is not None:
-        return _of_rows(rows, bool(model.fit_intercept))
-    # Of coefficients whose squares do not exist only the proportions are looked at.
+        return _metric_of_rows(rows, centred)
+    # Only the proportions of coefficients count whose squares overflow.
     unit = 1.0 if largest < SAFE else 1 / largest
-    return Metric(np.full(model.coef_.shape[1], unit), None, False)
+    return Metric(np.full(span.coef.shape[1], unit), None, False)
 
 
-def _of_rows(rows: TaskRows, centred: bool) -> Metric:
+def _metric_of_rows(rows: RowsByTask, centred: bool) -> Metric:
     """About the means of tasks, or about zero without intercepts."""
     n, d = rows.X.shape
     ids, counts = rows.sizes
@@ -127,25 +137,16 @@ def _of_rows(rows: TaskRows, centred: bool) -> Metric:
     deviation[deviation <= CONSTANT] = 0.0
     # Few rows make any features look alike.
     enough = ENOUGH * d <= n - centred * len(ids) and d <= LARGEST
-    return Metric(deviation * unit, _over(Z.T @ Z / n, deviation) if enough else None, True)
+    return Metric(deviation * unit, _correlation(Z.T @ Z / n, deviation) if enough else None, True)
 
 
-def _over(covariance: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+def _correlation(covariance: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     """Correlations (d, d); zero beside features that do not vary."""
     inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
     return covariance * inverse * inverse[:, None]
 
 
-def _level(model: TaskRegressor, rows: TaskRows | None) -> np.ndarray:
-    """Size of the features, (d,), against which a deviation may be rounding."""
-    if rows is not None:
-        return np.abs(rows.X).max(axis=0)
-    kept = getattr(model, "_uncertainty_", None)
-    canonical = getattr(kept, "canonical", None)
-    return np.zeros(model.coef_.shape[1]) if canonical is None else np.abs(canonical.units.origin)
-
-
-def on_collinear(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+def collinearity_advice(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     """A sentence on groups of collinear features; empty where there are none."""
     if not groups:
         return ""
@@ -165,11 +166,6 @@ def on_collinear(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
 
 def named_groups(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     """The first few groups, and the first few features of each."""
-    said = [_listed([short(names[f]) for f in group]) for group in groups[:NAMED_GROUPS]]
+    named = [listed([short(names[f]) for f in group], NAMED_FEATURES) for group in groups]
     more = len(groups) - NAMED_GROUPS
-    return "; of ".join(said + ([count(more, "more group")] if more > 0 else []))
-
-
-def _listed(names: list[str]) -> str:
-    rest = len(names) - NAMED_FEATURES + 1
-    return listed(names if rest < 2 else [*names[: NAMED_FEATURES - 1], f"{rest} more"])
+    return "; of ".join(named[:NAMED_GROUPS] + ([count(more, "more group")] if more > 0 else []))

@@ -1,35 +1,35 @@
-"""Rows that a fitted model is looked at with, task by task."""
+"""Rows that a fitted model is diagnosed with, in the order of its tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from sharedspan.estimators.base import TaskRegressor
 from sharedspan.inputs.frames import as_target
 from sharedspan.inputs.rows import is_task_list
 
 
 @dataclass(frozen=True)
-class TaskRows:
-    """Rows of fitted tasks, task by task."""
+class RowsByTask:
+    """Rows of fitted tasks, sorted by task."""
 
     X: np.ndarray  # (rows, d)
     y: np.ndarray | None  # (rows,)
     codes: np.ndarray  # (rows,) ascending
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Codes of the tasks that have rows, and how many."""
+        """Codes of the tasks that have rows, and their numbers of rows."""
         return np.unique(self.codes, return_counts=True)
 
     def tasks(self, centred: bool) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Code, features (n, d) and responses (n,) of each task, less their means if centred.
 
-        Where there are no responses they are zero.
+        Responses are zero where none were given.
         """
         ids, counts = self.sizes
         ends = np.cumsum(counts)
@@ -40,19 +40,19 @@ class TaskRows:
             yield int(t), X, y
 
 
-def read_rows(model: TaskRegressor, X: Any, y: Any, task: Any) -> TaskRows:
-    """Rows through the same door as those to predict."""
+def rows_by_task(model: Any, X: Any, y: Any, task: Any) -> RowsByTask:
+    """Rows validated like rows to predict; rows of tasks that were not fitted are left out."""
     if is_task_list(X):
-        parts = [model._rows_to_predict(*pair) for pair in model._blocks_to_predict(X, task)]
+        parts = [rows_to_predict(model, *pair) for pair in blocks_to_predict(X, task)]
         features = np.concatenate([part for part, _ in parts])
         codes = np.concatenate([part for _, part in parts])
         y = None if y is None else np.concatenate([np.asarray(part).ravel() for part in y])
     else:
-        features, codes = model._rows_to_predict(X, task)
+        features, codes = rows_to_predict(model, X, task)
     target = None if y is None else as_target(y, len(features)).astype(float)
     order = np.argsort(codes, kind="stable")
     order = order[codes[order] >= 0]
     if not len(order):
         raise ValueError("No row belongs to a fitted task: give rows of tasks that were fitted.")
     target = None if target is None else target[order]
-    return TaskRows(features[order].astype(float), target, codes[order])
+    return RowsByTask(features[order].astype(float), target, codes[order])

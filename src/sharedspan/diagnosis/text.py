@@ -1,13 +1,14 @@
 """Labels and numbers as a reader sees them.
 
-Names come from users' tables and may hold anything. What is shown is made visible and short; what
-is downloaded is the name itself.
+Names come from users' tables and may hold anything. They are shown short and with all characters
+visible, and downloaded as they are.
 """
 
 from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 SHOWN = 44  # characters of a name that are shown
@@ -44,8 +45,8 @@ def _visible(character: str) -> str:
     return "" if kind == "Cf" and turns not in ("BN", "L", "R", "AL", "ON") else character
 
 
-def number(value: float, digits: int = 3) -> str:
-    """A number in words of ``digits`` digits, with a minus sign and thousands apart."""
+def format_number(value: float, digits: int = 3) -> str:
+    """A number of ``digits`` significant digits, with a minus sign and thousands apart."""
     if not math.isfinite(value):
         return "–" if math.isnan(value) else ("∞" if value > 0 else "−∞")
     if value == 0:
@@ -63,14 +64,14 @@ def percent(share: float) -> str:
     if 0 < size < 0.05:
         return "<0.1\u00a0%"
     if abs(size) >= 1000:
-        return f"{number(size, 2)}\u00a0%"
+        return f"{format_number(size, 2)}\u00a0%"
     return f"{size:.{0 if abs(size) >= 10 or size == 0 else 1}f}\u00a0%".replace("-", "−")
 
 
 def change(ratio: float) -> str:
-    """What a ratio changes, in per cent and with its sign, or as a factor where it is large."""
+    """The change that a ratio means: in per cent with its sign, or as a factor from 3 on."""
     if ratio >= 3:
-        return f"×{number(ratio, 2)}"
+        return f"×{format_number(ratio, 2)}"
     size = 100 * (ratio - 1)
     digits = 0 if abs(size) >= 10 else 1
     if float(f"{size:.{digits}f}") == 0:
@@ -91,6 +92,8 @@ def count(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
-def listed(names: list[str]) -> str:
-    """Names in a sentence."""
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """Names in a sentence, at most ``most`` of them with the number of the others."""
+    if most is not None and len(names) > most:
+        names = [*names[:most], f"{len(names) - most:,} more"]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

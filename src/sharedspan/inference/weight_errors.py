@@ -89,6 +89,10 @@ class WeightsUncertainty:
     error: SpanError | None
     stored_axes = "B:dk W:Tk noise:T degrees:T n:T origin:Td centre:Tk covariance:Tkk inverse:Tkk"
 
+    def representation_covariance(self, representation: np.ndarray) -> np.ndarray | None:
+        """Covariance of the entries of the span that was given, (k d, k d), if it came with one."""
+        return None if self.error is None else self.error.covariance
+
     @cached_property
     def response(self) -> np.ndarray:
         """Change of w_t with the entries of B, beside their use in v_t = B w_t, (T, k, k d)."""

@@ -51,6 +51,9 @@ class Posterior:
         """Degrees of freedom of the noise variance, the same for all tasks, (T,)."""
         return np.full(len(self.mean), max(self.rows - self.degrees_of_freedom, 1.0))
 
+    def representation_covariance(self, representation: np.ndarray) -> None:
+        """None: the covariance of the entries of the span is not computed."""
+
     def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
         Z, unit = self._standard(X), self.scaling.y_scale / self.canonical.units.y_scale

@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.diagnose import Diagnosis, diagnose
-from sharedspan.diagnosis.holdout_errors import Gains, Tick, find_gains
-from sharedspan.diagnosis.loadings import Directions, find_directions
-from sharedspan.diagnosis.rows import TaskRows, read_rows
+from sharedspan.diagnosis.diagnose import Diagnosis, diagnose_view
+from sharedspan.diagnosis.holdout_errors import NOTHING_TO_PREDICT, HoldoutErrors, holdout_errors
+from sharedspan.diagnosis.loadings import SharedDirections, shared_directions
+from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import short
-from sharedspan.estimators.base import TaskRegressor, check_is_fitted
 from sharedspan.estimators.baselines import PerTaskRegressor
+from sharedspan.progress import ProgressCallback
 
-LONG = 60  # characters from which a name is cut in a sentence
+SAME = 1e-9  # variation of slopes between tasks, over their size, that is rounding
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A fitted model, with what was found of it."""
+    """A fitted model, and what the page tells of it."""
 
-    model: Any
-    labels: list[Hashable]
-    names: list[str]
+    view: ModelView
     diagnosis: Diagnosis
     outliers: list[int]  # positions of the tasks that do not fit
-    directions: Directions
-    gains: Gains | str | None  # the sentence says why there are none; None without rows
-    separate_spectrum: np.ndarray | None
-    n_rows: int
+    directions: SharedDirections
+    errors: HoldoutErrors | None
+    no_errors: str  # why there are none; empty without rows
+    separate_spectrum: np.ndarray | None  # of separate regressions of the same rows
+    levels: np.ndarray | None  # (T,) predictions at average features, where there is no span
     task_name: str
     target_name: str | None
 
     @property
-    def kind(self) -> str:
-        """Name of the model's class."""
-        return type(self.model).__name__
+    def n_rows(self) -> int:
+        """Number of rows that were given."""
+        return 0 if self.view.rows is None else len(self.view.rows.X)
 
     @property
     def target(self) -> str:
@@ -48,77 +46,67 @@ class Facts:
 
     @cached_property
     def groups(self) -> tuple[str, np.ndarray] | None:
-        """Clusters or noise levels of the tasks (T,), and what they are called."""
-        for name, attribute in (("cluster", "labels_"), ("noise level", "levels_")):
-            found = getattr(self.model, attribute, None)
-            if found is not None:
-                return name, np.asarray(found) + (attribute == "labels_")
-        return None
+        """Clusters or noise levels of the tasks, from 1, (T,), and what they are called."""
+        extra = self.view.span.extra
+        if extra.get("labels") is not None:
+            return "cluster", np.asarray(extra["labels"]) + 1
+        return ("noise level", np.asarray(extra["levels"])) if "levels" in extra else None
 
     @cached_property
-    def advice(self) -> list[str]:
-        """What diagnose advises, names in it no longer than a line."""
-        long = [str(label) for label in self.labels if len(str(label)) > LONG]
-        found = []
-        for sentence in self.diagnosis.advice:
-            for label in long:
-                sentence = sentence.replace(label, short(label))
-            found.append(short(sentence, 2000))
-        return found
+    def same_slopes(self) -> bool:
+        """Whether all tasks have the same slopes."""
+        coef = self.view.span.coef
+        same = float(np.ptp(coef, axis=0).max()) <= SAME * float(np.abs(coef).max())
+        return len(coef) > 1 and same
 
 
-def find_facts(
+def collect_facts(
     model: Any, X: Any, y: Any, task: Any, *, task_name: str, target_name: str | None,
-    tick: Tick | None,
+    progress: ProgressCallback,
 ) -> Facts:  # fmt: skip
-    """Look at the model, and at rows where they are given."""
-    if not isinstance(model, TaskRegressor):
-        raise TypeError(f"The model is a {type(model).__name__}: give an estimator of sharedspan.")
-    check_is_fitted(model)
-    if (X is None) != (y is None):
-        given, missing = ("y", "X") if X is None else ("X", "y")
-        raise ValueError(f"{given} was given without {missing}: give both, or neither.")
-    if X is None and task is not None:
-        raise ValueError("task was given without X and y: give all of them, or none.")
-    if tick is not None:
-        tick("diagnosis", 0, 0)
-    found = diagnose(model, X, y, task)
-    rows = None if X is None else read_rows(model, X, y, task)
-    known = model.tasks_
-    labels = list(known) if known.dtype == object else known.tolist()
-    place = {label: t for t, label in enumerate(labels)}
-    odd = [place[label] for label in found.outliers]
-    directions = find_directions(model, rows, odd)
+    """Diagnose the model, and fit it and its baselines to the rows where they are given."""
+    view = ModelView(model, X, y, task)
+    progress("diagnosis", 0, 0)
+    diagnosis = diagnose_view(view)
+    place = {label: t for t, label in enumerate(view.labels)}
+    odd = [place[label] for label in diagnosis.outliers]
+    directions = shared_directions(view, odd)
+    errors: HoldoutErrors | str = "" if view.rows is None else holdout_errors(view, progress)
+    if errors == NOTHING_TO_PREDICT:  # all directions are alike then
+        none = slice(0, 0)
+        directions = replace(
+            directions, loadings=directions.loadings[:, none], places=directions.places[:, none],
+            strength=directions.strength[none], share=directions.share[none], reach=None,
+        )  # fmt: skip
+    levels = None
+    if view.rows is not None and not directions.rank:
+        levels = view.span.intercept + view.span.coef @ view.rows.X.mean(axis=0)
     return Facts(
-        model=model,
-        labels=labels,
-        names=[str(name) for name in model.coef_names_],
-        diagnosis=found,
+        view=view,
+        diagnosis=diagnosis,
         outliers=odd,
         directions=directions,
-        gains=None if rows is None else find_gains(model, rows, tick),
-        separate_spectrum=None
-        if rows is None
-        else _separate_spectrum(rows, directions, odd, bool(model.fit_intercept)),
-        n_rows=0 if rows is None else len(rows.X),
+        errors=None if isinstance(errors, str) else errors,
+        no_errors=errors if isinstance(errors, str) else "",
+        separate_spectrum=_separate_spectrum(view, directions, odd),
+        levels=levels,
         task_name=task_name,
         target_name=target_name,
     )
 
 
 def _separate_spectrum(
-    rows: TaskRows, directions: Directions, odd: list[int], intercept: bool
+    view: ModelView, directions: SharedDirections, odd: list[int]
 ) -> np.ndarray | None:
-    """Singular values of separate regressions of the same rows, as those of the model."""
-    assert rows.y is not None
-    if not directions.rank:
+    """Singular values of separate regressions of the same rows, by what they predict."""
+    rows = view.rows
+    if rows is None or rows.y is None or not directions.rank:
         return None
     fits = ~np.isin(rows.codes, odd)
     if not fits.any():
         return None
-    separate = PerTaskRegressor(fit_intercept=intercept).fit(
-        rows.X[fits], rows.y[fits], task=rows.codes[fits]
-    )
-    S = directions.metric.predictions(separate.coef_ * directions.deviation)
+    separate = PerTaskRegressor(fit_intercept=view.centred)
+    separate.fit(rows.X[fits], rows.y[fits], task=rows.codes[fits])
+    S = view.metric.predictions(separate.coef_ * view.metric.deviation)
     S = S - S.mean(axis=0) if directions.about_mean else S
     return np.linalg.svd(S, compute_uv=False) / np.sqrt(len(S))

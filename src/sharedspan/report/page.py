@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,24 @@ from typing import Any
 import numpy as np
 
 import sharedspan
-from sharedspan.diagnosis.holdout_errors import Tick
-from sharedspan.diagnosis.rows import read_rows
-from sharedspan.diagnosis.text import change, number, short, whole
+from sharedspan.diagnosis.holdout_errors import BASELINES
+from sharedspan.diagnosis.metric import named_groups
+from sharedspan.diagnosis.text import (
+    change,
+    format_number,
+    listed,
+    percent,
+    setting,
+    short,
+    whole,
+)
 from sharedspan.persistence.atomic_write import atomic_path
-from sharedspan.report.contents import contents, without_false_span
-from sharedspan.report.facts import Facts, find_facts
-from sharedspan.report.table import as_json, build_table
+from sharedspan.progress import no_progress
+from sharedspan.report import text
+from sharedspan.report.facts import Facts, collect_facts
+from sharedspan.report.figures import as_svg
+from sharedspan.report.page_plots import page_plots
+from sharedspan.report.table import PageTable, as_json, build_table
 
 
 def write_report(
@@ -35,7 +47,7 @@ def write_report(
     title: str | None = None,
     task_name: str = "task",
     target_name: str | None = None,
-    tick: Tick | None = None,
+    tick: Callable[..., object] | None = None,
 ) -> Path:
     """Write a self-contained HTML page about a fitted model.
 
@@ -47,16 +59,17 @@ def write_report(
     Parameters
     ----------
     model : fitted estimator of this package
+        Or a Pipeline that ends in one.
     path : str or path
         Of the HTML file, which appears complete or not at all.
     X, y, task : optional
-        Rows, as for ``fit``; those of the fit tell the most. They add errors on held-out rows (the
-        model is fitted four times more), and more ways to find tasks that do not fit.
+        Rows, as for ``fit``; the rows of the fit tell the most. They add errors on held-out rows
+        (the model is fitted four times more), and more ways to detect tasks that do not fit.
     title : str, optional
     task_name, target_name : str, optional
         What a task and the response are called.
-    tick : callable of (what, done, total), optional
-        Told now and then what is done and how far it is; a total of 0 is an unknown one.
+    tick : callable of (stage, done, total), optional
+        Called now and then with the progress of a stage; a total of 0 is an unknown one.
 
     Returns
     -------
@@ -70,29 +83,26 @@ def write_report(
     >>> model = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
     >>> ss.write_report(model, "report.html", sim.X, sim.y, sim.task)  # doctest: +SKIP
     """
-    path = Path(path)
-    found = find_facts(
-        model, X, y, task, task_name=task_name, target_name=target_name, tick=tick
-    )  # fmt: skip
-    found = without_false_span(found)
-    if tick is not None:
-        tick("drawing", 0, 0)
-    levels = None
-    if X is not None and not found.directions.rank:  # what tasks differ in, where there is no map
-        average = read_rows(model, X, y, task).X.mean(axis=0)
-        levels = model.intercept_ + model.coef_ @ average
-    page = _render(found, _title(found) if title is None else title, levels)
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(page.encode("utf-8", "replace"))
+    if (X is None) != (y is None):
+        given, missing = ("y", "X") if X is None else ("X", "y")
+        raise ValueError(f"{given} was given without {missing}: give both, or neither.")
+    if X is None and task is not None:
+        raise ValueError("task was given without X and y: give all of them, or none.")
+    path, progress = Path(path), tick or no_progress
+    facts = collect_facts(
+        model, X, y, task, task_name=task_name, target_name=target_name, progress=progress
+    )
+    progress("drawing", 0, 0)
+    if title is None:
+        target = "" if target_name is None else f"{short(target_name)}: "
+        title = f"{target}{facts.diagnosis.n_tasks:,} regressions together"
+    page = _render(facts, title)
+    with atomic_path(path) as hidden:
+        hidden.write_bytes(page.encode("utf-8", "replace"))
     return path
 
 
-def _title(found: Facts) -> str:
-    target = "" if found.target_name is None else f"{short(found.target_name)}: "
-    return f"{target}{found.diagnosis.n_tasks:,} regressions together"
-
-
-def _render(found: Facts, title: str, levels: np.ndarray | None) -> str:
+def _render(facts: Facts, title: str) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -101,33 +111,70 @@ def _render(found: Facts, title: str, levels: np.ndarray | None) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": number, "change": change, "short": short}
+    environment.filters |= {"number": format_number, "change": change, "percent": percent}
+    environment.filters |= {"setting": setting, "listed": listed}
     environment.globals["name"] = _name
-    table = build_table(found, levels)
-    page = contents(found, table, levels)
-    plots = {key: page["plots"][key] for key in sorted(page["plots"])}
-    data = as_json(table.packed() | {"plots": plots, "task_name": whole(found.task_name)})
+    table = build_table(facts)
+    contents, hover = _contents(facts, table)
+    data = table.packed() | {"plots": hover, "task_name": whole(facts.task_name)}
     return environment.from_string((folder / "report.html").read_text("utf-8")).render(
-        page,
+        contents,
         title=short(title, 120),
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),
         script_hash=_hash(script),
-        data=Markup(data),
+        data=Markup(as_json(data)),
         version=sharedspan.__version__,
     )
 
 
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+def _hash(source: str) -> str:
+    return base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode("ascii")
 
 
 def _name(label: Any) -> Any:
     """A name from a user's table: isolated from the text around it, cut, whole when pointed at."""
     from markupsafe import Markup
 
-    text, shown = whole(label), short(label)
-    if text == shown:
-        return Markup("<bdi>{}</bdi>").format(shown)
-    return Markup('<bdi title="{}">{}</bdi>').format(text, shown)
+    text, visible = whole(label), short(label)
+    if text == visible:
+        return Markup("<bdi>{}</bdi>").format(visible)
+    return Markup('<bdi title="{}">{}</bdi>').format(text, visible)
+
+
+def _contents(facts: Facts, table: PageTable) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the template shows, and what its script must know of each plot with tasks."""
+    from markupsafe import Markup
+
+    place = {int(t): i for i, t in enumerate(table.tasks)}
+    keys = {column.key: i for i, column in enumerate(table.columns)}
+    figures: dict[str, Any] = {}
+    hover: dict[str, Any] = {}
+    for key, plot in page_plots(facts, table.tasks):
+        if plot.tasks is not None:
+            order = [place[int(t)] for t in plot.tasks]
+            columns = [keys[name] for name in plot.columns if name in keys]
+            same = order == list(range(len(place)))
+            hover[key] = {"tasks": None if same else order, "columns": columns}
+        svg = Markup(as_svg(plot.panel, key, plot.words))
+        figures[key] = {"key": key, "svg": svg, "plot": plot}
+    view, spans = facts.view, facts.directions
+    size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1, initial=0.0)
+    contents = {
+        "facts": facts,
+        "view": view,
+        "spans": spans,
+        "errors": facts.errors,
+        "text": text,
+        "table": table,
+        "figures": figures,
+        "baselines": BASELINES,
+        "candidates": sorted(view.span.extra.get("candidates", []), key=lambda row: -row["score"]),
+        "by_loading": np.argsort(-size, kind="stable"),
+        "largest_loading": size,
+        "constant": [view.names[j] for j in np.flatnonzero(view.metric.deviation == 0)],
+        "collinear": named_groups(view.metric.groups, view.names),
+        "misfits": facts.diagnosis.misfits,
+    }
+    return contents, dict(sorted(hover.items()))

@@ -10,19 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.holdout_errors import Gains
-from sharedspan.diagnosis.text import count, short, whole
+from sharedspan.diagnosis.text import count, format_number, short, whole
 from sharedspan.report.facts import Facts
 
 MOST_TASKS = 50_000  # on the page
 NUMBERS = 6_000_000  # bytes of all columns, before base64 makes them a third longer
 TEXT = 1_500_000  # characters of all labels, and as many of all names
 PLACES = 6  # directions whose places are columns
-NAMED_REASONS = {
-    "coefficients": "coefficients off the common pattern",
-    "off the span": "explained by features off the span, over its noise",
-    "noise": "more noise than others",
-}
 
 
 @dataclass(frozen=True)
@@ -35,10 +29,16 @@ class Column:
     texts: dict[int, str] = field(default_factory=dict)
     is_coefficient: bool = False
 
+    def cell(self, i: int) -> str:
+        """The value of a task as text."""
+        if self.values is None:
+            return self.texts.get(i, "")
+        return "" if np.isnan(self.values[i]) else format_number(float(self.values[i]), 4)
+
 
 @dataclass(frozen=True)
-class Table:
-    """Columns of the kept tasks, and sentences on what was left out."""
+class PageTable:
+    """Columns of the tasks on the page, and sentences on what was left out."""
 
     tasks: np.ndarray  # positions of the tasks on the page
     labels: list[str]
@@ -67,96 +67,84 @@ def as_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def build_table(facts: Facts, levels: np.ndarray | None = None) -> Table:
-    """All columns of the page, cut to its budget; ``levels`` (T,) are predictions at the mean."""
-    kept, notes = _kept_tasks(facts)
-    labels = [str(facts.labels[t]) for t in kept]
+def build_table(facts: Facts) -> PageTable:
+    """All columns of the page, cut to its budget."""
+    tasks, notes = _tasks_on_page(facts)
+    labels = [str(facts.view.labels[t]) for t in tasks]
     if sum(map(len, labels)) > TEXT:
         limit = max(TEXT // len(labels), 16)
         labels = [short(label, limit) for label in labels]
-        notes.append(f"Names of tasks are cut to {limit} characters, to keep the page small.")
-    about = list(_about(facts, kept))
-    if levels is not None:
-        about.append(Column("level", "level at average features", levels[kept]))
-    room = NUMBERS - 8 * len(kept) * len(about)
-    d = len(facts.names)
-    itemsize = 8 if 8 * len(kept) * (d + 1) <= room else 4
-    most = max(room // (itemsize * len(kept)) - 1, 1)  # features beside the intercept
+        notes.append(f"Names of tasks are cut to {limit} characters, so that the page stays small.")
+    about, span, names = list(_about(facts, tasks)), facts.view.span, facts.view.names
+    space, d = NUMBERS - 8 * len(tasks) * len(about), len(names)
+    itemsize = 8 if 8 * len(tasks) * (d + 1) <= space else 4
+    most = max(space // (itemsize * len(tasks)) - 1, 1)  # features beside the intercept
     features = np.arange(d)
     if d > most:
-        variation = (facts.model.coef_ * facts.directions.deviation).std(axis=0)
+        variation = (span.coef * facts.view.metric.deviation).std(axis=0)
         features = np.sort(np.argsort(-variation, kind="stable")[:most])
         notes.append(
             f"Of {d:,} features the {most:,} whose coefficients vary most are in this table; "
             "model.coef_ has all of them."
         )
     if itemsize == 4:
-        notes.append("Numbers are kept to 7 digits, to keep the page small.")
-    columns = _coefficients(facts, kept, features) + _own_names(about, facts)
-    return Table(kept, labels, columns, notes, itemsize)
+        notes.append("Numbers have 7 digits, so that the page stays small.")
+    limit = max(TEXT // len(features), 16) if sum(len(names[j]) for j in features) > TEXT else TEXT
+    slopes = [
+        Column(
+            f"x{j}",
+            whole(names[j]) if limit == TEXT else short(names[j], limit),
+            span.coef[tasks, j],
+            is_coefficient=True,
+        )
+        for j in features
+    ]
+    intercept = Column("intercept", "intercept", span.intercept[tasks], is_coefficient=True)
+    first, *rest = (_own_name(column, facts) for column in (intercept, *about))
+    return PageTable(tasks, labels, [first, *slopes, *rest], notes, itemsize)
 
 
-def _kept_tasks(facts: Facts) -> tuple[np.ndarray, list[str]]:
-    T = len(facts.labels)
+def _tasks_on_page(facts: Facts) -> tuple[np.ndarray, list[str]]:
+    T = len(facts.view.labels)
     if T <= MOST_TASKS:
         return np.arange(T), []
-    even = np.linspace(0, T - 1, MOST_TASKS - len(facts.outliers[:1000])).astype(np.int64)
-    kept = np.unique(np.append(even, facts.outliers[:1000]).astype(np.int64))
-    return kept, [
-        f"Of {count(T, 'task')} this page shows {len(kept):,}, evenly spaced, and those that do "
-        "not fit; the model has all of them."
+    odd = facts.outliers[:1000]
+    even = np.linspace(0, T - 1, MOST_TASKS - len(odd)).astype(np.int64)
+    tasks = np.unique(np.append(even, odd).astype(np.int64))
+    return tasks, [
+        f"Of {count(T, 'task')} this page shows {len(tasks):,}, evenly spaced, and all that do not "
+        "fit; the model has all of them."
     ]
 
 
-def _about(facts: Facts, kept: np.ndarray) -> Iterator[Column]:
+def _about(facts: Facts, tasks: np.ndarray) -> Iterator[Column]:
     """What is known of each task beside its coefficients."""
-    found, gains = facts.diagnosis, facts.gains
-
-    def by_label(values: dict[Any, Any]) -> np.ndarray:
-        return np.array([values.get(facts.labels[t], np.nan) for t in kept], dtype=float)
-
+    found, errors, labels = facts.diagnosis, facts.errors, facts.view.labels
     if found.rows_per_task:
-        yield Column("rows", "rows", by_label(found.rows_per_task))
-    if isinstance(gains, Gains):
-        for key in gains.squares:
-            name = "held-out error" + ("" if key == "model" else f", {key}")
-            values = gains.task_rmse(key)[kept]
-            yield Column("rmse" if key == "model" else f"rmse {key}", name, values)
+        rows = [found.rows_per_task.get(labels[t], np.nan) for t in tasks]
+        yield Column("rows", "rows", np.array(rows, dtype=float))
+    if errors is not None:
+        yield Column("rmse", "held-out error", errors.task_rmse("model")[tasks])
+        for name in errors.baselines:
+            values = errors.task_rmse(name)[tasks]
+            yield Column(f"rmse {name}", f"held-out error, {name}", values)
     if facts.groups is not None:
-        yield Column("group", facts.groups[0], facts.groups[1][kept].astype(float))
+        yield Column("group", facts.groups[0], facts.groups[1][tasks].astype(float))
     if found.misfits:
-        position = {int(t): i for i, t in enumerate(kept)}
-        place = {label: t for t, label in enumerate(facts.labels)}
-        reasons: dict[int, list[str]] = {}
+        reasons: dict[Any, list[str]] = {}
         for misfit in found.misfits:
-            if place[misfit.task] in position:
-                at = position[place[misfit.task]]
-                reasons.setdefault(at, []).append(NAMED_REASONS[misfit.what])
-        yield Column("odd", "does not fit", texts={i: "; ".join(r) for i, r in reasons.items()})
+            reasons.setdefault(misfit.task, []).append(misfit.reason)
+        texts = {i: "; ".join(reasons.get(labels[t], [])) for i, t in enumerate(tasks)}
+        yield Column("odd", "does not fit", texts={i: said for i, said in texts.items() if said})
     for j in range(min(facts.directions.rank, PLACES)):
-        yield Column(f"direction {j + 1}", f"direction {j + 1}", facts.directions.places[kept, j])
+        yield Column(f"direction {j + 1}", f"direction {j + 1}", facts.directions.places[tasks, j])
+    if facts.levels is not None:
+        yield Column("level", "level at average features", facts.levels[tasks])
 
 
-def _coefficients(facts: Facts, kept: np.ndarray, features: np.ndarray) -> list[Column]:
-    """Intercept and slopes."""
-    names, model = [whole(facts.names[j]) for j in features], facts.model
-    if sum(map(len, names)) > TEXT:
-        names = [short(name, max(TEXT // len(names), 16)) for name in names]
-    intercept = Column("intercept", "intercept", model.intercept_[kept], is_coefficient=True)
-    slopes = [
-        Column(f"x{j}", name, model.coef_[kept, j], is_coefficient=True)
-        for j, name in zip(features, names, strict=True)
-    ]
-    return [*_own_names([intercept], facts), *slopes]
-
-
-def _own_names(columns: list[Column], facts: Facts) -> list[Column]:
-    """Our own columns step aside where a feature has their name."""
-    taken = {*facts.names, facts.task_name}
-    out = []
-    for column in columns:
-        name = column.name
-        while name in taken:
-            name = f"({name})"
-        out.append(replace(column, name=name))
-    return out
+def _own_name(column: Column, facts: Facts) -> Column:
+    """The column, its name in brackets where a feature or the task has the same."""
+    name = column.name
+    while name in {*facts.view.names, facts.task_name}:
+        name = f"({name})"
+    return replace(column, name=name)

@@ -3,7 +3,7 @@
   const byId = (id) => document.getElementById(id);
   const data = JSON.parse(byId("data").textContent);
   const { tasks, columns, plots } = data;
-  const ROWS = 50, MOST_COLUMNS = 40, MOST_FOUND = 300, REACH = 28;
+  const ROWS = 50, MOST_COLUMNS = 40, MOST_MARKED = 300, REACH = 28;
   const PRINTED = 7; // columns: the style hides the others on paper
 
   // Text as a reader sees it. The download has the text itself.
@@ -32,7 +32,7 @@
     return element;
   };
 
-  // Columns are decoded when they are first looked at.
+  // Columns are decoded when they are first needed.
 
   const values = (column) => {
     if (!column.values) {
@@ -66,7 +66,7 @@
     } else if (state.down) order.reverse();
     state.order = order;
     state.page = 0;
-    ring(wanted && order.length <= MOST_FOUND ? order : []);
+    ring(wanted && order.length <= MOST_MARKED ? order : []);
   };
 
   const shownColumns = () => {
@@ -96,7 +96,7 @@
   };
 
   const show = () => {
-    const found = shownColumns(), visible = found.slice(0, MOST_COLUMNS), { order } = state;
+    const chosen = shownColumns(), visible = chosen.slice(0, MOST_COLUMNS), { order } = state;
     const pages = Math.max(Math.ceil(order.length / ROWS), 1), from = state.page * ROWS;
     head.replaceChildren(header(-1, taskName), ...visible.map((j) => header(j, columns[j].name)));
     body.replaceChildren(...order.slice(from, from + ROWS).map((i) => {
@@ -114,7 +114,7 @@
     const some = order.length < tasks.length;
     let said = some ? `${order.length.toLocaleString("en")} of ${tasks.length.toLocaleString("en")} tasks` : `All ${tasks.length.toLocaleString("en")} tasks`;
     if (visible.length < columns.length) said += `, ${visible.length} of ${columns.length} columns`;
-    if (visible.length < found.length) said += ": name the columns that you look for";
+    if (visible.length < chosen.length) said += ": filter the columns to see others";
     byId("shown").textContent = `${said}.`;
     const rows = Math.min(order.length - from, ROWS), printed = Math.min(visible.length, PRINTED);
     const cut = [[rows, tasks.length, "tasks"], [printed, columns.length, "columns"]].filter(([a, b]) => a < b);
@@ -150,7 +150,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const tip = byId("tip");
   const drawn = new Map();
-  const look = (box) => {
+  const seenPlot = (box) => {
     if (!drawn.has(box)) {
       const svg = box.querySelector("svg"), at = [];
       for (const path of svg.querySelectorAll("path.points")) {
@@ -160,7 +160,7 @@
         }
       }
       const plot = plots[box.dataset.plot], order = plot.tasks || every;
-      drawn.set(box, { svg, at, order, columns: plot.columns, width: svg.viewBox.baseVal.width, here: null, by: null });
+      drawn.set(box, { svg, at, order, columns: plot.columns, width: svg.viewBox.baseVal.width, current: null, by: null });
     }
     return drawn.get(box);
   };
@@ -174,27 +174,27 @@
     return ring;
   };
   const tell = (box, k) => {
-    const seen = look(box), i = seen.order[k];
-    seen.here?.remove();
-    seen.here = circle(seen, k, "here", 6);
+    const seen = seenPlot(box), i = seen.order[k];
+    seen.current?.remove();
+    seen.current = circle(seen, k, "current", 5);
     seen.now = k;
     const facts = seen.columns.map((j) => `${columns[j].name}: ${cell(columns[j], i)}`);
     tip.replaceChildren(named(tasks[i], 80), facts.join("\n"));
     tip.hidden = false;
     const area = seen.svg.getBoundingClientRect(), scale = area.width / seen.width;
     const x = area.left + seen.at[k][0] * scale, y = area.top + seen.at[k][1] * scale;
-    const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
-    tip.style.left = `${Math.max(8, Math.min(x + 12, room)) + window.scrollX}px`;
+    const widest = document.documentElement.clientWidth - tip.offsetWidth - 8;
+    tip.style.left = `${Math.max(8, Math.min(x + 12, widest)) + window.scrollX}px`;
     tip.style.top = `${(y + 16 + tip.offsetHeight > window.innerHeight ? y - tip.offsetHeight - 12 : y + 16) + window.scrollY}px`;
   };
   const hush = (box) => {
-    const seen = look(box);
-    seen.here?.remove();
-    seen.here = null;
+    const seen = seenPlot(box);
+    seen.current?.remove();
+    seen.current = null;
     tip.hidden = true;
   };
   const nearest = (box, event) => {
-    const seen = look(box), area = seen.svg.getBoundingClientRect(), scale = seen.width / area.width;
+    const seen = seenPlot(box), area = seen.svg.getBoundingClientRect(), scale = seen.width / area.width;
     const x = (event.clientX - area.left) * scale, y = (event.clientY - area.top) * scale;
     let best = -1, least = (REACH * Math.max(scale, 1)) ** 2;
     seen.at.forEach(([a, b], k) => {
@@ -204,7 +204,7 @@
     if (best < 0) hush(box); else tell(box, best);
   };
   const walk = (box, event) => {
-    const seen = look(box);
+    const seen = seenPlot(box);
     if (event.key === "Escape") return hush(box);
     const steps = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, Home: -Infinity, End: Infinity };
     if (!(event.key in steps)) return;
@@ -213,13 +213,13 @@
     const last = seen.by.length - 1, from = seen.now === undefined ? -1 : seen.by.indexOf(seen.now);
     tell(box, seen.by[Math.max(0, Math.min(last, from + steps[event.key]))]);
   };
-  const ring = (found) => {
-    for (const old of document.querySelectorAll("svg .found")) old.remove();
-    if (!found.length) return;
-    const wanted = new Set(found);
+  const ring = (matching) => {
+    for (const old of document.querySelectorAll("svg .matching")) old.remove();
+    if (!matching.length) return;
+    const wanted = new Set(matching);
     for (const box of document.querySelectorAll(".hover")) {
-      const seen = look(box);
-      seen.at.forEach((_, k) => { if (wanted.has(seen.order[k])) circle(seen, k, "found", 7); });
+      const seen = seenPlot(box);
+      seen.at.forEach((_, k) => { if (wanted.has(seen.order[k])) circle(seen, k, "matching", 6); });
     }
   };
   for (const box of document.querySelectorAll(".hover")) {

@@ -1,0 +1,328 @@
+"""The plots of the page, each from the facts it shows, each with the same facts in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
+from sharedspan.diagnosis.text import count, listed, percent, short
+from sharedspan.diagnosis.text import format_number as number
+from sharedspan.report import figures
+from sharedspan.report.facts import Facts
+from sharedspan.report.figures import BLUE, GREY, GROUPS, new_panel
+from sharedspan.report.plots import GOLDEN, plot_convergence, plot_rank_path
+
+WIDTH = 4.6  # inches, on a phone about as wide as the screen
+LARGEST = 20  # loadings that are drawn
+NAME = 18  # characters of a name beside a loading or a point
+RINGED = 300  # tasks that do not fit, marked on a map
+MAPPED = 4  # directions whose pairs are drawn, one less where tasks are many
+STRIPS, POINTS = 8, 2000  # coefficients whose variation is drawn, and tasks on each strip
+SAME = 1e-9  # variation of slopes or levels, over their size, that is rounding
+RANK_CRITERIA = {
+    "auto": ("excess squared error", "Mean squared error on held-out rows, less that of the best "
+             "rank, in squared units of {}."),
+    "evidence": ("misfit per row", "Minus the log of the probability of the rows under each rank "
+                 "(the marginal likelihood), per row."),
+    "threshold": ("strength left out", "Strength of the strongest direction that each rank leaves "
+                  "out (the singular value)."),
+}  # fmt: skip
+HINT = "Point at a task, or use the arrow keys, to see its name."
+
+
+@dataclass(frozen=True)
+class PagePlot:
+    """A plot and its words; where tasks can be pointed at, these in the order of their points."""
+
+    panel: Any
+    words: str  # the same for those who cannot see it
+    caption: str = ""
+    tasks: np.ndarray | None = None
+    columns: tuple[str, ...] = ()  # of the table, shown for a task that is pointed at
+    hint: str = ""  # what a reader with a pointer can do
+    title: str = ""  # of one of several maps
+
+
+def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
+    """All plots of the page by key; ``tasks`` are the positions of the tasks on the page."""
+    errors, path, found = facts.errors, facts.view.span.rank_path, facts.directions
+    if errors is not None:
+        for name in errors.baselines:
+            yield f"gain-{name}", holdout_plot(errors, name, tasks)
+    yield "common", common_plot(facts)
+    if facts.view.rank is not None and found.spectrum[0] > 0:
+        yield "spectrum", spectrum_plot(facts)
+    if path is not None:
+        yield "rank", rank_plot(facts, path)
+    for j in range(found.rank):
+        yield f"loadings-{j}", loading_plot(facts, j)
+    yield from maps(facts, tasks) if found.rank else differences(facts, tasks)
+    yield from convergence_plot(facts)
+
+
+def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> PagePlot:
+    """Each task's held-out error by the model against that by a baseline."""
+    held, name = tasks[errors.rows[tasks] > 0], BASELINES[baseline]
+    mine, other = errors.task_rmse("model")[held], errors.task_rmse(baseline)[held]
+    both, panel = np.concatenate([mine, other]), new_panel(3.6, WIDTH)
+    figures.draw_tasks(panel, other, mine, np.zeros(len(held), dtype=bool))
+    ends = np.array([0.0, 1.05 * both.max() or 1.0])
+    if both.min() > 0:
+        panel.set(xscale="log", yscale="log")
+        pad = 1.1 * (both.max() / both.min()) ** 0.04
+        ends = np.array([both.min() / pad, both.max() * pad])
+    panel.plot(ends, ends, color=GREY, ls="--", lw=1, zorder=1)
+    panel.set(xlim=ends, ylim=ends, xlabel=f"error of {name}", ylabel="error of the model")
+    inside: dict[str, Any] = {"transform": panel.transAxes, "fontsize": 9, "gid": "note"}
+    panel.text(0.98, 0.04, "model better ↘", ha="right", **inside)
+    panel.text(0.02, 0.94, "↖ model worse", **inside)
+    change = errors.change(baseline)
+    caption = (
+        f"The error is smaller than that of {name} in {count(change.gains, 'task')} and larger in "
+        f"{change.losses:,}."
+    )
+    words = (
+        f"Held-out root mean squared error of {count(len(held), 'task')}: the model against "
+        f"{name}. {caption} Median error {number(np.median(mine))} against "
+        f"{number(np.median(other))}."
+    )
+    return PagePlot(panel, words, caption, held, ("rmse", f"rmse {baseline}"))
+
+
+def spectrum_plot(facts: Facts) -> PagePlot:
+    """Singular values of the coefficients, and of separate regressions."""
+    found, separate = facts.directions, facts.separate_spectrum
+    panel = figures.draw_spectrum(new_panel(3.0, WIDTH), found.spectrum, found.rank, separate)
+    panel.set(xlabel="direction", ylabel="size (root mean square)")
+    own = found.spectrum[: max(int(np.sum(found.spectrum > SAME * found.spectrum[0])), found.rank)]
+    sizes = ", ".join(map(number, own[:15]))
+    words = f"Size of the coefficients along each direction, the model's: {sizes}."
+    what = "coefficients’ deviations from the common ones" if found.about_mean else "coefficients"
+    size = "by what they predict within tasks, " if found.metric.known else ""
+    caption = (
+        f"Points: the model’s {what} along each direction, {size}root mean squares over tasks."
+    )
+    if 0 < found.rank < len(own):
+        caption += " Grey points are what tasks have outside the span."
+    elif not found.rank:
+        caption += " They are grey as the tasks share none of these directions."
+    if separate is not None:
+        words += f" Separate regressions: {', '.join(map(number, separate[:15]))}."
+        caption += (
+            " Orange circles: the same for a ridge regression of each task alone. Its noise fills "
+            "all directions, also those outside the span, and it shrinks coefficients, so that "
+            "circles may lie below points."
+        )
+    return PagePlot(panel, words, caption)
+
+
+def rank_plot(facts: Facts, path: Any) -> PagePlot:
+    """The criterion by which the rank was chosen."""
+    name, what = RANK_CRITERIA[path.method]
+    folded = path.method == "auto"
+    path = replace(path, loss=path.difference) if folded else path
+    panel = plot_rank_path(path, new_panel(3.0, WIDTH))
+    panel.set_ylabel(name)
+    ranks = zip(path.ranks, path.loss, strict=True)
+    values = ", ".join(f"rank {rank}: {number(loss)}" for rank, loss in ranks)
+    words = f"{name.capitalize()} by rank: {values}. Chosen: rank {path.rank}."
+    caption = f"{what.replace('{}', facts.target)} Smaller is better."
+    caption += " Bars are one standard error." if folded else ""
+    return PagePlot(panel, words, caption)
+
+
+def loading_plot(facts: Facts, j: int) -> PagePlot:
+    """The largest loadings of a direction that are determined, by size, with intervals."""
+    found = facts.directions
+    values, clear = found.loadings[:, j], found.determined[:, j]
+    reach = 0.0 if found.reach is None else found.reach[:, j]
+    varies = found.metric.deviation > 0
+    shown = np.flatnonzero(varies & clear)
+    order = shown[np.argsort(-np.abs(values[shown]), kind="stable")][:LARGEST]
+    panel, told = _stems(facts, order, values, values - reach, values + reach)
+    panel.set_xlabel("loading")
+    words = f"Loadings of direction {j + 1}, the largest first: {told}."
+    unclear = int(np.sum(varies & ~clear))
+    are = "is" if unclear == 1 else "are"
+    caption = f"{count(unclear, 'loading')} {are} not determined and left out." if unclear else ""
+    return PagePlot(panel, words, caption)
+
+
+def common_plot(facts: Facts) -> PagePlot:
+    """The coefficients that tasks have in common, and the range of most tasks."""
+    metric, span = facts.view.metric, facts.view.span
+    S = metric.shared_evenly(span.coef * metric.deviation)
+    mean = span.coef.mean(axis=0) if span.mean_coef is None else span.mean_coef
+    values = metric.shared_evenly(mean * metric.deviation)
+    low, high = np.quantile(S, [0.05, 0.95], axis=0)
+    order = np.argsort(-np.maximum(np.abs(low), np.abs(high)), kind="stable")[:LARGEST]
+    order = order[metric.deviation[order] > 0]
+    order = order[np.argsort(-np.abs(values[order]), kind="stable")]
+    panel, told = _stems(facts, order, values, low, high)
+    panel.set_xlabel(_coefficient(facts))
+    reach = ", with the middle 90 % of tasks" if np.any(low != high) else ""
+    left = len(order) < len(values)
+    caption = f"The {len(order)} largest of {len(values):,} features." if left else ""
+    return PagePlot(panel, f"Common coefficients{reach}: {told}.", caption)
+
+
+def _stems(
+    facts: Facts, order: np.ndarray, values: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[Any, str]:
+    """Stems of features ``order`` with intervals if there are any, and the same in words."""
+    panel = new_panel(0.65 + 0.24 * max(len(order), 1), WIDTH)
+    names = [short(facts.view.names[f], NAME) for f in order]
+    reach = (low[order], high[order]) if np.any(low < high) else (None, None)
+    figures.draw_stems(panel, names, values[order], *reach)
+    told = []
+    for f in order:
+        low_text, high_text = number(low[f], 2), number(high[f], 2)
+        span = f" ({low_text} to {high_text})" if low_text != high_text else ""
+        told.append(f"{short(facts.view.names[f])} {number(values[f], 2)}{span}")
+    return panel, ", ".join(told)
+
+
+def convergence_plot(facts: Facts) -> Iterator[tuple[str, PagePlot]]:
+    """The loss and the gradient by iteration, where there are any."""
+    trace = facts.view.span.trace
+    if trace is None or len(trace["iteration"]) < 2:
+        return
+    gradient = np.asarray(trace.get("gradient", np.zeros(0)), dtype=float)
+    gradient = gradient[np.isfinite(gradient) & (gradient > 0)]
+    objective = np.asarray(trace["objective"], dtype=float)
+    excess, tol = objective - np.nanmin(objective), float(facts.view.params.get("tol", 0.0))
+    if len(gradient) >= 2:
+        values, name = gradient, "relative gradient"
+        caption = (
+            "Gradient: how much a further step could still change (the gradient of the objective, "
+            "over the size of the coefficients)."
+        )
+        if tol > 0:
+            aim = number(tol, 1)
+            caption += f" The fit ends where it is below the tolerance, {aim}."
+    else:
+        values, name, caption = excess[excess > 0], "objective above its least", ""
+    if len(values) < 2:
+        return
+    words = (
+        f"{name} by iteration: from {number(values[0])} to {number(values[-1])} in "
+        f"{count(int(trace['iteration'][-1]), 'iteration')}."
+    )
+    panel = plot_convergence(facts.view.model, new_panel(3.0, WIDTH))
+    yield "trace", PagePlot(panel, words, caption)
+
+
+def maps(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
+    """The tasks along one direction in order, or along pairs of directions."""
+    found = facts.directions
+    axis = [f"direction {j + 1} ({percent(found.share[j])})" for j in range(found.rank)]
+    if found.rank == 1:
+        words = f"{count(len(tasks), 'task')} by their place along direction 1."
+        places = found.places[tasks, 0]
+        words += _ends(facts, tasks, places, "Direction 1")
+        yield "map-0", _in_order(facts, tasks, places, axis[0], words, "direction 1")
+    pairs = combinations(range(min(found.rank, MAPPED - (len(tasks) > 5000))), 2)
+    for i, (a, b) in enumerate(pairs):
+        x, y, title = found.places[tasks, a], found.places[tasks, b], f"{a + 1} and {b + 1}"
+        panel = new_panel(4.2, WIDTH)
+        order, caption = _mark_tasks(facts, panel, tasks, x, y)
+        panel.set(xlabel=axis[a], ylabel=axis[b])
+        words = f"{count(len(tasks), 'task')} by their place along directions {title}."
+        words += _ends(facts, tasks, x, f"Direction {a + 1}")
+        words += _ends(facts, tasks, y, f"Direction {b + 1}")
+        columns = (f"direction {a + 1}", f"direction {b + 1}", "group")
+        plot = PagePlot(panel, words, caption, order, columns, HINT, f"directions {title}")
+        yield f"map-{i}", plot
+
+
+def differences(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
+    """How tasks differ where they share no direction: in their levels and slopes."""
+    levels = facts.levels
+    if levels is not None and np.ptp(levels) > SAME * np.abs(levels).max():
+        name = f"{short(facts.target, 20)} at average features"
+        words = f"{count(len(tasks), 'task')} by what is predicted at the average of all features."
+        words += _ends(facts, tasks, levels[tasks], "Predictions")
+        yield "levels", _in_order(facts, tasks, levels[tasks], name, words, "level")
+    yield from slopes_plot(facts, tasks)
+
+
+def slopes_plot(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
+    """The coefficients that vary most between tasks, a strip of points for each."""
+    drawn = tasks[:: 1 + (len(tasks) - 1) // POINTS]
+    metric, names = facts.view.metric, facts.view.names
+    S = metric.shared_evenly(facts.view.span.coef[drawn] * metric.deviation)
+    spread = S.std(axis=0)
+    varying = np.flatnonzero(spread > SAME * np.abs(S).max(initial=0.0))
+    most = varying[np.argsort(-spread[varying], kind="stable")][:STRIPS]
+    if not len(most):
+        return
+    panel, place = new_panel(0.65 + 0.3 * len(most), WIDTH), np.arange(len(most))
+    aside = (np.arange(len(drawn)) * GOLDEN % 1 - 0.5) / 2  # so that points lie apart
+    panel.axvline(0, color=GREY, lw=0.8, zorder=0)
+    panel.scatter(S[:, most].T.ravel(), (place[:, None] + aside).ravel(), s=14, color=BLUE,
+                  alpha=0.6, lw=0, gid="points")  # fmt: skip
+    figures.name_rows(panel, [short(names[f], NAME) for f in most])
+    panel.set_xlabel(_coefficient(facts))
+    told = [
+        f"{short(names[f])} from {number(S[:, f].min(), 2)} to {number(S[:, f].max(), 2)}"
+        for f in most
+    ]
+    words = f"Coefficients of {count(len(drawn), 'task')}, those that vary most: {', '.join(told)}."
+    some = "a task" if len(drawn) == len(tasks) else f"one of {len(drawn):,} tasks, evenly spaced"
+    caption = f"Each point is the coefficient of {some}."
+    if len(most) < len(varying):
+        caption += f" The {len(most)} of {len(varying):,} coefficients that vary most."
+    columns = tuple(f"x{f}" for f in most)
+    yield "slopes", PagePlot(panel, words, caption, np.tile(drawn, len(most)), columns, HINT)
+
+
+def _in_order(
+    facts: Facts, tasks: np.ndarray, values: np.ndarray, name: str, words: str, column: str
+) -> PagePlot:
+    """Tasks by a value, against the share of tasks below it."""
+    below = (np.argsort(np.argsort(values, kind="stable"), kind="stable") + 0.5) / len(values)
+    panel = new_panel(3.4, WIDTH)
+    order, caption = _mark_tasks(facts, panel, tasks, values, below, strip=True)
+    panel.set(xlabel=name, ylabel="share of tasks below", ylim=(-0.08, 1.08))
+    return PagePlot(panel, words, caption, order, (column, "group"), HINT, column)
+
+
+def _mark_tasks(
+    facts: Facts, panel: Any, tasks: np.ndarray, x: np.ndarray, y: np.ndarray, strip: bool = False
+) -> tuple[np.ndarray, str]:
+    """Points by group, rings around tasks that do not fit, and names of some.
+
+    Returns the tasks in the order of their points, and a caption.
+    """
+    odd, group, keys = np.isin(tasks, facts.outliers[:RINGED]), None, []
+    if facts.groups is not None:
+        name, numbers = facts.groups
+        values, last = np.unique(numbers), len(GROUPS) - 1
+        group = np.minimum(np.searchsorted(values, numbers[tasks]), last)
+        for g in np.unique(group):
+            more = " and above" if g == last and len(values) > len(GROUPS) else ""
+            keys.append(f"{list(GROUPS)[g]}: {name} {values[g]}{more}")
+    order = figures.draw_tasks(panel, x, y, odd, group)
+    for i in figures.farthest(x, y, odd, strip):
+        figures.name_point(panel, x, y, i, short(facts.view.labels[tasks[i]], NAME), strip)
+    caption = [f"Colours: {listed(keys)}."] if keys else []
+    caption += ["Ringed tasks do not fit."] if odd.any() else []
+    return tasks[order], " ".join(caption)
+
+
+def _ends(facts: Facts, tasks: np.ndarray, values: np.ndarray, what: str) -> str:
+    """The tasks with the smallest and the largest value, in words."""
+    lo, hi = int(values.argmin()), int(values.argmax())
+    return (
+        f" {what}: from {number(values[lo])} ({short(facts.view.labels[tasks[lo]])}) to "
+        f"{number(values[hi])} ({short(facts.view.labels[tasks[hi]])})."
+    )
+
+
+def _coefficient(facts: Facts) -> str:
+    return "coefficient" + (" per standard deviation" if facts.view.metric.known else "")
