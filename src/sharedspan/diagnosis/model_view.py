@@ -16,6 +16,7 @@ import numpy as np
 from sharedspan.diagnosis.metric import feature_metric
 from sharedspan.diagnosis.rows import RowsByTask, rows_by_task
 from sharedspan.estimators.base import TaskRegressor, check_is_fitted
+from sharedspan.estimators.prediction import predicted_mean
 from sharedspan.subspace import orthonormal_basis
 
 SPARE_ROWS = 5  # rows beyond its features that a task needs to tell what lies off the span

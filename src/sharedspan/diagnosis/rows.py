@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.estimators.prediction import blocks_to_predict, rows_to_predict
 from sharedspan.inputs.frames import as_target
 from sharedspan.inputs.rows import is_task_list
 
