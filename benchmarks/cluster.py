@@ -30,7 +30,7 @@ from distributed import Client, LocalCluster
 
 import sharedspan as ss
 from sharedspan.distributed.sources import gather_files
-from sharedspan.inputs.schema import resolve
+from sharedspan.inputs.selection import select_columns
 
 
 def start(workers):
@@ -80,7 +80,7 @@ def build(quick):
     rows, tasks, features = (400_000, 4_000, 20) if quick else (4_000_000, 40_000, 20)
     with tempfile.TemporaryDirectory() as folder:
         write_files(folder, tasks, rows, features)
-        selection = resolve(folder, task="task", target="y")
+        selection = select_columns(folder, task="task", target="y")
         clusters = {workers: start(workers) for workers in (1, 2)}
         seconds = {1: [], 2: []}
         for turn in range(3 if quick else 6):

@@ -44,11 +44,10 @@ def scan(folder, limit):
 
 
 def build_statistics(folder, limit):
-    from sharedspan.inputs.external_sort import spooled
-    from sharedspan.inputs.schema import resolve
+    from sharedspan.inputs.external_sort import open_files
     from sharedspan.statistics.task_statistics import gather
 
-    with spooled(resolve(folder, task="task", target="y"), memory_limit=limit) as (tasks, _):
+    with open_files(folder, task="task", target="y", memory_limit=limit).open() as tasks:
         gather(tasks, centred=True)
         return tasks.n_rows
 

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "datasets":
-        return importlib.import_module("sharedspan.datasets.bundled")
+        return importlib.import_module("sharedspan.datasets")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'sharedspan' has no attribute {name!r}")

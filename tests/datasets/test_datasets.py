@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import sharedspan as ss
-from sharedspan.inputs.files import read_table
+from sharedspan.inputs.reader import read_table
 
 ORIGINALS = Path(__file__).parents[3] / "shared" / "data"
 
@@ -142,7 +142,7 @@ def test_mistakes_are_told_in_one_line_with_a_way_out(table, change, words):
         ("g,x,y\na,,2\n", "t.csv", "none is left"),
         ("g,x,y\né,1,2\n".encode("latin-1"), "t.csv", "not UTF-8"),
         (b"no parquet", "t.parquet", "could not be read"),
-        ("g,x,y\n", "t.xlsx", "unknown kind"),
+        ("g,x,y\n", "t.xlsx", "unknown format"),
     ],
     ids=str,
 )

@@ -17,7 +17,9 @@ import tempfile
 import threading
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +34,12 @@ from sharedspan.cli import main
 from sharedspan.cli.options import ESTIMATORS
 from sharedspan.datasets.simulate_files import simulate_files
 from sharedspan.diagnosis.comparison import METHODS
-from sharedspan.inputs.external_sort import DiskRows, spooled
-from sharedspan.inputs.files import Tally, partitions, read_partition
+from sharedspan.inputs.disk_array import DiskRows
+from sharedspan.inputs.external_sort import FileRows
+from sharedspan.inputs.files import find_files
 from sharedspan.inputs.memory_limit import Budget, as_bytes, in_words
-from sharedspan.inputs.paths import find_files
-from sharedspan.inputs.schema import resolve
+from sharedspan.inputs.reader import Tally, partitions, read_partition
+from sharedspan.inputs.selection import select_columns
 
 PARTS = {"task": "g", "target": "y"}
 REGRESSORS = [name for name in ss.__all__ if name.endswith("Regressor")]
@@ -141,20 +144,20 @@ def test_single_precision_stays_single_on_disk_and_small_integers_fit_into_it(si
     columns = columns_of(X.astype(np.float32), y, task.astype(np.int16))
     columns |= {"small": np.arange(len(y)).astype(np.int16), "flag": np.arange(len(y)) % 2 == 0}
     path = write(tmp_path / "t.parquet", columns)
-    with spooled(resolve(path, **PARTS)) as (tasks, _):
+    with FileRows(select_columns(path, **PARTS)).open() as tasks:
         assert tasks.X.dtype == np.float32
     frame = np.column_stack([X.astype(np.float32), columns["small"], columns["flag"]])
     old = ss.PooledRegressor().fit(frame, y, task=task)
     assert_same_fit(ss.PooledRegressor().fit_file(path, **PARTS), old)
     write(path, columns | {"whole": np.arange(len(y))})
-    assert resolve(path, **PARTS).dtype == "float64"
+    assert select_columns(path, **PARTS).dtype == "float64"
 
 
 @pytest.fixture
 def tiny_buckets(monkeypatch):
     """Buckets of a few rows and small batches, so that little data takes the way of much."""
-    monkeypatch.setattr(Budget, "bucket", 2000)
-    monkeypatch.setattr(Budget, "batch", 1)
+    monkeypatch.setattr("sharedspan.inputs.memory_limit.BUCKET", 2000)
+    monkeypatch.setattr("sharedspan.inputs.memory_limit.BATCH", 1)
 
 
 @pytest.mark.usefixtures("tiny_buckets")
@@ -173,8 +176,9 @@ def test_rows_of_a_task_stay_in_the_order_of_the_files(ending, mixed, tmp_path, 
             pq.write_table(pa.table(part), folder / f"part-{i}{ending}", row_group_size=1000)
     order = np.argsort(task, kind="stable")
     for _ in range(3):
-        with spooled(resolve(folder, **PARTS)) as (tasks, n_dropped):
-            assert n_dropped == 0
+        rows = FileRows(select_columns(folder, **PARTS))
+        with rows.open() as tasks:
+            assert rows.n_dropped == 0
             assert_array_equal(tasks.X[:][:, 0], order)
             assert_array_equal(tasks.y[:], columns["y"][order])
             assert tasks.labels == tuple(np.unique(task).tolist())
@@ -284,7 +288,7 @@ def test_a_text_column_of_too_many_levels_is_named(tmp_path):
     n = 1500
     columns = {"g": np.zeros(n), "y": np.ones(n), "id": [f"row {i}" for i in range(n)]}
     with pytest.raises(ValueError, match="'id' has more than 1000 levels, such as 'row 0'"):
-        resolve(write(tmp_path / "t.parquet", columns), **PARTS, text="one_hot")
+        select_columns(write(tmp_path / "t.parquet", columns), **PARTS, text="one_hot")
 
 
 def test_features_can_be_chosen_in_their_order_and_the_task_column_keeps_its_place(sim, tmp_path):
@@ -417,7 +421,7 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing_behind(case, tmp_path):
 
 def test_a_file_given_twice_is_refused(tmp_path):
     path = write(tmp_path / "t.csv", {"g": [1], "x": [2], "y": [3]})
-    with pytest.raises(ValueError, match="is meant twice"):
+    with pytest.raises(ValueError, match="is given twice"):
         find_files([path, tmp_path])
 
 
@@ -437,7 +441,7 @@ def test_rows_on_disk_are_read_like_an_array_by_many_threads(system, rng, monkey
     rows = DiskRows(5000, (3,), "float64")
     for lo in range(0, 5000, 700):
         rows.write(lo, values[lo : lo + 700])
-        rows.reach(values[lo : lo + 700])
+        rows.update_extremes(values[lo : lo + 700])
     assert rows.shape == (5000, 3)
     assert_array_equal(rows.extremes(), (values.min(axis=0), values.max(axis=0)))
     assert_array_equal(rows[10:10], values[10:10])
@@ -471,18 +475,20 @@ def test_partitions_hold_all_rows_once_and_survive_a_pickle(ending, sim, tmp_pat
         write(folder / f"part-{i}{ending}", part)
         if ending == ".parquet":
             pq.write_table(pa.table(part), folder / f"part-{i}{ending}", row_group_size=30)
-    selection = pickle.loads(pickle.dumps(resolve(folder, **PARTS, text="one_hot")))
+    selection = pickle.loads(pickle.dumps(select_columns(folder, **PARTS, text="one_hot")))
     pieces = partitions(selection, rows=70)
     assert sum(piece.n_rows for piece in pieces) == len(y)
-    assert [p.start for p in pieces] == np.cumsum([0] + [p.n_rows for p in pieces])[:-1].tolist()
+    ends = {}  # of the parts of each file so far
+    for piece in pieces:
+        assert piece.first == ends.get(piece.file, 0)
+        ends[piece.file] = piece.first + piece.n_rows
     assert len(pieces) == 3 if ending == ".csv" else max(p.n_rows for p in pieces) <= 70
     found = [read_partition(selection, piece) for piece in pieces]
-    numbers = np.concatenate([rows.numbers for rows in found])
-    assert_array_equal(numbers, np.delete(np.arange(len(y)), 5))
+    numbers = np.delete(np.arange(len(y)), 5)
     whole = np.column_stack([X, task % 2 == 1])
     assert_array_equal(np.concatenate([rows.X for rows in found]), whole[numbers])
     assert_array_equal(np.concatenate([rows.y for rows in found]), y[numbers])
-    assert np.concatenate([rows.labels for rows in found]).tolist() == labels[numbers].tolist()
+    assert np.concatenate([rows.task for rows in found]).tolist() == labels[numbers].tolist()
     tally = sum((rows.tally for rows in found), Tally())
     assert (tally.n_rows, tally.n_incomplete) == (len(y), 1)
     tally.require(selection, "drop")
@@ -524,7 +530,7 @@ def test_statistics_that_cannot_fit_are_told_before_the_rows_are_read(tmp_path, 
     ):
         Budget.of("2GB").require(10**7, 40, 10**9)
     with pytest.raises(ValueError, match=r"need about 9.\dGB.*of 4.\dGB.*than this machine's 3GB"):
-        Budget(10**9, 3 * 10**9, "this machine's 3GB").require(10**6, 30, 10**8)
+        replace(Budget.of(None), total=3 * 10**9).require(10**6, 30, 10**8)
     ss.PooledRegressor().fit_file(path, **PARTS, memory_limit=700_000_000)
 
 
@@ -587,7 +593,8 @@ def large_table(path, n=60_000):
 def test_a_full_disk_is_told_with_the_way_out(noticed, tiny_disk, tmp_path, monkeypatch):
     path = large_table(tmp_path / "t.parquet", 150_000)
     if noticed == "while writing":
-        monkeypatch.setattr("sharedspan.inputs.disk_array.TemporaryDisk.free", lambda self: 10**9)
+        roomy = SimpleNamespace(free=10**9)
+        monkeypatch.setattr("sharedspan.inputs.disk_array.shutil.disk_usage", lambda path: roomy)
     model = ss.PooledRegressor()
     with pytest.raises(OSError, match=r"disk of the temporary folder .*need 3MB.*TMPDIR") as caught:
         model.fit_file(path, **PARTS)
@@ -604,7 +611,8 @@ def test_a_disk_that_duckdb_fills_is_told_alike(tiny_disk, tmp_path, monkeypatch
         "y": np.ones(n),
     }
     path = write(tmp_path / "t.parquet", columns)
-    monkeypatch.setattr(Budget, "duckdb", 30_000_000)
+    monkeypatch.setattr("sharedspan.inputs.memory_limit.READING", 0)
+    monkeypatch.setattr("sharedspan.inputs.memory_limit.LEAST", 60_000_000)  # half for DuckDB
     with pytest.raises(OSError, match=r"disk of the temporary folder .*TMPDIR") as caught:
         ss.PooledRegressor().fit_file(path, **PARTS)
     assert caught.value.errno == 28

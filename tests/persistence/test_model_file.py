@@ -18,7 +18,7 @@ from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
 from sharedspan.inference.rank_selection import RankPath
-from sharedspan.inputs.schema import Columns, Feature
+from sharedspan.inputs.columns import Columns, Feature
 from sharedspan.persistence.model_file import MODELS
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -59,7 +59,7 @@ def compare(
     require_out(out, ".csv", apart_from=[table] if table.exists() else [])
     with manners("Stopped." if out is None else f"Stopped. {out} was not written."):
         from sharedspan.diagnosis.comparison import compare as run_comparison
-        from sharedspan.inputs.files import read_table
+        from sharedspan.inputs.reader import read_table
 
         data = read_table(table, task=task, target=target, drop=drop, missing=missing)
         with progress_bar() as progress:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.inputs.files import read_table
+from sharedspan.inputs.reader import read_table
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from sharedspan.distributed.engine import (
 from sharedspan.distributed.matrix import Cluster
 from sharedspan.distributed.objective import ClusterRows, ClusterStatistics
 from sharedspan.distributed.shard import Shard, find_units, row_counts
-from sharedspan.inputs.files import Partition, Tally, partitions, read_partition
+from sharedspan.inputs.columns import Selection
+from sharedspan.inputs.files import nearest
 from sharedspan.inputs.frames import as_target, split_columns
 from sharedspan.inputs.labels import as_labels, label_array, spread
 from sharedspan.inputs.memory_limit import INTERPRETER, in_words
-from sharedspan.inputs.paths import nearest
+from sharedspan.inputs.reader import Partition, Tally, partitions, read_partition
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.inputs.schema import Selection
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.sums import cheaper_kind
 from sharedspan.statistics.task_statistics import TaskStatistics
@@ -301,7 +301,7 @@ def file_rows(selection: Selection, partition: Partition) -> Rows:
             f"{path} is not there on a worker: put it where all workers see it under this path."
         )
     rows = read_partition(selection, partition)
-    return Rows(rows.labels, rows.X, rows.y, rows.tally)
+    return Rows(rows.task, rows.X, rows.y, rows.tally)
 
 
 def frame_rows(frame: Any, task: str, target: str, features: Sequence[str]) -> Rows:

@@ -19,9 +19,9 @@ from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, codes_of, is_task_list, validate_rows
 
 if TYPE_CHECKING:
-    from sharedspan.inputs.external_sort import Tick
-    from sharedspan.inputs.paths import FilePaths
-    from sharedspan.inputs.schema import Columns, Selection
+    from sharedspan.inputs.columns import Columns, Selection
+    from sharedspan.inputs.files import FilePaths
+    from sharedspan.progress import ProgressCallback as Tick
 
 PREDICT_BLOCK = 1 << 16  # rows predicted at a time, so that no copy of all coefficients is made
 
@@ -516,8 +516,8 @@ class IntervalRegressor(TaskRegressor):
 
 def _chosen(path: FilePaths, columns: Columns | None, **said: Any) -> Selection:
     """What to read: the columns that were said, or those of another model."""
-    from sharedspan.inputs.matching import match
-    from sharedspan.inputs.schema import resolve
+    from sharedspan.inputs.selection import match_columns as match
+    from sharedspan.inputs.selection import select_columns as resolve
 
     given = [name for name, value in said.items() if value not in (None, (), "error")]
     if columns is None:

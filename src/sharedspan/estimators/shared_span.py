@@ -34,7 +34,7 @@ from sharedspan.statistics.sums import GramStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
-    from sharedspan.inputs.paths import FilePaths
+    from sharedspan.inputs.files import FilePaths
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 ENOUGH_NEWS = 2.0  # a refit with so many times the rows starts from scratch

@@ -29,8 +29,8 @@ from sharedspan.statistics.sums import GramStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, gather
 
 if TYPE_CHECKING:
-    from sharedspan.inputs.external_sort import Tick
-    from sharedspan.inputs.schema import Selection
+    from sharedspan.inputs.columns import Selection
+    from sharedspan.progress import ProgressCallback as Tick
 
 KEPT_BYTES = 2**27  # sums that keep_statistics="auto" keeps
 MOST_COVARIANCES = 500  # features whose covariance matrix is kept

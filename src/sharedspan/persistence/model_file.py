@@ -30,7 +30,7 @@ SHAPES = shapes(
 )
 RECORDS = {
     "Canonical": Record("sharedspan.statistics.canonical", "P:dp"),
-    "Columns": Record("sharedspan.inputs.schema"),
+    "Columns": Record("sharedspan.inputs.columns"),
     "CrossSums": Record("sharedspan.inference.standard_errors", "x:d xy:d fx:kd", "n y x xy fx"),
     "DaskEngine": Record("sharedspan.distributed.engine"),
     "Descent": Record(
@@ -38,7 +38,7 @@ RECORDS = {
         "first:ne centre:e w:e",
         "horizon intercept phase first seen centre unit constant eta0 w",
     ),
-    "Feature": Record("sharedspan.inputs.schema"),
+    "Feature": Record("sharedspan.inputs.columns"),
     "TaskStatistics": Record("sharedspan.statistics.task_statistics"),
     "GramStatistics": Record(
         "sharedspan.statistics.sums",

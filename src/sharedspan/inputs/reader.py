@@ -1,0 +1,338 @@
+"""The rows of users' files as arrays: batch by batch, as one table, or in parts for a cluster."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sharedspan.inputs.columns import Columns, Selection
+from sharedspan.inputs.files import (
+    FilePaths,
+    SourceFile,
+    arrow_batches,
+    fetch,
+    joined,
+    literal,
+    open_duckdb,
+    require_file,
+)
+from sharedspan.inputs.selection import match_columns, select_columns
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+READ_MEMORY = 1_000_000_000  # bytes that DuckDB takes while batches are read
+PARTITION_ROWS = 1_000_000
+LABEL_DTYPES = {"BIGINT": "int64", "UBIGINT": "uint64", "DOUBLE": "float64", "VARCHAR": "object"}
+
+
+@dataclass
+class Tally:
+    """Numbers of rows, and of missing and infinite values in each column; tallies add up.
+
+    Columns are counted in the order task, target, features.
+    """
+
+    n_rows: int = 0
+    n_incomplete: int = 0
+    n_missing: Any = 0  # (d + 2,)
+    n_infinite: Any = 0  # (d + 2,)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.n_rows + other.n_rows,
+            self.n_incomplete + other.n_incomplete,
+            self.n_missing + other.n_missing,
+            self.n_infinite + other.n_infinite,
+        )
+
+    def require(self, selection: Selection, missing: str) -> None:
+        """Raise where there are no rows, infinite values, or missing ones that are not dropped."""
+        names = [selection.task, selection.target, *(f.column for f in selection.features)]
+        where = selection.files[0].path
+        if len(selection.files) > 1:
+            where = f"Each of the {len(selection.files)} files, such as {where},"
+        if self.n_rows == 0:
+            raise ValueError(f"{where} has no rows below its column names: give a table with rows.")
+        for name, count in zip(names, np.broadcast_to(self.n_infinite, len(names)), strict=True):
+            if count:
+                raise ValueError(
+                    f"The column {name!r} holds infinity in {count} row(s): correct them, or write "
+                    "them as missing."
+                )
+        if self.n_incomplete == 0:
+            return
+        by_name = dict(zip(names, self.n_missing, strict=True))  # levels of a column lack together
+        counts = [f"{name!r} {count}" for name, count in by_name.items() if count]
+        problem = f"{self.n_incomplete} of {self.n_rows} rows lack a value ({joined(counts)})"
+        if missing == "error":
+            raise ValueError(
+                f"{problem}: leave these rows out (--missing drop, or missing='drop' in Python), "
+                "leave the columns out, or fill them in."
+            )
+        if self.n_incomplete == self.n_rows:
+            raise ValueError(f"{problem}: none is left, so leave out the columns that lack most.")
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Neighbouring rows of a file that have all values they need."""
+
+    labels: Any  # Arrow array (rows,) of labels, or of what stands for them
+    y: np.ndarray  # (rows,), NaN where there is none
+    X: np.ndarray  # (rows, d)
+    also: list[Any]  # Arrow arrays (rows,) of the other columns that were asked for
+
+
+class RowReader:
+    """Reads the rows of files in their order, and leaves out those that lack a value.
+
+    Rows are handed out while they may be used. After a value that forbids it the rest is only
+    counted, so that the error can name all such values.
+
+    Parameters
+    ----------
+    selection : Selection
+    missing : {"error", "drop"}
+        What to do with rows that lack a value.
+    also : sequence of str
+        Other columns to read.
+    needs_target : bool
+        Whether rows without the target lack a value.
+
+    Attributes
+    ----------
+    tally : Tally
+        Of all rows so far; ``n_incomplete`` of them were left out.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        missing: str = "error",
+        *,
+        also: Sequence[str] = (),
+        needs_target: bool = True,
+    ) -> None:
+        if missing not in ("error", "drop"):
+            raise ValueError(f"missing={missing!r} is unknown: use 'error' or 'drop'.")
+        self.selection, self.missing = selection, missing
+        self.also, self.needs_target = list(also), needs_target
+        self.tally = Tally()
+
+    def __len__(self) -> int:
+        """Rows of all files, incomplete ones too."""
+        with open_duckdb() as connection:
+            counts = (fetch(connection, f"SELECT count(*) FROM {file.scan()}", file.path)
+                      for file in self.selection.files)  # fmt: skip
+            return sum(count for ((count,),) in counts)
+
+    def __iter__(self) -> Iterator[RowBatch]:
+        """Batches of all files; raises at the end where rows may not be used."""
+        with open_duckdb(READ_MEMORY) as connection:
+            for file in self.selection.files:
+                yield from self.read(connection, file)
+        self.tally.require(self.selection, self.missing)
+
+    def read(
+        self,
+        connection: DuckDBPyConnection,
+        file: SourceFile,
+        *,
+        rows: tuple[int, int] | None = None,
+        label_sql: str | None = None,
+        batch_rows: int = 1 << 17,
+    ) -> Iterator[RowBatch]:
+        """Batches of one file.
+
+        Parameters
+        ----------
+        connection : DuckDBPyConnection
+        file : SourceFile
+        rows : pair of int, optional
+            First row and the one after the last, of a Parquet file.
+        label_sql : str, optional
+            SQL of what stands for a label.
+        batch_rows : int
+        """
+        import pyarrow
+
+        d = len(self.selection.features)
+        sql = self.selection.query(file.scan(rows), label_sql, self.also)
+        for batch in arrow_batches(connection, sql, file.path, batch_rows):
+            labels, also = without_nan(batch.column(0)), batch.columns[d + 2 :]
+            y = np.array(batch.column(1).to_numpy(zero_copy_only=False))
+            X = np.empty((len(y), d), dtype=self.selection.dtype)
+            for j, column in enumerate(batch.columns[2 : d + 2]):
+                X[:, j] = column.to_numpy(zero_copy_only=False)
+            complete = self._count(labels, y, X)
+            if np.any(self.tally.n_infinite) or (
+                self.tally.n_incomplete and self.missing == "error"
+            ):
+                continue
+            if complete is not None:
+                mask, y, X = pyarrow.array(complete), y[complete], X[complete]
+                labels, also = labels.filter(mask), [column.filter(mask) for column in also]
+            if len(y):
+                yield RowBatch(labels, y, X, also)
+
+    def _count(self, labels: Any, y: np.ndarray, X: np.ndarray) -> np.ndarray | None:
+        """Add rows to the tally; returns which of them lack nothing, (rows,), or None for all."""
+        values = y if self.needs_target else np.zeros(len(y))
+        with np.errstate(all="ignore"):  # a sum that is finite has finite terms
+            if not labels.null_count and np.isfinite(values.sum()) and np.isfinite(X.sum()):
+                self.tally += Tally(len(y))
+                return None
+        no_label = labels.is_null().to_numpy(zero_copy_only=False)
+        missing = np.column_stack([no_label, np.isnan(values), np.isnan(X)])
+        infinite = np.array([0, np.isinf(values).sum(), *np.isinf(X).sum(axis=0)])
+        complete: np.ndarray = ~missing.any(axis=1)
+        self.tally += Tally(len(y), int(np.sum(~complete)), missing.sum(axis=0), infinite)
+        return None if complete.all() else complete
+
+    def table(self, batches: Iterable[RowBatch] | None = None) -> FileTable:
+        """Batches of this reader as one table; None for all rows of all files."""
+        selection, dtype = self.selection, LABEL_DTYPES[self.selection.label]
+        labels, ys = [np.empty(0, dtype)], [np.empty(0)]
+        Xs = [np.empty((0, len(selection.features)), selection.dtype)]
+        for batch in self if batches is None else batches:
+            encoded = batch.labels.dictionary_encode()
+            distinct = np.array(encoded.dictionary.to_pylist(), dtype=dtype)
+            labels.append(distinct[encoded.indices.to_numpy()])
+            ys.append(batch.y)
+            Xs.append(batch.X)
+        X, y, task = (np.concatenate(parts) for parts in (Xs, ys, labels))
+        return FileTable(X, y, task, selection.names, self.tally)
+
+
+def without_nan(labels: Any) -> Any:
+    """Arrow's labels with NULL for NaN."""
+    import pyarrow.compute as pc
+
+    if str(labels.type) != "double":
+        return labels
+    return pc.if_else(pc.is_nan(labels), None, labels)
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """Rows of files in memory, in the order of the files."""
+
+    X: np.ndarray  # (rows, d)
+    y: np.ndarray  # (rows,)
+    task: np.ndarray  # (rows,) of int64, uint64, float64 or of strings
+    feature_names: tuple[str, ...]
+    tally: Tally  # of all rows, incomplete ones too
+
+    @property
+    def n_dropped(self) -> int:
+        """Rows left out for a missing value."""
+        return self.tally.n_incomplete
+
+
+def read_table(
+    path: str | Path,
+    *,
+    task: str,
+    target: str,
+    drop: str | Iterable[str] = (),
+    missing: str = "error",
+) -> FileTable:
+    """Read a CSV or Parquet file: one column of tasks, one target, all others features.
+
+    Parameters
+    ----------
+    path : str or Path
+        Ending in .csv, .tsv or .txt (first line: the names; also with .gz), or in .parquet or .pq.
+    task : str
+        The column that says which task a row belongs to; numbers or text.
+    target : str
+    drop : str or iterable of str, optional
+        Columns that are not features.
+    missing : {"error", "drop"}, default="error"
+        "drop" leaves out the rows that lack a value in a used column.
+
+    Raises
+    ------
+    ValueError
+        In one line: no such file or column, columns that do not hold numbers, missing values.
+    """
+    file = require_file(Path(path))
+    selection = select_columns([file], task=task, target=target, drop=drop, text=None)
+    reader = RowReader(replace(selection, dtype="float64"), missing)
+    table = reader.table()
+    return replace(table, task=table.task.astype(str)) if table.task.dtype == object else table
+
+
+def read_matching(
+    paths: FilePaths,
+    columns: Columns,
+    missing: str = "error",
+    *,
+    also: Sequence[str] = (),
+    needs_target: bool = True,
+) -> RowReader:
+    """A reader of rows in double precision, from files with the columns of an earlier fit.
+
+    Parameters as for ``match_columns`` and ``RowReader``.
+    """
+    selection = match_columns(paths, columns, also=also, needs_target=needs_target)
+    selection = replace(selection, dtype="float64")
+    return RowReader(selection, missing, also=also, needs_target=needs_target)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Neighbouring rows of one file."""
+
+    file: int  # number in ``Selection.files``
+    first: int  # row in the file
+    n_rows: int
+
+
+def partitions(selection: Selection, rows: int = PARTITION_ROWS) -> list[Partition]:
+    """Parts of the files that together hold all rows, in their order.
+
+    Parameters
+    ----------
+    selection : Selection
+    rows : int
+        Wanted size. Parquet is cut between row groups, which stay whole; a CSV file is one part,
+        and its rows are counted.
+    """
+    parts: list[Partition] = []
+    with open_duckdb() as connection:
+        for number, file in enumerate(selection.files):
+            first, size = 0, 0
+            sql = f"SELECT count(*) FROM {file.scan()}"
+            if file.csv is None:
+                metadata = f"parquet_metadata({literal(glob.escape(file.path))})"
+                sql = (
+                    f"SELECT any_value(row_group_num_rows) FROM {metadata} "
+                    "GROUP BY row_group_id ORDER BY row_group_id"
+                )
+            for (count,) in [*fetch(connection, sql, file.path), (None,)]:
+                if size and (count is None or size + count > rows):
+                    parts.append(Partition(number, first, size))
+                    first, size = first + size, 0
+                size += count or 0
+    return parts
+
+
+def read_partition(selection: Selection, partition: Partition) -> FileTable:
+    """Read one part of the files, in one thread.
+
+    Rows that lack a value are left out and counted, and infinite values are counted: add the
+    tallies of all parts up and ask ``Tally.require`` whether the rows may be used.
+    """
+    file, rows = selection.files[partition.file], None
+    if file.csv is None:
+        rows = (partition.first, partition.first + partition.n_rows)
+    reader = RowReader(selection, "drop")
+    with open_duckdb(None, threads=1) as connection:
+        return reader.table(reader.read(connection, file, rows=rows))
