@@ -25,11 +25,11 @@ from sharedspan.distributed.matrix import Cluster
 from sharedspan.distributed.objective import ClusterRows, ClusterStatistics
 from sharedspan.distributed.shard import Shard, find_units, row_counts
 from sharedspan.inputs.columns import Selection
-from sharedspan.inputs.files import nearest
+from sharedspan.inputs.files import SourceFile, nearest
 from sharedspan.inputs.frames import as_target, split_columns
 from sharedspan.inputs.labels import as_labels, label_array, spread
 from sharedspan.inputs.memory_limit import INTERPRETER, in_words
-from sharedspan.inputs.reader import Partition, Tally, partitions, read_partition
+from sharedspan.inputs.reader import Tally, partitions, read_partition
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.sums import cheaper_kind
@@ -293,9 +293,9 @@ def gather_files(
     return gathered, dropped
 
 
-def file_rows(selection: Selection, partition: Partition) -> Rows:
+def file_rows(selection: Selection, partition: SourceFile) -> Rows:
     """The rows of a partition of files."""
-    path = selection.files[partition.file].path
+    path = partition.path
     if not os.path.exists(path):
         raise ValueError(
             f"{path} is not there on a worker: put it where all workers see it under this path."

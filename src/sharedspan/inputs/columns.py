@@ -39,10 +39,6 @@ class Feature:
     column: str
     level: str | None = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.column, str) or not isinstance(self.level, str | None):
-            raise TypeError(f"A feature is a column and perhaps a level, not {self!r}.")
-
     @property
     def name(self) -> str:
         return self.column if self.level is None else f"{self.column}={self.level}"
@@ -67,10 +63,12 @@ class Columns:
 
     def __post_init__(self) -> None:
         # They become part of SQL, and may come from a model file.
-        names = (self.task, *([] if self.target is None else [self.target]))
         features = (*self.features, *self.base)
-        if not (self.label in ("VARCHAR", *LABEL_TYPES.values()) and all(isinstance(name, str) for name in names)
-                and all(isinstance(feature, Feature) for feature in features)):  # fmt: skip
+        names = [self.task, *(feature.column for feature in features)]
+        optional = [self.target, *(feature.level for feature in features)]
+        is_text = all(isinstance(name, str) for name in names)
+        is_text = is_text and all(isinstance(name, str | None) for name in optional)
+        if not is_text or self.label not in ("VARCHAR", *LABEL_TYPES.values()):
             raise ValueError(f"These are not columns of a table: {self!r}.")
 
 
@@ -144,10 +142,6 @@ class FileColumns:
             for name in first.types
         }
 
-    @property
-    def is_csv(self) -> bool:
-        return self.files[0].csv is not None
-
     def read_csv_as(self, types: Mapping[str, str]) -> None:
         """Read columns of CSV as these types, and all others as their common type."""
         self.types |= types
@@ -190,7 +184,7 @@ class FileColumns:
         can_encode : bool
             Whether to say that text can be encoded.
         """
-        problems, where = [], self.files[0].path
+        problems, where = list[str](), self.files[0].path
         for name in names:
             if self.types[name] == "varchar":
                 if (odd := self.not_a_number(name)) is not None:
@@ -202,17 +196,14 @@ class FileColumns:
             return
         one = len(problems) == 1
         it, what, does = ("it", "column", "does") if one else ("them", "columns", "do")
-        advice = f"leave {it} out (--drop, or drop= in Python), or encode {it} as numbers"
+        advice, how = f"leave {it} out (--drop, or drop= in Python)", "as numbers"
+        if can_encode and any(self.types[name] == "varchar" for name in names):
+            how = "(--text one_hot, or text='one_hot' in Python)"
         if part == "target":
-            what, advice = "target", "give another column (--target, or target= in Python), or "
-            advice += "encode it as numbers"
-        elif part == "fitted":
+            what, advice = "target", "give another column (--target, or target= in Python)"
+        advice = f"{advice}, or encode {it} {how}"
+        if part == "fitted":
             advice = "correct it, as the model was fitted to numbers"
-        elif can_encode and any(self.types[name] == "varchar" for name in names):
-            advice = (
-                f"leave {it} out (--drop, or drop= in Python), or encode {it} (--text one_hot, "
-            )
-            advice += "or text='one_hot' in Python)"
         raise ValueError(
             f"{where}: the {what} {joined(problems)} {does} not hold numbers: {advice}."
         )

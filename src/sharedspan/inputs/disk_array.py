@@ -70,7 +70,7 @@ class DiskRows:
             else:
                 with self._lock:
                     self._file.seek(at)
-                    done = (self._file.readinto if is_read else self._file.write)(left)  # type: ignore[attr-defined]
+                    done = (self._file.readinto if is_read else self._file.write)(left)
             if done == 0:
                 raise OSError(errno.EIO, "The temporary file of the sorted rows is cut off.")
             left, at = left[done:], at + done
@@ -88,10 +88,6 @@ class DiskRows:
         for part in (wide.min(axis=0), wide.max(axis=0), rows[whole - fold :]):
             self._low = np.minimum(self._low, part.min(axis=0))
             self._high = np.maximum(self._high, part.max(axis=0))
-
-    def truncate(self, n_rows: int) -> None:
-        """Let only the first rows count."""
-        self.shape = (n_rows, *self.shape[1:])
 
     def close(self) -> None:
         """Give the disk back."""

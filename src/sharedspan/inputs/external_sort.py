@@ -12,7 +12,7 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -122,13 +122,12 @@ class FileRows:
                 Tally(tasks.n_rows).require(selection, self.missing)
                 budget.require(len(tasks.labels), len(selection.features), tasks.n_rows)
                 disk.require(int(tasks.sizes.sum()) * row_bytes)
-                bucket_rows = max(budget.bucket // row_bytes, 1)
-                buckets = stack.enter_context(closing(_Buckets(selection, tasks, bucket_rows)))
+                buckets = _Buckets(selection, tasks, max(budget.bucket // row_bytes, 1))
+                for rows in (buckets.X, buckets.y, buckets.code):
+                    stack.callback(rows.close)
                 batch_rows = int(np.clip(budget.batch // row_bytes, 2048, 1 << 18))
                 for file in selection.files:
-                    for batch in reader.read(
-                        connection, file, label_sql=tasks.code_sql, batch_rows=batch_rows
-                    ):
+                    for batch in reader.read(connection, file, tasks.code_sql, batch_rows):
                         self.progress("reading", reader.tally.n_rows, tasks.n_rows)
                         buckets.append(tasks.codes(batch.labels), batch.y, batch.X)
             if reader.tally.n_rows != tasks.n_rows:
@@ -177,7 +176,7 @@ class _Tasks:
         self._known = known if known.dtype != object else None  # None where DuckDB gives codes
         self._code_of: np.ndarray | None = None  # of each integer from the least label on
         if known.dtype.kind in "iu" and len(known):
-            span = self.labels[-1] - self.labels[0] + 1  # type: ignore[operator]
+            span = self.labels[-1] - self.labels[0] + 1
             if span <= 4 * len(known) + 2**16:
                 self._code_of = np.zeros(span, dtype=np.uint32)
                 self._code_of[known - known[0]] = np.arange(len(known))
@@ -267,13 +266,8 @@ class _Buckets:
                 for rows in (self.y, self.X):
                     rows.write(at + lo - begin, rows[lo:hi])
             at += end - begin
-        self.X.truncate(at)
-        self.y.truncate(at)
-
-    def close(self) -> None:
-        """Give the disk back."""
-        for rows in (self.X, self.y, self.code):
-            rows.close()
+        for rows in (self.y, self.X):
+            rows.shape = (at, *rows.shape[1:])
 
 
 @contextmanager

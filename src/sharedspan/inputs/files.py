@@ -107,20 +107,21 @@ class SourceFile:
     path: str
     types: dict[str, str]
     csv: CsvFormat | None  # None for Parquet
+    rows: tuple[int, int] | None = None  # of Parquet, to read from the first up to the second
 
     def with_types(self, types: Mapping[str, str]) -> SourceFile:
         """The same file with other types of some columns."""
         return replace(self, types={name: types.get(name, old) for name, old in self.types.items()})
 
-    def scan(self, rows: tuple[int, int] | None = None) -> str:
-        """SQL that reads all rows in the order of the file, or of Parquet the range first, stop."""
-        types = ", ".join(f"{literal(name)}: '{t.upper()}'" for name, t in self.types.items())
+    def scan(self) -> str:
+        """SQL that reads the rows in the order of the file."""
         if self.csv is not None:
+            types = ", ".join(f"{literal(name)}: '{t.upper()}'" for name, t in self.types.items())
             return _csv_scan(self.path, self.csv, f"auto_detect=false, columns={{{types}}}")
         file = literal(glob.escape(self.path))
-        if rows is None:
+        if self.rows is None:
             return f"read_parquet({file})"
-        condition = f"file_row_number >= {rows[0]} AND file_row_number < {rows[1]}"
+        condition = f"file_row_number >= {self.rows[0]} AND file_row_number < {self.rows[1]}"
         return f"(FROM read_parquet({file}, file_row_number=true) WHERE {condition})"
 
 
@@ -169,14 +170,8 @@ def open_duckdb(
 ) -> DuckDBPyConnection:
     """A connection to DuckDB that reads users' files.
 
-    Parameters
-    ----------
-    memory : int, optional
-        Bytes that DuckDB may use; None for its default, most of the machine.
-    threads : int, optional
-        None for as many as the machine has.
-    folder : str
-        For what does not fit in memory; "" forbids DuckDB to write to disk.
+    It takes so many bytes of memory, or most of the machine for None, and writes to disk only if
+    it is given a folder.
     """
     import duckdb
 

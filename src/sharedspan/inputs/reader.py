@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +45,7 @@ class Tally:
     n_infinite: Any = 0  # (d + 2,)
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.n_rows + other.n_rows,
-            self.n_incomplete + other.n_incomplete,
-            self.n_missing + other.n_missing,
-            self.n_infinite + other.n_infinite,
-        )
+        return Tally(*map(add, vars(self).values(), vars(other).values()))
 
     def require(self, selection: Selection, missing: str) -> None:
         """Raise where there are no rows, infinite values, or missing ones that are not dropped."""
@@ -83,47 +79,29 @@ class Tally:
 class RowBatch:
     """Neighbouring rows of a file that have all values they need."""
 
-    labels: Any  # Arrow array (rows,) of labels, or of what stands for them
+    labels: Any  # Arrow array (rows,) of labels, or of codes that stand for them
     y: np.ndarray  # (rows,), NaN where there is none
     X: np.ndarray  # (rows, d)
     also: list[Any]  # Arrow arrays (rows,) of the other columns that were asked for
 
 
+@dataclass
 class RowReader:
     """Reads the rows of files in their order, and leaves out those that lack a value.
 
-    Rows are handed out while they may be used. After a value that forbids it the rest is only
-    counted, so that the error can name all such values.
-
-    Parameters
-    ----------
-    selection : Selection
-    missing : {"error", "drop"}
-        What to do with rows that lack a value.
-    also : sequence of str
-        Other columns to read.
-    needs_target : bool
-        Whether rows without the target lack a value.
-
-    Attributes
-    ----------
-    tally : Tally
-        Of all rows so far; ``n_incomplete`` of them were left out.
+    After a value that forbids to use the rows, the rest is only counted, so that the error can
+    name all such values.
     """
 
-    def __init__(
-        self,
-        selection: Selection,
-        missing: str = "error",
-        *,
-        also: Sequence[str] = (),
-        needs_target: bool = True,
-    ) -> None:
-        if missing not in ("error", "drop"):
-            raise ValueError(f"missing={missing!r} is unknown: use 'error' or 'drop'.")
-        self.selection, self.missing = selection, missing
-        self.also, self.needs_target = list(also), needs_target
-        self.tally = Tally()
+    selection: Selection
+    missing: str = "error"  # "drop" leaves out rows that lack a value
+    also: Sequence[str] = ()  # other columns to read
+    needs_target: bool = True  # whether rows without the target lack a value
+    tally: Tally = field(default_factory=Tally)  # of all rows so far
+
+    def __post_init__(self) -> None:
+        if self.missing not in ("error", "drop"):
+            raise ValueError(f"missing={self.missing!r} is unknown: use 'error' or 'drop'.")
 
     def __len__(self) -> int:
         """Rows of all files, incomplete ones too."""
@@ -143,27 +121,14 @@ class RowReader:
         self,
         connection: DuckDBPyConnection,
         file: SourceFile,
-        *,
-        rows: tuple[int, int] | None = None,
         label_sql: str | None = None,
         batch_rows: int = 1 << 17,
     ) -> Iterator[RowBatch]:
-        """Batches of one file.
-
-        Parameters
-        ----------
-        connection : DuckDBPyConnection
-        file : SourceFile
-        rows : pair of int, optional
-            First row and the one after the last, of a Parquet file.
-        label_sql : str, optional
-            SQL of what stands for a label.
-        batch_rows : int
-        """
+        """Batches of one file; ``label_sql`` selects codes that stand for labels."""
         import pyarrow
 
         d = len(self.selection.features)
-        sql = self.selection.query(file.scan(rows), label_sql, self.also)
+        sql = self.selection.query(file.scan(), label_sql, self.also)
         for batch in arrow_batches(connection, sql, file.path, batch_rows):
             labels, also = without_nan(batch.column(0)), batch.columns[d + 2 :]
             y = np.array(batch.column(1).to_numpy(zero_copy_only=False))
@@ -191,7 +156,7 @@ class RowReader:
         no_label = labels.is_null().to_numpy(zero_copy_only=False)
         missing = np.column_stack([no_label, np.isnan(values), np.isnan(X)])
         infinite = np.array([0, np.isinf(values).sum(), *np.isinf(X).sum(axis=0)])
-        complete: np.ndarray = ~missing.any(axis=1)
+        complete: np.ndarray = np.logical_not(missing.any(axis=1))
         self.tally += Tally(len(y), int(np.sum(~complete)), missing.sum(axis=0), infinite)
         return None if complete.all() else complete
 
@@ -277,62 +242,43 @@ def read_matching(
     also: Sequence[str] = (),
     needs_target: bool = True,
 ) -> RowReader:
-    """A reader of rows in double precision, from files with the columns of an earlier fit.
-
-    Parameters as for ``match_columns`` and ``RowReader``.
-    """
+    """A reader of rows in double precision, from files with the columns of an earlier fit."""
     selection = match_columns(paths, columns, also=also, needs_target=needs_target)
-    selection = replace(selection, dtype="float64")
-    return RowReader(selection, missing, also=also, needs_target=needs_target)
+    return RowReader(replace(selection, dtype="float64"), missing, also, needs_target)
 
 
-@dataclass(frozen=True)
-class Partition:
-    """Neighbouring rows of one file."""
+def partitions(selection: Selection, rows: int = PARTITION_ROWS) -> list[SourceFile]:
+    """The files in parts of about so many rows, in their order.
 
-    file: int  # number in ``Selection.files``
-    first: int  # row in the file
-    n_rows: int
-
-
-def partitions(selection: Selection, rows: int = PARTITION_ROWS) -> list[Partition]:
-    """Parts of the files that together hold all rows, in their order.
-
-    Parameters
-    ----------
-    selection : Selection
-    rows : int
-        Wanted size. Parquet is cut between row groups, which stay whole; a CSV file is one part,
-        and its rows are counted.
+    Parquet is cut between row groups, which stay whole; a CSV file is one part.
     """
-    parts: list[Partition] = []
+    parts: list[SourceFile] = []
     with open_duckdb() as connection:
-        for number, file in enumerate(selection.files):
-            first, size = 0, 0
-            sql = f"SELECT count(*) FROM {file.scan()}"
-            if file.csv is None:
-                metadata = f"parquet_metadata({literal(glob.escape(file.path))})"
-                sql = (
-                    f"SELECT any_value(row_group_num_rows) FROM {metadata} "
-                    "GROUP BY row_group_id ORDER BY row_group_id"
-                )
-            for (count,) in [*fetch(connection, sql, file.path), (None,)]:
-                if size and (count is None or size + count > rows):
-                    parts.append(Partition(number, first, size))
-                    first, size = first + size, 0
-                size += count or 0
+        for file in selection.files:
+            if file.csv is not None:
+                parts.append(file)
+                continue
+            sql = (
+                "SELECT any_value(row_group_num_rows) FROM "
+                f"parquet_metadata({literal(glob.escape(file.path))}) "
+                "GROUP BY row_group_id ORDER BY row_group_id"
+            )
+            first, stop = 0, 0
+            for (count,) in fetch(connection, sql, file.path):
+                if first < stop and stop + count - first > rows:
+                    parts.append(replace(file, rows=(first, stop)))
+                    first = stop
+                stop += count
+            parts.append(replace(file, rows=(first, stop)))
     return parts
 
 
-def read_partition(selection: Selection, partition: Partition) -> FileTable:
+def read_partition(selection: Selection, part: SourceFile) -> FileTable:
     """Read one part of the files, in one thread.
 
     Rows that lack a value are left out and counted, and infinite values are counted: add the
     tallies of all parts up and ask ``Tally.require`` whether the rows may be used.
     """
-    file, rows = selection.files[partition.file], None
-    if file.csv is None:
-        rows = (partition.first, partition.first + partition.n_rows)
     reader = RowReader(selection, "drop")
     with open_duckdb(None, threads=1) as connection:
-        return reader.table(reader.read(connection, file, rows=rows))
+        return reader.table(reader.read(connection, part))

@@ -65,7 +65,7 @@ def select_columns(
     with open_duckdb() as connection:
         table = FileColumns(connection, paths)
         names = _feature_names(table.files[0], task, target, features, drop)
-        if table.is_csv:
+        if table.files[0].csv is not None:
             table.read_csv_labels(task)
         table.require_numbers([target], "target")
         selected, base = [Feature(name) for name in names], list[Feature]()
@@ -148,7 +148,9 @@ def match_columns(
         if not needs_target and columns.target not in table.types:
             columns = replace(columns, target=None)
         _require_columns(table.files[0], columns, also)
-        if table.is_csv:  # what was text in the fit stays text, whatever it looks like
+        if (
+            table.files[0].csv is not None
+        ):  # what was text in the fit stays text, whatever it looks like
             texts = {feature.column for feature in columns.base}
             texts |= {columns.task} if columns.label == "VARCHAR" else set()
             table.read_csv_as(dict.fromkeys(texts, "varchar"))
