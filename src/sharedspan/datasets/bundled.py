@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.inputs.reader import read_table
-
 
 @dataclass(frozen=True)
 class Dataset:
@@ -39,7 +37,7 @@ class Dataset:
         return frame
 
     def write_csv(self, path: str | Path) -> None:
-        """The table as a CSV file: task column, features, target."""
+        """Write the table as a CSV file: task column, features, target."""
         from sharedspan.persistence.atomic_write import table_appearing
 
         names = [self.task_name, *self.feature_names, self.target_name]
@@ -64,23 +62,12 @@ def load_parkinsons(target: str = "total_updrs") -> Dataset:
     targets = ("total_updrs", "motor_updrs")
     if target not in targets:
         raise ValueError(f"target={target!r} is unknown: use 'total_updrs' or 'motor_updrs'.")
-    names, values = _read("parkinsons.csv.gz")
-    column = {name: values[:, j] for j, name in enumerate(names)}
-    features = tuple(n for n in names if n not in ("subject", "age", "sex", *targets))
-    return Dataset(
-        X=np.column_stack([column[name] for name in features]),
-        y=column[target].copy(),
-        task=column["subject"].astype(int),
-        feature_names=features,
-        task_name="subject",
-        target_name=target,
-        description=(
-            "Parkinsons Telemonitoring, UCI Machine Learning Repository (Tsanas and Little 2009). "
-            "Scores were interpolated linearly between visits to the clinic, so within a patient "
-            "they are almost piecewise linear in time."
-        ),
-        licence="CC BY 4.0",
+    description = (
+        "Parkinsons Telemonitoring, UCI Machine Learning Repository (Tsanas and Little 2009). "
+        "Scores were interpolated linearly between visits to the clinic, so within a patient "
+        "they are almost piecewise linear in time."
     )
+    return _load("parkinsons.csv.gz", "subject", target, {"age", "sex", *targets}, description)
 
 
 def load_communities_crime() -> Dataset:
@@ -88,31 +75,31 @@ def load_communities_crime() -> Dataset:
 
     100 features of population, income, housing and police, all scaled to [0, 1]. Four states have
     fewer than 4 communities. Some features are sensitive (shares of races and of immigrants): the
-    table is here to test methods, not to explain crime.
+    table serves to test methods, not to explain crime.
 
     Returns
     -------
     Dataset
     """
-    names, values = _read("communities_crime.csv.gz")
-    column = {name: values[:, j] for j, name in enumerate(names)}
-    task, target = "state", "ViolentCrimesPerPop"
-    features = tuple(n for n in names if n not in (task, target, "fold"))
-    return Dataset(
-        X=np.column_stack([column[name] for name in features]),
-        y=column[target].copy(),
-        task=column[task].astype(int),
-        feature_names=features,
-        task_name=task,
-        target_name=target,
-        description=(
-            "Communities and Crime, UCI Machine Learning Repository (Redmond 2002), CC BY 4.0. "
-            "Census, police and FBI data of 1990 to 1995. Without the 22 police columns that are "
-            "mostly missing, without names and codes of places, and without the fold numbers; one "
-            "missing OtherPerCap is the median."
-        ),
-        licence="CC BY 4.0",
+    description = (
+        "Communities and Crime, UCI Machine Learning Repository (Redmond 2002), CC BY 4.0. "
+        "Census, police and FBI data of 1990 to 1995. Without the 22 police columns that are "
+        "mostly missing, without names and codes of places, and without the fold numbers; one "
+        "missing OtherPerCap is the median."
     )
+    return _load("communities_crime.csv.gz", "state", "ViolentCrimesPerPop", {"fold"}, description)
+
+
+def _load(file: str, task: str, target: str, left_out: set[str], description: str) -> Dataset:
+    """A bundled table; all columns but task, target and those left out are features."""
+    path = files("sharedspan.datasets") / "files" / file
+    with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as text:
+        names = text.readline().strip().split(",")
+        column = dict(zip(names, np.loadtxt(text, delimiter=",").T, strict=True))
+    features = tuple(name for name in names if name not in {task, target, *left_out})
+    X = np.column_stack([column[name] for name in features])
+    y, labels = column[target].copy(), column[task].astype(int)
+    return Dataset(X, y, labels, features, task, target, description, "CC BY 4.0")
 
 
 def load_table(
@@ -132,7 +119,7 @@ def load_table(
     task, target : str
         Columns: the task of each row (whole numbers or text), and what to predict.
     drop : str or iterable of str, optional
-        Columns that are no features; all others must hold numbers.
+        Columns that are not features; all others must hold numbers.
     missing : {"error", "drop"}, default="error"
         "drop" leaves out the rows that lack a value; ``description`` says how many.
 
@@ -145,22 +132,11 @@ def load_table(
     >>> data = ss.datasets.load_table("ames.csv", task="Neighborhood", target="Sale_Price")
     ... # doctest: +SKIP
     """
+    from sharedspan.inputs.reader import read_table
+
     table = read_table(path, task=task, target=target, drop=drop, missing=missing)
-    gone = f" {table.n_dropped} rows with missing values were left out." if table.n_dropped else ""
-    return Dataset(
-        X=table.X,
-        y=table.y,
-        task=table.task,
-        feature_names=table.feature_names,
-        task_name=task,
-        target_name=target,
-        description=f"Read from {path}.{gone}",
-        licence="not stated",
-    )
-
-
-def _read(name: str) -> tuple[list[str], np.ndarray]:
-    path = files("sharedspan.datasets") / "files" / name
-    with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as text:
-        header = text.readline().strip().split(",")
-        return header, np.loadtxt(text, delimiter=",")
+    description = f"Read from {path}."
+    if table.n_dropped:
+        description += f" {table.n_dropped} rows with missing values were left out."
+    parts = (table.X, table.y, table.task, table.feature_names)
+    return Dataset(*parts, task, target, description, "not stated")
