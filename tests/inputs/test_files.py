@@ -486,12 +486,13 @@ def test_partitions_hold_all_rows_once_and_survive_a_pickle(ending, sim, tmp_pat
         ends[piece.path] = stop
     assert sum(ends.values()) == (len(y) if ending == ".parquet" else 0)
     found = [read_partition(selection, piece) for piece in pieces]
+    X_read, y_read, labels_read = (np.concatenate(arrays) for arrays in list(zip(*found))[:3])
     numbers = np.delete(np.arange(len(y)), 5)
     whole = np.column_stack([X, task % 2 == 1])
-    assert_array_equal(np.concatenate([rows.X for rows in found]), whole[numbers])
-    assert_array_equal(np.concatenate([rows.y for rows in found]), y[numbers])
-    assert np.concatenate([rows.task for rows in found]).tolist() == labels[numbers].tolist()
-    tally = sum((rows.tally for rows in found), Tally())
+    assert_array_equal(X_read, whole[numbers])
+    assert_array_equal(y_read, y[numbers])
+    assert labels_read.tolist() == labels[numbers].tolist()
+    tally = sum((tally for _, _, _, tally in found), Tally())
     assert (tally.n_rows, tally.n_incomplete) == (len(y), 1)
     tally.require(selection, "drop")
     with pytest.raises(ValueError, match=r"1 of \d+ rows lack a value \('x2' 1\)"):

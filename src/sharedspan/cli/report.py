@@ -78,8 +78,8 @@ def report(
         if data:
             named = columns_of(fitted, task, target, needs_target=True)
             tick("reading", 0, 0)
-            table = read_matching(data, named, missing).table()
-            rows |= {"X": table.X, "y": table.y, "task": table.task.tolist()}
+            X, y, labels = read_matching(data, named, missing).arrays()
+            rows |= {"X": X, "y": y, "task": labels.tolist()}
         if named is not None:
             rows |= {"task_name": named.task, "target_name": named.target}
         with writing(out):

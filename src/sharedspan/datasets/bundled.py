@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ class Dataset:
     target_name: str
     description: str
     licence: str
+    n_dropped: int = 0  # rows of the file that were left out for a missing value
 
     def to_frame(self) -> Any:
         """The table as a pandas frame: task column, features, target."""
@@ -121,7 +122,7 @@ def load_table(
     drop : str or iterable of str, optional
         Columns that are not features; all others must hold numbers.
     missing : {"error", "drop"}, default="error"
-        "drop" leaves out the rows that lack a value; ``description`` says how many.
+        "drop" leaves out the rows that lack a value; ``n_dropped`` says how many.
 
     Returns
     -------
@@ -132,11 +133,17 @@ def load_table(
     >>> data = ss.datasets.load_table("ames.csv", task="Neighborhood", target="Sale_Price")
     ... # doctest: +SKIP
     """
-    from sharedspan.inputs.reader import read_table
+    from sharedspan.inputs.files import require_file
+    from sharedspan.inputs.reader import RowReader
+    from sharedspan.inputs.selection import select_columns
 
-    table = read_table(path, task=task, target=target, drop=drop, missing=missing)
-    description = f"Read from {path}."
-    if table.n_dropped:
-        description += f" {table.n_dropped} rows with missing values were left out."
-    parts = (table.X, table.y, table.task, table.feature_names)
-    return Dataset(*parts, task, target, description, "not stated")
+    file = require_file(Path(path))
+    selection = select_columns([file], task=task, target=target, drop=drop, text=None)
+    reader = RowReader(replace(selection, dtype="float64"), missing)
+    X, y, labels = reader.arrays()
+    labels = labels.astype(str) if labels.dtype == object else labels
+    n_dropped, description = reader.tally.n_incomplete, f"Read from {path}."
+    if n_dropped:
+        description += f" {n_dropped} rows with missing values were left out."
+    about = (selection.names, task, target, description, "not stated", n_dropped)
+    return Dataset(X, y, labels, *about)

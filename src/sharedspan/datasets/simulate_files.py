@@ -90,9 +90,7 @@ def simulate_files(
     )  # fmt: skip
     n_rows = int(truth.n_samples.sum())
     if shuffle and n_rows >= MOST_SHUFFLED:
-        raise ValueError(
-            f"{n_rows} rows are too many to shuffle: take fewer, or no shuffle."
-        )
+        raise ValueError(f"{n_rows} rows are too many to shuffle: take fewer, or no shuffle.")
     ending = path.suffix.lower() if single else ".csv" if csv else ".parquet"
     size = n_rows if single else rows_per_file
     folder = path.parent if single else path

@@ -300,8 +300,8 @@ def file_rows(selection: Selection, partition: SourceFile) -> Rows:
         raise ValueError(
             f"{path} is not there on a worker: put it where all workers see it under this path."
         )
-    rows = read_partition(selection, partition)
-    return Rows(rows.task, rows.X, rows.y, rows.tally)
+    X, y, labels, tally = read_partition(selection, partition)
+    return Rows(labels, X, y, tally)
 
 
 def frame_rows(frame: Any, task: str, target: str, features: Sequence[str]) -> Rows:

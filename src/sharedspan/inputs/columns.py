@@ -174,15 +174,9 @@ class FileColumns:
         return self.value_where(name, "value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL")
 
     def require_numbers(self, names: Sequence[str], part: str, can_encode: bool = False) -> None:
-        """Raise where a column does not hold numbers, or text that reads as numbers.
+        """Raise where a column holds neither numbers nor text that reads as numbers.
 
-        Parameters
-        ----------
-        names : sequence of str
-        part : {"target", "feature", "fitted"}
-            What the columns are; "fitted" for features of an earlier fit.
-        can_encode : bool
-            Whether to say that text can be encoded.
+        ``part`` is "target", "feature", or "fitted" for a feature of an earlier fit.
         """
         problems, where = list[str](), self.files[0].path
         for name in names:
@@ -210,12 +204,13 @@ class FileColumns:
 
     def encoded(self, name: str, base: list[Feature]) -> list[Feature]:
         """A column of numbers as it is, a text column level by level; the first goes to base."""
-        if self.types[name] != "varchar" or self.not_a_number(name) is None:
+        if self.types[name] != "varchar":
             self.require_numbers([name], "feature")
-            return [Feature(name)]
-        first, *others = (Feature(name, level) for level in sorted(self.levels(name)))
-        base.append(first)
-        return others
+        elif self.not_a_number(name) is not None:
+            first, *others = (Feature(name, level) for level in sorted(self.levels(name)))
+            base.append(first)
+            return others
+        return [Feature(name)]
 
     def levels(self, name: str) -> set[str]:
         """Distinct values of a text column; the search ends where they are too many."""

@@ -65,28 +65,13 @@ def open_files(
 
 @dataclass
 class FileRows:
-    """Rows of files for a fit, which lie sorted in a temporary file while they are open.
-
-    Parameters
-    ----------
-    selection : Selection
-    missing : {"error", "drop"}
-        "drop" leaves out the rows that lack a value.
-    memory_limit : int, str or None
-        The most memory that the process may take: bytes, or a text such as "2GB".
-    progress : ProgressCallback
-
-    Attributes
-    ----------
-    n_dropped : int
-        Rows left out since they lack a value; known once ``open`` has read them.
-    """
+    """Rows of files for a fit, which lie sorted in a temporary file while they are open."""
 
     selection: Selection
-    missing: str = "error"
-    memory_limit: int | str | None = None
+    missing: str = "error"  # "drop" leaves out the rows that lack a value
+    memory_limit: int | str | None = None  # of the whole process: bytes, or a text such as "2GB"
     progress: ProgressCallback = no_progress
-    n_dropped: int = field(default=0, init=False)
+    n_dropped: int = field(default=0, init=False)  # rows left out, known once ``open`` has read all
 
     @property
     def names(self) -> tuple[str, ...]:

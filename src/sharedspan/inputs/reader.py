@@ -6,7 +6,6 @@ import glob
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +19,8 @@ from sharedspan.inputs.files import (
     joined,
     literal,
     open_duckdb,
-    require_file,
 )
-from sharedspan.inputs.selection import match_columns, select_columns
+from sharedspan.inputs.selection import match_columns
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -50,10 +48,10 @@ class Tally:
     def require(self, selection: Selection, missing: str) -> None:
         """Raise where there are no rows, infinite values, or missing ones that are not dropped."""
         names = [selection.task, selection.target, *(f.column for f in selection.features)]
-        where = selection.files[0].path
-        if len(selection.files) > 1:
-            where = f"Each of the {len(selection.files)} files, such as {where},"
         if self.n_rows == 0:
+            where = selection.files[0].path
+            if len(selection.files) > 1:
+                where = f"Each of the {len(selection.files)} files, such as {where},"
             raise ValueError(f"{where} has no rows below its column names: give a table with rows.")
         for name, count in zip(names, np.broadcast_to(self.n_infinite, len(names)), strict=True):
             if count:
@@ -136,9 +134,8 @@ class RowReader:
             for j, column in enumerate(batch.columns[2 : d + 2]):
                 X[:, j] = column.to_numpy(zero_copy_only=False)
             complete = self._count(labels, y, X)
-            if np.any(self.tally.n_infinite) or (
-                self.tally.n_incomplete and self.missing == "error"
-            ):
+            lacking = self.tally.n_incomplete > 0 and self.missing == "error"
+            if lacking or np.any(self.tally.n_infinite):
                 continue
             if complete is not None:
                 mask, y, X = pyarrow.array(complete), y[complete], X[complete]
@@ -160,19 +157,23 @@ class RowReader:
         self.tally += Tally(len(y), int(np.sum(~complete)), missing.sum(axis=0), infinite)
         return None if complete.all() else complete
 
-    def table(self, batches: Iterable[RowBatch] | None = None) -> FileTable:
-        """Batches of this reader as one table; None for all rows of all files."""
+    def arrays(
+        self, batches: Iterable[RowBatch] | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """X (rows, d), y (rows,) and labels (rows,) of batches, or of all rows of all files.
+
+        Labels are int64, uint64, float64, or str objects.
+        """
         selection, dtype = self.selection, LABEL_DTYPES[self.selection.label]
-        labels, ys = [np.empty(0, dtype)], [np.empty(0)]
-        Xs = [np.empty((0, len(selection.features)), selection.dtype)]
+        Xs, ys = [np.empty((0, len(selection.features)), selection.dtype)], [np.empty(0)]
+        labels = [np.empty(0, dtype)]
         for batch in self if batches is None else batches:
-            encoded = batch.labels.dictionary_encode()
+            encoded = batch.labels.dictionary_encode()  # so that each text is made once
             distinct = np.array(encoded.dictionary.to_pylist(), dtype=dtype)
             labels.append(distinct[encoded.indices.to_numpy()])
-            ys.append(batch.y)
             Xs.append(batch.X)
-        X, y, task = (np.concatenate(parts) for parts in (Xs, ys, labels))
-        return FileTable(X, y, task, selection.names, self.tally)
+            ys.append(batch.y)
+        return np.concatenate(Xs), np.concatenate(ys), np.concatenate(labels)
 
 
 def without_nan(labels: Any) -> Any:
@@ -182,56 +183,6 @@ def without_nan(labels: Any) -> Any:
     if str(labels.type) != "double":
         return labels
     return pc.if_else(pc.is_nan(labels), None, labels)
-
-
-@dataclass(frozen=True)
-class FileTable:
-    """Rows of files in memory, in the order of the files."""
-
-    X: np.ndarray  # (rows, d)
-    y: np.ndarray  # (rows,)
-    task: np.ndarray  # (rows,) of int64, uint64, float64 or of strings
-    feature_names: tuple[str, ...]
-    tally: Tally  # of all rows, incomplete ones too
-
-    @property
-    def n_dropped(self) -> int:
-        """Rows left out for a missing value."""
-        return self.tally.n_incomplete
-
-
-def read_table(
-    path: str | Path,
-    *,
-    task: str,
-    target: str,
-    drop: str | Iterable[str] = (),
-    missing: str = "error",
-) -> FileTable:
-    """Read a CSV or Parquet file: one column of tasks, one target, all others features.
-
-    Parameters
-    ----------
-    path : str or Path
-        Ending in .csv, .tsv or .txt (first line: the names; also with .gz), or in .parquet or .pq.
-    task : str
-        The column that says which task a row belongs to; numbers or text.
-    target : str
-    drop : str or iterable of str, optional
-        Columns that are not features.
-    missing : {"error", "drop"}, default="error"
-        "drop" leaves out the rows that lack a value in a used column.
-
-    Raises
-    ------
-    ValueError
-        In one line: no such file or column, columns that do not hold numbers, missing values.
-    """
-    file = require_file(Path(path))
-    selection = select_columns([file], task=task, target=target, drop=drop, text=None)
-    reader = RowReader(replace(selection, dtype="float64"), missing)
-    table = reader.table()
-    return replace(table, task=table.task.astype(str)) if table.task.dtype == object else table
 
 
 def read_matching(
@@ -273,12 +224,14 @@ def partitions(selection: Selection, rows: int = PARTITION_ROWS) -> list[SourceF
     return parts
 
 
-def read_partition(selection: Selection, part: SourceFile) -> FileTable:
-    """Read one part of the files, in one thread.
+def read_partition(
+    selection: Selection, part: SourceFile
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Tally]:
+    """X (rows, d), y (rows,), labels (rows,) and the tally of one part of the files.
 
     Rows that lack a value are left out and counted, and infinite values are counted: add the
     tallies of all parts up and ask ``Tally.require`` whether the rows may be used.
     """
     reader = RowReader(selection, "drop")
     with open_duckdb(None, threads=1) as connection:
-        return reader.table(reader.read(connection, part))
+        return *reader.arrays(reader.read(connection, part)), reader.tally

@@ -126,22 +126,9 @@ def match_columns(
 ) -> Selection:
     """Select the columns of an earlier fit; files may have others, which are not read.
 
-    Parameters
-    ----------
-    paths : str, path, or iterable of them
-        A file, a folder, a pattern, or several of them; see ``find_files``.
-    columns : Columns
-        The columns of the fit. Labels become what they were there: "007" stays text where the
-        labels of the fit are text.
-    also : sequence of str
-        Other columns that must be there.
-    needs_target : bool
-        Whether the target must be there; if it is not, the selection has none.
-
-    Raises
-    ------
-    ValueError
-        In one line, with the name of the file or column.
+    Labels become what they were in the fit: "007" stays text where the labels of the fit are text.
+    The columns ``also`` must be there too. Without ``needs_target`` the target may be absent; then
+    the selection has none. Errors are one line, with the name of the file or column.
     """
     with open_duckdb() as connection:
         table = FileColumns(connection, paths)
@@ -230,18 +217,9 @@ def known_columns(
 ) -> Columns:
     """What a table must look like for a model that is fitted already.
 
-    Parameters
-    ----------
-    columns : Columns or None
-        ``columns_`` of a model that was fitted to files; None for a model fitted to arrays.
-    task, target : str or None
-        Names of these columns where they are not what they were in the fit.
-    labels : ndarray of shape (T,)
-        Labels of the fitted tasks, for a model fitted to arrays.
-    features : iterable of str
-        Names of the features, for a model fitted to arrays.
-    needs_target : bool
-        Whether it is an error if the target is not known.
+    ``columns`` are the ``columns_`` of a model fitted to files. They are None for a model fitted to
+    arrays, which has only labels (T,) of its tasks and names (d,) of its features. Names of the
+    task and target columns may differ from the fit.
     """
     if columns is None:
         if task is None:
