@@ -486,7 +486,9 @@ def test_partitions_hold_all_rows_once_and_survive_a_pickle(ending, sim, tmp_pat
         ends[piece.path] = stop
     assert sum(ends.values()) == (len(y) if ending == ".parquet" else 0)
     found = [read_partition(selection, piece) for piece in pieces]
-    X_read, y_read, labels_read = (np.concatenate(arrays) for arrays in list(zip(*found))[:3])
+    X_read, y_read, labels_read = (
+        np.concatenate(arrays) for arrays in list(zip(*found, strict=True))[:3]
+    )
     numbers = np.delete(np.arange(len(y)), 5)
     whole = np.column_stack([X, task % 2 == 1])
     assert_array_equal(X_read, whole[numbers])

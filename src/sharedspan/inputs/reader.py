@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
@@ -17,8 +16,8 @@ from sharedspan.inputs.files import (
     arrow_batches,
     fetch,
     joined,
-    literal,
     open_duckdb,
+    reading,
 )
 from sharedspan.inputs.selection import match_columns
 
@@ -203,24 +202,23 @@ def partitions(selection: Selection, rows: int = PARTITION_ROWS) -> list[SourceF
 
     Parquet is cut between row groups, which stay whole; a CSV file is one part.
     """
+    import pyarrow.parquet
+
     parts: list[SourceFile] = []
-    with open_duckdb() as connection:
-        for file in selection.files:
-            if file.csv is not None:
-                parts.append(file)
-                continue
-            sql = (
-                "SELECT any_value(row_group_num_rows) FROM "
-                f"parquet_metadata({literal(glob.escape(file.path))}) "
-                "GROUP BY row_group_id ORDER BY row_group_id"
-            )
-            first, stop = 0, 0
-            for (count,) in fetch(connection, sql, file.path):
-                if first < stop and stop + count - first > rows:
-                    parts.append(replace(file, rows=(first, stop)))
-                    first = stop
-                stop += count
-            parts.append(replace(file, rows=(first, stop)))
+    for file in selection.files:
+        if file.csv is not None:
+            parts.append(file)
+            continue
+        with reading(file.path):
+            groups = pyarrow.parquet.read_metadata(file.path)
+        first, stop = 0, 0
+        for i in range(groups.num_row_groups):
+            count = groups.row_group(i).num_rows
+            if first < stop and stop + count - first > rows:
+                parts.append(replace(file, rows=(first, stop)))
+                first = stop
+            stop += count
+        parts.append(replace(file, rows=(first, stop)))
     return parts
 
 

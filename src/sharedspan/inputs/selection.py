@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from sharedspan.inputs.columns import (
     EXACT_IN_FLOAT32,
     LABEL_TYPES,
@@ -204,41 +202,3 @@ def _matching_label(table: FileColumns, columns: Columns) -> str:
             "tasks of the model are numbers: give the column that the model was fitted with."
         )
     return columns.label
-
-
-def known_columns(
-    columns: Columns | None,
-    *,
-    task: str | None,
-    target: str | None,
-    labels: np.ndarray,
-    features: Iterable[str],
-    needs_target: bool = False,
-) -> Columns:
-    """What a table must look like for a model that is fitted already.
-
-    ``columns`` are the ``columns_`` of a model fitted to files. They are None for a model fitted to
-    arrays, which has only labels (T,) of its tasks and names (d,) of its features. Names of the
-    task and target columns may differ from the fit.
-    """
-    if columns is None:
-        if task is None:
-            raise ValueError(
-                "The model was not fitted to a table with a task column: say which column holds "
-                "the tasks (--task)."
-            )
-        is_text = all(isinstance(label, str) for label in labels.tolist())
-        numbers = {"f": "DOUBLE", "u": "UBIGINT", "i": "BIGINT"}
-        label = "VARCHAR" if is_text else numbers.get(labels.dtype.kind)
-        if label is None:
-            raise ValueError(
-                f"The tasks of the model have labels such as {labels[0]!r}, which a table cannot "
-                "hold: give rows in Python."
-            )
-        columns = Columns(task, None, tuple(map(Feature, features)), (), label)
-    columns = replace(columns, task=task or columns.task, target=target or columns.target)
-    if needs_target and columns.target is None:
-        raise ValueError(
-            "The model does not know which column it predicts: say which one (--target)."
-        )
-    return columns
