@@ -57,7 +57,7 @@ def test_communities_and_crime_is_complete():
 )
 def test_bundled_tables_are_the_originals(load, name, drop):
     if not (ORIGINALS / name).is_file():
-        pytest.skip("the original tables are not here")
+        pytest.skip("the original tables are not available")
     bundled = load()
     original = ss.datasets.load_table(
         ORIGINALS / name, task=bundled.task_name, target=bundled.target_name, drop=drop
@@ -69,20 +69,20 @@ def test_bundled_tables_are_the_originals(load, name, drop):
 
 
 def test_rows_come_in_the_order_of_the_file_with_their_labels(table):
-    found = load_table(table(ROWS), **PARTS, missing="drop")
-    assert found.feature_names == ("size", "share")
-    assert_array_equal(found.X, [[1, 0.5], [3, 1.5]])
-    assert_array_equal(found.y, [10, 12])
-    assert found.task.tolist() == ["north", "north"]
-    assert found.n_dropped == 2
+    data = load_table(table(ROWS), **PARTS, missing="drop")
+    assert data.feature_names == ("size", "share")
+    assert_array_equal(data.X, [[1, 0.5], [3, 1.5]])
+    assert_array_equal(data.y, [10, 12])
+    assert data.task.tolist() == ["north", "north"]
+    assert data.n_dropped == 2
 
 
 @pytest.mark.parametrize("name", ["t.csv.gz", "data[1]*'s.csv", "t.TSV", "t.txt"])
 def test_endings_odd_names_and_delimiters_do_not_matter(table, name):
     text = ROWS.replace(",", "\t") if name == "t.TSV" else ROWS
     text = text.replace(",", ";") if name == "t.txt" else text
-    found = load_table(table(text, name), **PARTS, missing="drop")
-    assert_array_equal(found.X, [[1, 0.5], [3, 1.5]])
+    data = load_table(table(text, name), **PARTS, missing="drop")
+    assert_array_equal(data.X, [[1, 0.5], [3, 1.5]])
 
 
 def test_whole_numbers_stay_labels_and_leading_zeros_are_kept(table):

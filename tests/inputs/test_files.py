@@ -1,6 +1,6 @@
 """Fits from files larger than memory: as from arrays, in bounded memory, with clear errors.
 
-Every test runs with a temporary folder of its own, which must be empty at the end.
+Each test runs with its own temporary folder, which must be empty at the end.
 """
 
 import csv
@@ -9,12 +9,10 @@ import inspect
 import json
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from dataclasses import replace
@@ -34,36 +32,27 @@ from sharedspan.cli import main
 from sharedspan.cli.options import ESTIMATORS
 from sharedspan.datasets.simulate_files import simulate_files
 from sharedspan.diagnosis.comparison import METHODS
-from sharedspan.inputs.disk_array import DiskRows
 from sharedspan.inputs.external_sort import FileRows
 from sharedspan.inputs.files import find_files
-from sharedspan.inputs.memory_limit import Budget, as_bytes, in_words
+from sharedspan.inputs.memory_limit import Budget
 from sharedspan.inputs.reader import Tally, partitions, read_partition
 from sharedspan.inputs.selection import select_columns
+
+pytestmark = pytest.mark.usefixtures("temporary")
 
 PARTS = {"task": "g", "target": "y"}
 REGRESSORS = [name for name in ss.__all__ if name.endswith("Regressor")]
 
 
-@pytest.fixture(autouse=True)
-def temporary(tmp_path_factory, monkeypatch):
-    """Nothing stays behind, whether a fit succeeds or fails."""
-    folder = tmp_path_factory.mktemp("temporary")
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    yield folder
-    assert list(folder.iterdir()) == []
-
-
 @pytest.fixture(scope="module")
 def sim():
-    """Twenty-five unequal tasks of rank 2, their rows mixed."""
+    """Twenty-five unequal tasks of rank 2, their rows shuffled."""
     sizes = np.random.default_rng(1).integers(14, 30, 25)
     sim = ss.simulate(
         n_tasks=25, n_features=5, rank=2, n_samples=sizes, noise=0.3, intercept=1.0, random_state=0
     )
-    mixed = np.random.default_rng(0).permutation(len(sim.y))
-    return sim.X[mixed], sim.y[mixed], sim.task[mixed]
+    order = np.random.default_rng(0).permutation(len(sim.y))
+    return sim.X[order], sim.y[order], sim.task[order]
 
 
 def columns_of(X, y, task):
@@ -197,14 +186,14 @@ def test_rows_without_a_value_are_dropped_and_counted(tmp_path, rng):
     for name in ("g", "x", "z"):
         columns[name][rng.permutation(n)[:200]] = np.nan
     path = write(tmp_path / "t.parquet", columns)
-    kept = ~np.isnan(np.column_stack(list(columns.values()))).any(axis=1)
-    X = np.column_stack([columns["x"], columns["z"]])[kept]
-    old = ss.PerTaskRegressor().fit(X, columns["y"][kept], task=columns["g"][kept])
+    complete = ~np.isnan(np.column_stack(list(columns.values()))).any(axis=1)
+    X = np.column_stack([columns["x"], columns["z"]])[complete]
+    old = ss.PerTaskRegressor().fit(X, columns["y"][complete], task=columns["g"][complete])
     new = ss.PerTaskRegressor().fit_file(path, **PARTS, missing="drop")
-    assert new.n_rows_dropped_ == np.sum(~kept)
+    assert new.n_rows_dropped_ == np.sum(~complete)
     assert_same_fit(new, old)
     assert 7.0 not in new.tasks_
-    words = rf"{np.sum(~kept)} of 6000 rows lack a value \('g' 200, 'y' \d+, 'x' 200, 'z' 200\)"
+    words = rf"{np.sum(~complete)} of 6000 rows lack a value \('g' 200, 'y' \d+, 'x' 200, 'z' 200\)"
     with pytest.raises(ValueError, match=words):
         ss.PerTaskRegressor().fit_file(path, **PARTS)
 
@@ -249,8 +238,8 @@ def test_labels_of_all_kinds_come_back_as_fit_has_them(kind, tmp_path, rng):
     assert_same_fit(new, old, 1e-12)
     if kind == "text":
         labels = pa.table({"g": task, "x": x, "y": y})
-        kept = [value not in ("", "NA") for value in task.to_pylist()]  # missing in CSV
-        pyarrow.csv.write_csv(labels.filter(pa.array(kept)), tmp_path / "t.csv")
+        present = [value not in ("", "NA") for value in task.to_pylist()]  # missing in CSV
+        pyarrow.csv.write_csv(labels.filter(pa.array(present)), tmp_path / "t.csv")
         again = ss.PerTaskRegressor().fit_file(tmp_path / "t.csv", **PARTS)
         assert again.tasks_.tolist() == [v for v in new.tasks_.tolist() if v not in ("", "NA")]
 
@@ -432,36 +421,6 @@ def test_files_of_deeper_folders_need_a_pattern(sim, tmp_path):
     assert len(find_files(tmp_path / "**" / "*.parquet")) == 3
 
 
-@pytest.mark.parametrize("system", ["reads by position", "has a file pointer only"])
-def test_rows_on_disk_are_read_like_an_array_by_many_threads(system, rng, monkeypatch):
-    if system == "has a file pointer only":
-        monkeypatch.delattr(os, "preadv", raising=False)
-        monkeypatch.delattr(os, "pwrite", raising=False)
-    values = rng.standard_normal((5000, 3))
-    rows = DiskRows(5000, (3,), "float64")
-    for lo in range(0, 5000, 700):
-        rows.write(lo, values[lo : lo + 700])
-        rows.update_extremes(values[lo : lo + 700])
-    assert rows.shape == (5000, 3)
-    assert_array_equal(rows.extremes(), (values.min(axis=0), values.max(axis=0)))
-    assert_array_equal(rows[10:10], values[10:10])
-    assert_array_equal(rows[:], values)
-    picks = [np.sort(rng.permutation(5000)[:n]) for n in (0, 1, 7, 500, 5000)] * 20
-    wrong = []
-
-    def look(picks):
-        wrong.extend(len(p) for p in picks if not np.array_equal(rows[p], values[p]))
-        wrong.extend(int(p[0]) for p in picks if len(p) and (rows[p[0] :] != values[p[0] :]).any())
-
-    threads = [threading.Thread(target=look, args=(picks[i::4],)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    rows.close()
-
-
 @pytest.mark.parametrize("ending", [".parquet", ".csv"])
 def test_partitions_hold_all_rows_once_and_survive_a_pickle(ending, sim, tmp_path):
     X, y, task = sim
@@ -485,43 +444,20 @@ def test_partitions_hold_all_rows_once_and_survive_a_pickle(ending, sim, tmp_pat
         assert 0 < stop - first <= 70
         ends[piece.path] = stop
     assert sum(ends.values()) == (len(y) if ending == ".parquet" else 0)
-    found = [read_partition(selection, piece) for piece in pieces]
+    parts = [read_partition(selection, piece) for piece in pieces]
     X_read, y_read, labels_read = (
-        np.concatenate(arrays) for arrays in list(zip(*found, strict=True))[:3]
+        np.concatenate(arrays) for arrays in list(zip(*parts, strict=True))[:3]
     )
     numbers = np.delete(np.arange(len(y)), 5)
     whole = np.column_stack([X, task % 2 == 1])
     assert_array_equal(X_read, whole[numbers])
     assert_array_equal(y_read, y[numbers])
     assert labels_read.tolist() == labels[numbers].tolist()
-    tally = sum((tally for _, _, _, tally in found), Tally())
+    tally = sum((tally for _, _, _, tally in parts), Tally())
     assert (tally.n_rows, tally.n_incomplete) == (len(y), 1)
     tally.require(selection, "drop")
     with pytest.raises(ValueError, match=r"1 of \d+ rows lack a value \('x2' 1\)"):
         tally.require(selection, "error")
-
-
-@pytest.mark.parametrize(
-    ("given", "size"),
-    [(3_000_000_000, 3e9), ("2GB", 2e9), ("500 mb", 5e8), ("1.5 GiB", 1.5 * 2**30), ("7e9", 7e9),
-     ("2G", 2e9), (2.5e9, 2.5e9)],
-    ids=str,
-)  # fmt: skip
-def test_memory_is_given_in_bytes_or_in_words(given, size):
-    assert as_bytes(given) == size
-
-
-@pytest.mark.parametrize("bad", ["2 apples", "", "-1GB", "0", 0, -5, "nan", "1..5GB"])
-def test_other_sizes_are_refused(bad):
-    with pytest.raises(ValueError, match="is not understood"):
-        as_bytes(bad)
-    with pytest.raises(TypeError, match="is not understood"):
-        as_bytes([bad])
-
-
-def test_sizes_are_said_in_few_digits():
-    said = [in_words(size) for size in (2e9, 1.84e9, 123_456_789, 999.6e6, 5e12, 17)]
-    assert said == ["2GB", "1.8GB", "123MB", "1GB", "5TB", "17 bytes"]
 
 
 def test_statistics_that_cannot_fit_are_told_before_the_rows_are_read(tmp_path, rng):
@@ -578,7 +514,7 @@ def tiny_disk(temporary, monkeypatch):
     )  # fmt: skip
     if done.returncode:
         disk.rmdir()
-        pytest.skip("mounting a small disk is not allowed here")
+        pytest.skip("mounting a small disk is not allowed")
     monkeypatch.setenv("TMPDIR", str(disk))
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield disk
@@ -639,13 +575,13 @@ def test_an_interrupt_leaves_nothing_behind(sim, tmp_path):
     path = write(tmp_path / "t.parquet", columns_of(*sim))
     for stage in ("finding tasks", "reading", "sorting"):
 
-        def tick(what, done, total, stage=stage):
-            if what == stage:
+        def interrupt(current, done, total, stage=stage):
+            if current == stage:
                 raise KeyboardInterrupt
 
         model = ss.PooledRegressor()
         with pytest.raises(KeyboardInterrupt):
-            model.fit_file(path, **PARTS, tick=tick)
+            model.fit_file(path, **PARTS, tick=interrupt)
         assert not hasattr(model, "n_features_in_")
 
 
@@ -659,40 +595,6 @@ def run(*arguments):
 SIZE = ("--tasks", 30, "--features", 4, "--rank", 2, "--rows", 20)
 
 
-def test_simulated_files_hold_the_truth_of_simulate_however_they_are_cut(tmp_path):
-    options = {"n_tasks": 30, "n_features": 4, "rank": 2, "n_samples": 20, "random_state": 3}
-    one = simulate_files(tmp_path / "one.parquet", **options)
-    many = simulate_files(tmp_path / "many", **options, rows_per_file=170)
-    assert [path.name for path in many.files] == [f"part-0000{i}.parquet" for i in range(4)]
-    tables = [pa.concat_tables(pq.read_table(path) for path in w.files) for w in (one, many)]
-    assert tables[0].equals(tables[1])
-    assert tables[0]["task"].to_pylist() == np.repeat(np.arange(30), 20).tolist()
-    sim = ss.simulate(**options)
-    for written in (one, many):
-        with np.load(written.truth) as truth:
-            for name in ("coef", "representation", "task_weights", "intercept", "noise"):
-                assert_array_equal(truth[name], getattr(sim, name))
-    single = simulate_files(tmp_path / "s.csv", **options, dtype="float32")
-    text = pyarrow.csv.read_csv(single.files[0])
-    assert_allclose(text["y"].to_numpy(), tables[0]["y"].to_numpy(), rtol=1e-6)
-
-
-def test_shuffled_rows_are_mixed_over_the_files_and_none_is_lost(tmp_path):
-    written = simulate_files(
-        tmp_path / "m", n_tasks=50, n_features=3, rank=2, n_samples=np.arange(1, 51), noise=0.0,
-        random_state=0, shuffle=True, rows_per_file=400,
-    )  # fmt: skip
-    tables = [pq.read_table(path) for path in written.files]
-    task = np.concatenate([table["task"].to_numpy() for table in tables])
-    assert_array_equal(np.bincount(task), np.arange(1, 51))
-    assert all(len(np.unique(table["task"].to_numpy())) > 35 for table in tables[:3])
-    model = ss.SharedSpanRegressor(rank=2, tol=1e-10).fit_file(
-        tmp_path / "m", task="task", target="y"
-    )
-    with np.load(written.truth) as truth:
-        assert_allclose(model.coef_[5:], truth["coef"][5:], atol=1e-6)
-
-
 def test_simulate_writes_what_fit_reads(tmp_path):
     done = run("simulate", *SIZE, "--noise", 0.01, "--csv", "-o", tmp_path / "s")
     assert done.exit_code == 0, done.output
@@ -701,50 +603,11 @@ def test_simulate_writes_what_fit_reads(tmp_path):
     done = fit(tmp_path / "s", "--coefficients", out, *more)
     assert done.exit_code == 0, done.output
     assert "SharedSpanRegressor: 30 tasks, 600 rows, 4 features, rank 2, noise 0.0" in done.output
-    found = pyarrow.csv.read_csv(out)
-    assert found.column_names == ["task", "intercept", "x0", "x1", "x2", "x3"]
+    written = pyarrow.csv.read_csv(out)
+    assert written.column_names == ["task", "intercept", "x0", "x1", "x2", "x3"]
     with np.load(tmp_path / "s" / "truth.npz") as truth:
-        coef = np.column_stack([found[f"x{j}"].to_numpy() for j in range(4)])
+        coef = np.column_stack([written[f"x{j}"].to_numpy() for j in range(4)])
         assert_allclose(coef, truth["coef"], atol=0.02)
-
-
-@pytest.mark.parametrize(
-    ("before", "more", "words"),
-    [
-        ({}, ("--rank", 9), "rank=9 must lie between 1 and"),
-        ({}, ("--rows", 0), "--rows 0 must be at least 1"),
-        ({}, ("--noise", -1), "zero or more"),
-        ({}, ("--seed", -1), "--seed -1 must be zero or more"),
-        ({}, ("--rows-per-file", 0), "must be at least 1"),
-        ({"s/part-00000.parquet": "old"}, (), "is not empty.*--overwrite"),
-        ({"s/mine.txt": "old"}, ("--overwrite",), "holds mine.txt, which no simulation wrote"),
-        ({"s": "old"}, (), "is a file"),
-        ({"s.csv": "old"}, ("-o", "s.csv"), "s.csv is there already"),
-        ({}, ("-o", "no/s"), "There is no folder"),
-    ],
-    ids=str,
-)
-def test_mistakes_of_simulate_exit_with_two_and_write_nothing(before, more, words, tmp_path,
-                                                              monkeypatch):  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    for name, text in before.items():
-        path = Path(name)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    done = run("simulate", *SIZE, "-o", "s", *more)
-    assert done.exit_code == 2, done.output
-    assert len(done.output.strip().splitlines()) == 1
-    assert re.search(words, done.output)
-    files = {str(p): p.read_text() for p in Path().rglob("*") if p.is_file()}
-    assert files == before
-
-
-def test_overwrite_replaces_an_earlier_simulation_whole(tmp_path):
-    folder = tmp_path / "s"
-    assert run("simulate", *SIZE, "--rows-per-file", 100, "-o", folder).exit_code == 0
-    assert len(list(folder.iterdir())) == 7
-    assert run("simulate", *SIZE, "--csv", "--overwrite", "-o", folder).exit_code == 0
-    assert sorted(path.name for path in folder.iterdir()) == ["part-00000.csv", "truth.npz"]
 
 
 def fit(folder, *more):
@@ -829,10 +692,10 @@ def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path, tempor
         time.sleep(0.02)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert said.strip().startswith("Stopped.")
-    assert "Traceback" not in said
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 130, message
+    assert message.strip().startswith("Stopped.")
+    assert "Traceback" not in message
     assert sorted(tmp_path.rglob("*")) == before
 
 

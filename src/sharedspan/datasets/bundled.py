@@ -92,7 +92,7 @@ def load_communities_crime() -> Dataset:
 
 
 def _load(file: str, task: str, target: str, left_out: set[str], description: str) -> Dataset:
-    """A bundled table; all columns but task, target and those left out are features."""
+    """A bundled table; all columns but task, target and ``left_out`` are features."""
     path = files("sharedspan.datasets") / "files" / file
     with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as text:
         names = text.readline().strip().split(",")

@@ -44,7 +44,7 @@ class Feature:
         return self.column if self.level is None else f"{self.column}={self.level}"
 
     def sql(self, dtype: str) -> str:
-        """Its value as a float; NULL where the column has none."""
+        """SQL of the feature as a float; NULL where the column is NULL."""
         value = quoted(self.column)
         if self.level is not None:
             value = f"(CAST({value} AS VARCHAR) = {literal(self.level)})"
@@ -53,7 +53,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a table are: enough to read more rows as those of the fit were read."""
+    """What the columns of a table are: enough to read more rows in the way of the fit."""
 
     task: str
     target: str | None  # None where rows are only to be predicted
@@ -96,7 +96,7 @@ class Selection(Columns):
         return (*self.names[: sum(before)], self.task, *self.names[sum(before) :])
 
     def label_sql(self) -> str:
-        """The label of a row; NULL where it has none, or NaN among floats.
+        """SQL of the label of a row; NULL where the label is missing, or NaN among floats.
 
         NaN cannot be told apart in SQL: Parquet's statistics, which DuckDB believes, leave it out.
         """
@@ -129,7 +129,7 @@ class FileColumns:
                     f"{other.path} has no column {joined(lacking)}, which {one.path} has: give "
                     "files with the same columns."
                 )
-        # All columns of a CSV file without rows pass for text, which says nothing.
+        # All columns of a CSV file without rows pass for text, whatever they are.
         typed = [
             file
             for file in self.files
@@ -232,9 +232,8 @@ def _common_type(types: set[str]) -> str:
     """A type that holds the values of columns of all these types."""
     if len(types) == 1:
         return next(iter(types))
-    odd = types - NUMBERS - {"varchar"}
-    if odd:
-        return min(odd)  # refused later, by its name
+    if other := types - NUMBERS - {"varchar"}:
+        return min(other)  # refused later, by its name
     if types <= INTEGERS:
         return "bigint"
     return "varchar" if {"varchar", "boolean"} & types else "double"

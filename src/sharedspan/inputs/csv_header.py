@@ -1,7 +1,7 @@
 """The header of a CSV file: its column names, delimiter and line ends; and lines that are broken.
 
 DuckDB guesses a dialect from a sample of the rows, and may then skip lines that do not fit. The
-first line alone says the same of a table with column names, and says it reliably.
+first line of a table with column names shows the same, and shows it reliably.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def read_header(path: Path) -> tuple[list[str], CsvFormat]:
     """Column names of a CSV file, and its format.
 
     Names in quotes are taken as they are, others without the spaces around them. The delimiter is
-    the candidate that occurs most between names, a comma where there is none. Line ends are told
-    only where a name of several lines would mislead DuckDB.
+    the candidate that occurs most between names, a comma where all are absent. Line ends are
+    given only where a name of several lines would mislead DuckDB.
     """
     header = _header(path)
     if not header.strip():

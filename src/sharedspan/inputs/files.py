@@ -1,4 +1,4 @@
-"""Users' CSV and Parquet files: which ones are meant, how DuckDB reads them, and why it cannot."""
+"""Users' CSV and Parquet files: which ones a path stands for, and how DuckDB reads them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_NAMED = 5  # columns named in one message
 
 
 def find_files(paths: FilePaths) -> list[Path]:
-    """The files meant, all CSV or all Parquet, sorted by name.
+    """The files that paths stand for, all CSV or all Parquet, sorted by name.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ def in_words(size: float) -> str:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this process may hope for."""
+    """Bytes of memory that this process can have at most."""
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # not on Windows

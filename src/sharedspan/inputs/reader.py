@@ -77,17 +77,17 @@ class RowBatch:
     """Neighbouring rows of a file that have all values they need."""
 
     labels: Any  # Arrow array (rows,) of labels, or of codes that stand for them
-    y: np.ndarray  # (rows,), NaN where there is none
+    y: np.ndarray  # (rows,), NaN where the target is missing
     X: np.ndarray  # (rows, d)
     also: list[Any]  # Arrow arrays (rows,) of the other columns that were asked for
 
 
 @dataclass
 class RowReader:
-    """Reads the rows of files in their order, and leaves out those that lack a value.
+    """Reads the rows of files in their order, and leaves out rows that lack a value.
 
-    After a value that forbids to use the rows, the rest is only counted, so that the error can
-    name all such values.
+    Once a value forbids to use the rows, the rest is only counted, so that the error can count
+    all such values.
     """
 
     selection: Selection

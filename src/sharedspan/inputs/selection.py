@@ -35,7 +35,7 @@ def select_columns(
     drop: str | Iterable[str] = (),
     text: str | None = "error",
 ) -> Selection:
-    """Check the columns of all files and select those to read.
+    """Check the columns of all files and select the ones to read.
 
     Only the end of each Parquet file is read. CSV is read once, to know the type of each column,
     and text columns are searched for a value that is not a number, or for their levels.
@@ -133,9 +133,7 @@ def match_columns(
         if not needs_target and columns.target not in table.types:
             columns = replace(columns, target=None)
         _require_columns(table.files[0], columns, also)
-        if (
-            table.files[0].csv is not None
-        ):  # what was text in the fit stays text, whatever it looks like
+        if table.files[0].csv is not None:  # what was text in the fit stays text
             texts = {feature.column for feature in columns.base}
             texts |= {columns.task} if columns.label == "VARCHAR" else set()
             table.read_csv_as(dict.fromkeys(texts, "varchar"))
