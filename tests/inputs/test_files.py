@@ -32,7 +32,7 @@ from sharedspan.cli import main
 from sharedspan.cli.options import ESTIMATORS
 from sharedspan.datasets.simulate_files import simulate_files
 from sharedspan.diagnosis.comparison import METHODS
-from sharedspan.inputs.external_sort import FileRows
+from sharedspan.inputs.external_sort import FileRows, open_files
 from sharedspan.inputs.files import find_files
 from sharedspan.inputs.memory_limit import Budget
 from sharedspan.inputs.reader import Tally, partitions, read_partition
@@ -175,6 +175,33 @@ def test_rows_of_a_task_stay_in_the_order_of_the_files(ending, mixed, tmp_path, 
             low, high, reach = tasks.extremes()
             assert (low, high) == (0, n - 1)
             assert reach == np.abs(columns["y"]).max()
+
+
+def test_open_files_gives_the_rows_of_a_fit_and_of_later_files_with_its_columns(tmp_path):
+    columns = {"x": [1.0, None, 3.0, 4.0], "g": [2, 1, 1, 2], "z": ["a", "b", "b", "a"],
+               "y": [5.0, 6.0, 7.0, 8.0]}  # fmt: skip
+    path, stages = write(tmp_path / "t.parquet", columns), []
+    rows = open_files(path, **PARTS, text="one_hot", missing="drop",
+                      progress=lambda stage, done, total: stages.append(stage))  # fmt: skip
+    assert rows.names == ("x", "z=b")
+    assert rows.names_in == ("x", "g", "z=b")
+    with rows.open() as tasks:
+        assert rows.n_dropped == 1
+        assert tasks.labels == (1, 2)
+        assert_array_equal(tasks.X[:], [[3, 1], [1, 0], [4, 0]])
+        assert_array_equal(tasks.y[:], [7, 5, 8])
+    assert list(dict.fromkeys(stages)) == ["finding tasks", "reading", "sorting"]
+    fitted = rows.selection.columns
+    later = write(tmp_path / "u.csv", {"y": [1], "z": ["a"], "g": ["07"], "x": [2]})
+    with open_files(later, fitted).open() as tasks:
+        assert tasks.labels == (7,)
+        assert_array_equal(tasks.X[:], [[2, 0]])
+    with pytest.raises(TypeError, match="needs task= and target="):
+        open_files(path, task="g")
+    with pytest.raises(ValueError, match="says what all columns are: leave out drop, text"):
+        open_files(path, fitted, drop="x", text="one_hot")
+    with pytest.raises(ValueError, match="columns= has no target"):
+        open_files(path, replace(fitted, target=None))
 
 
 @pytest.mark.usefixtures("tiny_buckets")

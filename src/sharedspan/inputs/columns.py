@@ -206,26 +206,23 @@ class FileColumns:
         """A column of numbers as it is, a text column level by level; the first goes to base."""
         if self.types[name] != "varchar":
             self.require_numbers([name], "feature")
-        elif self.not_a_number(name) is not None:
-            first, *others = (Feature(name, level) for level in sorted(self.levels(name)))
-            base.append(first)
-            return others
-        return [Feature(name)]
-
-    def levels(self, name: str) -> set[str]:
-        """Distinct values of a text column; the search ends where they are too many."""
+            return [Feature(name)]
+        if self.not_a_number(name) is None:
+            return [Feature(name)]
         column, levels = f"CAST({quoted(name)} AS VARCHAR)", set[str]()
         for file in self.files:
             sql = f"SELECT {column} FROM {file.scan()} WHERE {column} IS NOT NULL"
             for batch in arrow_batches(self.connection, sql, file.path):
                 levels.update(batch.column(0).unique().to_pylist())
-                if len(levels) > MOST_LEVELS:
+                if len(levels) > MOST_LEVELS:  # no need to read on
                     raise ValueError(
                         f"The text column {name!r} has more than {MOST_LEVELS} levels, such as "
                         f"{shortened(min(levels))!r}: leave it out (--drop, or drop= in Python), "
                         "or join levels first."
                     )
-        return levels
+        first, *others = (Feature(name, level) for level in sorted(levels))
+        base.append(first)
+        return others
 
 
 def _common_type(types: set[str]) -> str:
