@@ -45,9 +45,7 @@ def find_files(paths: FilePaths) -> list[Path]:
     files = sorted(file for path in given for file in _expand(Path(path)))
     for file, following in itertools.pairwise(files):
         if file == following:
-            raise ValueError(
-                f"{file} is given twice, and its rows would count double: give it once."
-            )
+            raise ValueError(f"{file} is given twice: give it once, or its rows count double.")
     by_format = {is_csv(file): file for file in files}
     if len(by_format) > 1:
         raise ValueError(
