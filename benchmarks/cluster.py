@@ -26,9 +26,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from distributed import Client, LocalCluster
 
 import sharedspan as ss
+from distributed import Client, LocalCluster
 from sharedspan.distributed.sources import gather_files
 from sharedspan.inputs.selection import select_columns
 
