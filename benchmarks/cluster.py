@@ -24,14 +24,13 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from distributed import Client, LocalCluster
 
 import sharedspan as ss
 from sharedspan.distributed.sources import gather_on_cluster
-from sharedspan.inputs.schema import resolve
+from sharedspan.inputs.external_sort import open_files
 
 
 def start(workers):
@@ -81,8 +80,7 @@ def build(quick):
     rows, tasks, features = (400_000, 4_000, 20) if quick else (4_000_000, 40_000, 20)
     with tempfile.TemporaryDirectory() as folder:
         write_files(folder, tasks, rows, features)
-        selection = resolve(folder, task="task", target="y")
-        files = SimpleNamespace(selection=selection, missing="error", n_dropped=0)
+        files = open_files(folder, task="task", target="y")
         clusters = {workers: start(workers) for workers in (1, 2)}
         seconds = {1: [], 2: []}
         for turn in range(3 if quick else 6):

@@ -1,8 +1,8 @@
 """Reading files larger than memory: `python benchmarks/files.py` (`--quick` for a tenth of it).
 
 Writes simulated Parquet files (20 million rows of 20 features and 200,000 tasks in single
-precision, once with the rows of all tasks mixed and once task by task) to the temporary folder, and
-compares, taking turns, each in a process of its own:
+precision, once with the rows of all tasks shuffled and once task by task) to the temporary folder,
+and compares, taking turns, each in a process of its own:
 
     scan        DuckDB's own sorted scan: SELECT ... ORDER BY task, file, row, as Arrow batches that
                 are thrown away, with all the memory that the limit leaves to it
@@ -11,7 +11,7 @@ compares, taking turns, each in a process of its own:
     fit         SharedSpanRegressor(rank=3, solver="auto").fit_file
 
 Medians of rows per second, their ratio, and the largest resident memory of each are printed. Both
-use two threads. `--folder` keeps the files for the next run, `--limit` is the memory limit.
+use two threads. `--folder` saves the files for the next run, `--limit` is the memory limit.
 """
 
 import argparse
@@ -44,11 +44,10 @@ def scan(folder, limit):
 
 
 def build_statistics(folder, limit):
-    from sharedspan.inputs.external_sort import spooled
-    from sharedspan.inputs.schema import resolve
+    from sharedspan.inputs.external_sort import open_files
     from sharedspan.statistics.task_statistics import gather
 
-    with spooled(resolve(folder, task="task", target="y"), memory_limit=limit) as (tasks, _):
+    with open_files(folder, task="task", target="y", memory_limit=limit).open() as tasks:
         gather(tasks, centred=True)
         return tasks.n_rows
 
@@ -86,15 +85,15 @@ def run(what, folder, limit):
 
 
 def compare(name, folder, limit, turns):
-    found = {"scan": [], "statistics": []}
+    runs = {"scan": [], "statistics": []}
     for _ in range(turns):
-        for what, kept in found.items():
-            kept.append(run(what, folder, limit))
+        for what, results in runs.items():
+            results.append(run(what, folder, limit))
     speed = {
-        what: statistics.median(each["rows"] / each["seconds"] for each in kept)
-        for what, kept in found.items()
+        what: statistics.median(each["rows"] / each["seconds"] for each in results)
+        for what, results in runs.items()
     }
-    peak = {what: max(each["peak"] for each in kept) for what, kept in found.items()}
+    peak = {what: max(each["peak"] for each in results) for what, results in runs.items()}
     whole = run("fit", folder, limit)
     print(
         f"{name}: scan {speed['scan'] / 1e6:.2f}, statistics {speed['statistics'] / 1e6:.2f} "
@@ -110,7 +109,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows and tasks")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--limit", type=int, default=2_000_000_000, help="bytes")
-    parser.add_argument("--folder", help="where to keep the files")
+    parser.add_argument("--folder", help="where to save the files")
     parser.add_argument("--one", choices=["scan", "statistics", "fit"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -120,7 +119,7 @@ def main():
 
     n_tasks = 20_000 if options.quick else 200_000
     with tempfile.TemporaryDirectory() as temporary:
-        for name, shuffle in (("rows mixed", True), ("task by task", False)):
+        for name, shuffle in (("rows shuffled", True), ("task by task", False)):
             folder = Path(options.folder or temporary) / f"{name.replace(' ', '-')}-{n_tasks}"
             if not folder.exists():
                 simulate_files(

@@ -1,3 +1,5 @@
+import tempfile
+
 import numpy as np
 import pytest
 
@@ -25,3 +27,13 @@ def statistics_of(X, y, task, *, centred=True, kind="gram", weight=None):
     """Statistics straight from rows, in plain units."""
     tasks = validate_rows(X, y, task, weight)
     return collect(tasks, Units.of(tasks, centred), centred, kind)
+
+
+@pytest.fixture
+def temporary(tmp_path_factory, monkeypatch):
+    """Nothing stays behind, whether a fit succeeds or fails."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield folder
+    assert list(folder.iterdir()) == []

@@ -20,6 +20,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import sharedspan as ss
 from sharedspan.cli import main
+from sharedspan.cli.models import without_feature_names
 
 LABELS = [
     'quotes " and \' and ""',
@@ -156,7 +157,7 @@ def test_text_is_encoded_as_in_the_fit_and_unknown_levels_are_refused(tmp_path):
     good("predict", tmp_path / "m.span", tmp_path / "n.csv", "-o", tmp_path / "p.csv")
     found = np.array([row[1] for row in read(tmp_path / "p.csv")[1:]], dtype=float)
     X = np.column_stack([colour == "1", colour == "red", x])[numbers].astype(float)
-    assert_allclose(found, ss.tables.for_arrays(model).predict(X, task=task[numbers]), rtol=1e-12)
+    assert_allclose(found, without_feature_names(model).predict(X, task=task[numbers]), rtol=1e-12)
     write(tmp_path / "odd.csv", ["shop", "colour", "x"], [["a"], ["blue"], [1.0]])
     done = run("predict", tmp_path / "m.span", tmp_path / "odd.csv", "-o", tmp_path / "p2.csv")
     assert done.exit_code == 2
@@ -172,7 +173,7 @@ def test_labels_keep_their_kind_whatever_the_next_table_looks_like(tmp_path):
     columns = ("--task", "id", "--target", "y", "--estimator", "PerTaskRegressor")
     good("fit", tmp_path / "t.csv", *columns, "-o", tmp_path / "m.span")
     good("predict", tmp_path / "m.span", tmp_path / "some.csv", "-o", tmp_path / "p.csv")
-    model = ss.tables.for_arrays(ss.load(tmp_path / "m.span"))
+    model = without_feature_names(ss.load(tmp_path / "m.span"))
     rows = read(tmp_path / "p.csv")[1:]
     assert [row[0] for row in rows] == ["007", "7"]
     expected = model.predict(np.ones((2, 1)), task=["007", "7"])
@@ -212,7 +213,7 @@ def test_hostile_labels_and_names_pass_through_every_command(tmp_path):
         rows = read(out)
         assert rows[0] == [head[0], names[0], head[-1], "prediction"]
         assert [row[0] for row in rows[1:]] == task.tolist()
-        expected = ss.tables.for_arrays(ss.load(source)).predict(X, task=task)
+        expected = without_feature_names(ss.load(source)).predict(X, task=task)
         assert_allclose([float(row[3]) for row in rows[1:]], expected, rtol=1e-9, atol=1e-9)
     page = tmp_path / "r.html"
     good("report", model, "--data", tmp_path / "t.csv", "-o", page)

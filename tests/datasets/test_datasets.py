@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import sharedspan as ss
-from sharedspan.inputs.files import read_table
+from sharedspan.datasets import load_table
 
 ORIGINALS = Path(__file__).parents[3] / "shared" / "data"
 
@@ -57,7 +57,7 @@ def test_communities_and_crime_is_complete():
 )
 def test_bundled_tables_are_the_originals(load, name, drop):
     if not (ORIGINALS / name).is_file():
-        pytest.skip("the original tables are not here")
+        pytest.skip("the original tables are not available")
     bundled = load()
     original = ss.datasets.load_table(
         ORIGINALS / name, task=bundled.task_name, target=bundled.target_name, drop=drop
@@ -69,27 +69,27 @@ def test_bundled_tables_are_the_originals(load, name, drop):
 
 
 def test_rows_come_in_the_order_of_the_file_with_their_labels(table):
-    found = read_table(table(ROWS), **PARTS, missing="drop")
-    assert found.feature_names == ("size", "share")
-    assert_array_equal(found.X, [[1, 0.5], [3, 1.5]])
-    assert_array_equal(found.y, [10, 12])
-    assert found.task.tolist() == ["north", "north"]
-    assert found.n_dropped == 2
+    data = load_table(table(ROWS), **PARTS, missing="drop")
+    assert data.feature_names == ("size", "share")
+    assert_array_equal(data.X, [[1, 0.5], [3, 1.5]])
+    assert_array_equal(data.y, [10, 12])
+    assert data.task.tolist() == ["north", "north"]
+    assert data.n_dropped == 2
 
 
 @pytest.mark.parametrize("name", ["t.csv.gz", "data[1]*'s.csv", "t.TSV", "t.txt"])
 def test_endings_odd_names_and_delimiters_do_not_matter(table, name):
     text = ROWS.replace(",", "\t") if name == "t.TSV" else ROWS
     text = text.replace(",", ";") if name == "t.txt" else text
-    found = read_table(table(text, name), **PARTS, missing="drop")
-    assert_array_equal(found.X, [[1, 0.5], [3, 1.5]])
+    data = load_table(table(text, name), **PARTS, missing="drop")
+    assert_array_equal(data.X, [[1, 0.5], [3, 1.5]])
 
 
 def test_whole_numbers_stay_labels_and_leading_zeros_are_kept(table):
-    numbers = read_table(table("g,x,y\n7,1,2\n3,2,2\n"), task="g", target="y")
+    numbers = load_table(table("g,x,y\n7,1,2\n3,2,2\n"), task="g", target="y")
     assert numbers.task.dtype == np.int64
     assert numbers.task.tolist() == [7, 3]
-    text = read_table(table("g,x,y\n07,1,2\n7,2,2\n"), task="g", target="y")
+    text = load_table(table("g,x,y\n07,1,2\n7,2,2\n"), task="g", target="y")
     assert text.task.tolist() == ["07", "7"]
 
 
@@ -102,8 +102,8 @@ def test_parquet_holds_the_same_as_csv(tmp_path, table):
         "note": list("xyzw"),
     }
     pq.write_table(pa.table(columns), tmp_path / "table.parquet")
-    old = read_table(table(ROWS), **PARTS, missing="drop")
-    new = read_table(tmp_path / "table.parquet", **PARTS, missing="drop")
+    old = load_table(table(ROWS), **PARTS, missing="drop")
+    new = load_table(tmp_path / "table.parquet", **PARTS, missing="drop")
     assert_array_equal(new.X, old.X)
     assert_array_equal(new.y, old.y)
     assert_array_equal(new.task, old.task)
@@ -128,7 +128,7 @@ def test_parquet_holds_the_same_as_csv(tmp_path, table):
 )
 def test_mistakes_are_told_in_one_line_with_a_way_out(table, change, words):
     with pytest.raises(ValueError, match=words.replace("(", r"\(").replace(")", r"\)")) as caught:
-        read_table(table(ROWS), **(PARTS | change))
+        load_table(table(ROWS), **(PARTS | change))
     assert "\n" not in str(caught.value)
 
 
@@ -142,28 +142,28 @@ def test_mistakes_are_told_in_one_line_with_a_way_out(table, change, words):
         ("g,x,y\na,,2\n", "t.csv", "none is left"),
         ("g,x,y\né,1,2\n".encode("latin-1"), "t.csv", "not UTF-8"),
         (b"no parquet", "t.parquet", "could not be read"),
-        ("g,x,y\n", "t.xlsx", "unknown kind"),
+        ("g,x,y\n", "t.xlsx", "unknown format"),
     ],
     ids=str,
 )
 def test_broken_files_are_told_in_one_line(table, text, name, words):
     with pytest.raises(ValueError, match=words) as caught:
-        read_table(table(text, name), task="g", target="y", missing="drop")
+        load_table(table(text, name), task="g", target="y", missing="drop")
     assert "\n" not in str(caught.value)
 
 
 def test_a_text_value_far_down_the_file_is_found(table):
     path = table("g,x,y\n" + "a,1,2\n" * 30_000 + "b,oops,2\n")
     with pytest.raises(ValueError, match="'x' \\(such as 'oops'\\)"):
-        read_table(path, task="g", target="y")
+        load_table(path, task="g", target="y")
 
 
 def test_missing_files_are_told_the_nearest_name(table):
     path = table(ROWS)
     with pytest.raises(ValueError, match=r"no file .*tabel.csv. Did you mean 'table.csv'"):
-        read_table(path.with_name("tabel.csv"), **PARTS)
+        load_table(path.with_name("tabel.csv"), **PARTS)
     with pytest.raises(ValueError, match="is a folder"):
-        read_table(path.parent, **PARTS)
+        load_table(path.parent, **PARTS)
 
 
 def test_load_table_says_where_it_came_from_and_what_it_left_out(table):

@@ -1,6 +1,6 @@
 """Fits from files larger than memory: as from arrays, in bounded memory, with clear errors.
 
-Every test runs with a temporary folder of its own, which must be empty at the end.
+Each test runs with its own temporary folder, which must be empty at the end.
 """
 
 import csv
@@ -9,15 +9,15 @@ import inspect
 import json
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -32,35 +32,27 @@ from sharedspan.cli import main
 from sharedspan.cli.options import ESTIMATORS
 from sharedspan.datasets.simulate_files import simulate_files
 from sharedspan.diagnosis.comparison import METHODS
-from sharedspan.inputs.external_sort import DiskRows, spooled
-from sharedspan.inputs.files import Tally, partitions, read_partition
-from sharedspan.inputs.memory_limit import Budget, as_bytes, in_words
-from sharedspan.inputs.paths import find_files
-from sharedspan.inputs.schema import resolve
+from sharedspan.inputs.external_sort import FileRows, open_files
+from sharedspan.inputs.files import find_files
+from sharedspan.inputs.memory_limit import Budget
+from sharedspan.inputs.reader import Tally, partitions, read_partition
+from sharedspan.inputs.selection import select_columns
+
+pytestmark = pytest.mark.usefixtures("temporary")
 
 PARTS = {"task": "g", "target": "y"}
 REGRESSORS = [name for name in ss.__all__ if name.endswith("Regressor")]
 
 
-@pytest.fixture(autouse=True)
-def temporary(tmp_path_factory, monkeypatch):
-    """Nothing stays behind, whether a fit succeeds or fails."""
-    folder = tmp_path_factory.mktemp("temporary")
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    yield folder
-    assert list(folder.iterdir()) == []
-
-
 @pytest.fixture(scope="module")
 def sim():
-    """Twenty-five unequal tasks of rank 2, their rows mixed."""
+    """Twenty-five unequal tasks of rank 2, their rows shuffled."""
     sizes = np.random.default_rng(1).integers(14, 30, 25)
     sim = ss.simulate(
         n_tasks=25, n_features=5, rank=2, n_samples=sizes, noise=0.3, intercept=1.0, random_state=0
     )
-    mixed = np.random.default_rng(0).permutation(len(sim.y))
-    return sim.X[mixed], sim.y[mixed], sim.task[mixed]
+    order = np.random.default_rng(0).permutation(len(sim.y))
+    return sim.X[order], sim.y[order], sim.task[order]
 
 
 def columns_of(X, y, task):
@@ -141,20 +133,20 @@ def test_single_precision_stays_single_on_disk_and_small_integers_fit_into_it(si
     columns = columns_of(X.astype(np.float32), y, task.astype(np.int16))
     columns |= {"small": np.arange(len(y)).astype(np.int16), "flag": np.arange(len(y)) % 2 == 0}
     path = write(tmp_path / "t.parquet", columns)
-    with spooled(resolve(path, **PARTS)) as (tasks, _):
+    with FileRows(select_columns(path, **PARTS)).open() as tasks:
         assert tasks.X.dtype == np.float32
     frame = np.column_stack([X.astype(np.float32), columns["small"], columns["flag"]])
     old = ss.PooledRegressor().fit(frame, y, task=task)
     assert_same_fit(ss.PooledRegressor().fit_file(path, **PARTS), old)
     write(path, columns | {"whole": np.arange(len(y))})
-    assert resolve(path, **PARTS).dtype == "float64"
+    assert select_columns(path, **PARTS).dtype == "float64"
 
 
 @pytest.fixture
 def tiny_buckets(monkeypatch):
     """Buckets of a few rows and small batches, so that little data takes the way of much."""
-    monkeypatch.setattr(Budget, "bucket", 2000)
-    monkeypatch.setattr(Budget, "batch", 1)
+    monkeypatch.setattr("sharedspan.inputs.memory_limit.BUCKET", 2000)
+    monkeypatch.setattr("sharedspan.inputs.memory_limit.BATCH", 1)
 
 
 @pytest.mark.usefixtures("tiny_buckets")
@@ -173,8 +165,9 @@ def test_rows_of_a_task_stay_in_the_order_of_the_files(ending, mixed, tmp_path, 
             pq.write_table(pa.table(part), folder / f"part-{i}{ending}", row_group_size=1000)
     order = np.argsort(task, kind="stable")
     for _ in range(3):
-        with spooled(resolve(folder, **PARTS)) as (tasks, n_dropped):
-            assert n_dropped == 0
+        rows = FileRows(select_columns(folder, **PARTS))
+        with rows.open() as tasks:
+            assert rows.n_dropped == 0
             assert_array_equal(tasks.X[:][:, 0], order)
             assert_array_equal(tasks.y[:], columns["y"][order])
             assert tasks.labels == tuple(np.unique(task).tolist())
@@ -182,6 +175,33 @@ def test_rows_of_a_task_stay_in_the_order_of_the_files(ending, mixed, tmp_path, 
             low, high, reach = tasks.extremes()
             assert (low, high) == (0, n - 1)
             assert reach == np.abs(columns["y"]).max()
+
+
+def test_open_files_gives_the_rows_of_a_fit_and_of_later_files_with_its_columns(tmp_path):
+    columns = {"x": [1.0, None, 3.0, 4.0], "g": [2, 1, 1, 2], "z": ["a", "b", "b", "a"],
+               "y": [5.0, 6.0, 7.0, 8.0]}  # fmt: skip
+    path, stages = write(tmp_path / "t.parquet", columns), []
+    rows = open_files(path, **PARTS, text="one_hot", missing="drop",
+                      progress=lambda stage, done, total: stages.append(stage))  # fmt: skip
+    assert rows.names == ("x", "z=b")
+    assert rows.names_in == ("x", "g", "z=b")
+    with rows.open() as tasks:
+        assert rows.n_dropped == 1
+        assert tasks.labels == (1, 2)
+        assert_array_equal(tasks.X[:], [[3, 1], [1, 0], [4, 0]])
+        assert_array_equal(tasks.y[:], [7, 5, 8])
+    assert list(dict.fromkeys(stages)) == ["finding tasks", "reading", "sorting"]
+    fitted = rows.selection.columns
+    later = write(tmp_path / "u.csv", {"y": [1], "z": ["a"], "g": ["07"], "x": [2]})
+    with open_files(later, fitted).open() as tasks:
+        assert tasks.labels == (7,)
+        assert_array_equal(tasks.X[:], [[2, 0]])
+    with pytest.raises(TypeError, match="needs task= and target="):
+        open_files(path, task="g")
+    with pytest.raises(ValueError, match="says what all columns are: leave out drop, text"):
+        open_files(path, fitted, drop="x", text="one_hot")
+    with pytest.raises(ValueError, match="columns= has no target"):
+        open_files(path, replace(fitted, target=None))
 
 
 @pytest.mark.usefixtures("tiny_buckets")
@@ -193,14 +213,14 @@ def test_rows_without_a_value_are_dropped_and_counted(tmp_path, rng):
     for name in ("g", "x", "z"):
         columns[name][rng.permutation(n)[:200]] = np.nan
     path = write(tmp_path / "t.parquet", columns)
-    kept = ~np.isnan(np.column_stack(list(columns.values()))).any(axis=1)
-    X = np.column_stack([columns["x"], columns["z"]])[kept]
-    old = ss.PerTaskRegressor().fit(X, columns["y"][kept], task=columns["g"][kept])
+    complete = ~np.isnan(np.column_stack(list(columns.values()))).any(axis=1)
+    X = np.column_stack([columns["x"], columns["z"]])[complete]
+    old = ss.PerTaskRegressor().fit(X, columns["y"][complete], task=columns["g"][complete])
     new = ss.PerTaskRegressor().fit_file(path, **PARTS, missing="drop")
-    assert new.n_rows_dropped_ == np.sum(~kept)
+    assert new.n_rows_dropped_ == np.sum(~complete)
     assert_same_fit(new, old)
     assert 7.0 not in new.tasks_
-    words = rf"{np.sum(~kept)} of 6000 rows lack a value \('g' 200, 'y' \d+, 'x' 200, 'z' 200\)"
+    words = rf"{np.sum(~complete)} of 6000 rows lack a value \('g' 200, 'y' \d+, 'x' 200, 'z' 200\)"
     with pytest.raises(ValueError, match=words):
         ss.PerTaskRegressor().fit_file(path, **PARTS)
 
@@ -245,8 +265,8 @@ def test_labels_of_all_kinds_come_back_as_fit_has_them(kind, tmp_path, rng):
     assert_same_fit(new, old, 1e-12)
     if kind == "text":
         labels = pa.table({"g": task, "x": x, "y": y})
-        kept = [value not in ("", "NA") for value in task.to_pylist()]  # missing in CSV
-        pyarrow.csv.write_csv(labels.filter(pa.array(kept)), tmp_path / "t.csv")
+        present = [value not in ("", "NA") for value in task.to_pylist()]  # missing in CSV
+        pyarrow.csv.write_csv(labels.filter(pa.array(present)), tmp_path / "t.csv")
         again = ss.PerTaskRegressor().fit_file(tmp_path / "t.csv", **PARTS)
         assert again.tasks_.tolist() == [v for v in new.tasks_.tolist() if v not in ("", "NA")]
 
@@ -284,7 +304,7 @@ def test_a_text_column_of_too_many_levels_is_named(tmp_path):
     n = 1500
     columns = {"g": np.zeros(n), "y": np.ones(n), "id": [f"row {i}" for i in range(n)]}
     with pytest.raises(ValueError, match="'id' has more than 1000 levels, such as 'row 0'"):
-        resolve(write(tmp_path / "t.parquet", columns), **PARTS, text="one_hot")
+        select_columns(write(tmp_path / "t.parquet", columns), **PARTS, text="one_hot")
 
 
 def test_features_can_be_chosen_in_their_order_and_the_task_column_keeps_its_place(sim, tmp_path):
@@ -417,7 +437,7 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing_behind(case, tmp_path):
 
 def test_a_file_given_twice_is_refused(tmp_path):
     path = write(tmp_path / "t.csv", {"g": [1], "x": [2], "y": [3]})
-    with pytest.raises(ValueError, match="is meant twice"):
+    with pytest.raises(ValueError, match="is given twice"):
         find_files([path, tmp_path])
 
 
@@ -426,36 +446,6 @@ def test_files_of_deeper_folders_need_a_pattern(sim, tmp_path):
     with pytest.raises(ValueError, match=r"has no CSV or Parquet file.*\*\*/\*\.parquet"):
         find_files(tmp_path / "deep")
     assert len(find_files(tmp_path / "**" / "*.parquet")) == 3
-
-
-@pytest.mark.parametrize("system", ["reads by position", "has a file pointer only"])
-def test_rows_on_disk_are_read_like_an_array_by_many_threads(system, rng, monkeypatch):
-    if system == "has a file pointer only":
-        monkeypatch.delattr(os, "preadv", raising=False)
-        monkeypatch.delattr(os, "pwrite", raising=False)
-    values = rng.standard_normal((5000, 3))
-    rows = DiskRows(5000, (3,), "float64")
-    for lo in range(0, 5000, 700):
-        rows.write(lo, values[lo : lo + 700])
-        rows.reach(values[lo : lo + 700])
-    assert rows.shape == (5000, 3)
-    assert_array_equal(rows.extremes(), (values.min(axis=0), values.max(axis=0)))
-    assert_array_equal(rows[10:10], values[10:10])
-    assert_array_equal(rows[:], values)
-    picks = [np.sort(rng.permutation(5000)[:n]) for n in (0, 1, 7, 500, 5000)] * 20
-    wrong = []
-
-    def look(picks):
-        wrong.extend(len(p) for p in picks if not np.array_equal(rows[p], values[p]))
-        wrong.extend(int(p[0]) for p in picks if len(p) and (rows[p[0] :] != values[p[0] :]).any())
-
-    threads = [threading.Thread(target=look, args=(picks[i::4],)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    rows.close()
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv"])
@@ -471,46 +461,30 @@ def test_partitions_hold_all_rows_once_and_survive_a_pickle(ending, sim, tmp_pat
         write(folder / f"part-{i}{ending}", part)
         if ending == ".parquet":
             pq.write_table(pa.table(part), folder / f"part-{i}{ending}", row_group_size=30)
-    selection = pickle.loads(pickle.dumps(resolve(folder, **PARTS, text="one_hot")))
+    selection = pickle.loads(pickle.dumps(select_columns(folder, **PARTS, text="one_hot")))
     pieces = partitions(selection, rows=70)
-    assert sum(piece.n_rows for piece in pieces) == len(y)
-    assert [p.start for p in pieces] == np.cumsum([0] + [p.n_rows for p in pieces])[:-1].tolist()
-    assert len(pieces) == 3 if ending == ".csv" else max(p.n_rows for p in pieces) <= 70
-    found = [read_partition(selection, piece) for piece in pieces]
-    numbers = np.concatenate([rows.numbers for rows in found])
-    assert_array_equal(numbers, np.delete(np.arange(len(y)), 5))
+    assert len(pieces) == 3 if ending == ".csv" else len(pieces) > 3
+    ends = {}  # of the parts of each file so far
+    for piece in pieces if ending == ".parquet" else ():
+        first, stop = piece.rows
+        assert first == ends.get(piece.path, 0)
+        assert 0 < stop - first <= 70
+        ends[piece.path] = stop
+    assert sum(ends.values()) == (len(y) if ending == ".parquet" else 0)
+    parts = [read_partition(selection, piece) for piece in pieces]
+    X_read, y_read, labels_read = (
+        np.concatenate(arrays) for arrays in list(zip(*parts, strict=True))[:3]
+    )
+    numbers = np.delete(np.arange(len(y)), 5)
     whole = np.column_stack([X, task % 2 == 1])
-    assert_array_equal(np.concatenate([rows.X for rows in found]), whole[numbers])
-    assert_array_equal(np.concatenate([rows.y for rows in found]), y[numbers])
-    assert np.concatenate([rows.labels for rows in found]).tolist() == labels[numbers].tolist()
-    tally = sum((rows.tally for rows in found), Tally())
+    assert_array_equal(X_read, whole[numbers])
+    assert_array_equal(y_read, y[numbers])
+    assert labels_read.tolist() == labels[numbers].tolist()
+    tally = sum((tally for _, _, _, tally in parts), Tally())
     assert (tally.n_rows, tally.n_incomplete) == (len(y), 1)
     tally.require(selection, "drop")
     with pytest.raises(ValueError, match=r"1 of \d+ rows lack a value \('x2' 1\)"):
         tally.require(selection, "error")
-
-
-@pytest.mark.parametrize(
-    ("given", "size"),
-    [(3_000_000_000, 3e9), ("2GB", 2e9), ("500 mb", 5e8), ("1.5 GiB", 1.5 * 2**30), ("7e9", 7e9),
-     ("2G", 2e9), (2.5e9, 2.5e9)],
-    ids=str,
-)  # fmt: skip
-def test_memory_is_given_in_bytes_or_in_words(given, size):
-    assert as_bytes(given) == size
-
-
-@pytest.mark.parametrize("bad", ["2 apples", "", "-1GB", "0", 0, -5, "nan", "1..5GB"])
-def test_other_sizes_are_refused(bad):
-    with pytest.raises(ValueError, match="is not understood"):
-        as_bytes(bad)
-    with pytest.raises(TypeError, match="is not understood"):
-        as_bytes([bad])
-
-
-def test_sizes_are_said_in_few_digits():
-    said = [in_words(size) for size in (2e9, 1.84e9, 123_456_789, 999.6e6, 5e12, 17)]
-    assert said == ["2GB", "1.8GB", "123MB", "1GB", "5TB", "17 bytes"]
 
 
 def test_statistics_that_cannot_fit_are_told_before_the_rows_are_read(tmp_path, rng):
@@ -524,7 +498,7 @@ def test_statistics_that_cannot_fit_are_told_before_the_rows_are_read(tmp_path, 
     ):
         Budget.of("2GB").require(10**7, 40, 10**9)
     with pytest.raises(ValueError, match=r"need about 9.\dGB.*of 4.\dGB.*than this machine's 3GB"):
-        Budget(10**9, 3 * 10**9, "this machine's 3GB").require(10**6, 30, 10**8)
+        replace(Budget.of(None), total=3 * 10**9).require(10**6, 30, 10**8)
     ss.PooledRegressor().fit_file(path, **PARTS, memory_limit=700_000_000)
 
 
@@ -567,7 +541,7 @@ def tiny_disk(temporary, monkeypatch):
     )  # fmt: skip
     if done.returncode:
         disk.rmdir()
-        pytest.skip("mounting a small disk is not allowed here")
+        pytest.skip("mounting a small disk is not allowed")
     monkeypatch.setenv("TMPDIR", str(disk))
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield disk
@@ -587,7 +561,8 @@ def large_table(path, n=60_000):
 def test_a_full_disk_is_told_with_the_way_out(noticed, tiny_disk, tmp_path, monkeypatch):
     path = large_table(tmp_path / "t.parquet", 150_000)
     if noticed == "while writing":
-        monkeypatch.setattr("sharedspan.inputs.disk_array.TemporaryDisk.free", lambda self: 10**9)
+        roomy = SimpleNamespace(free=10**9)
+        monkeypatch.setattr("sharedspan.inputs.disk_array.shutil.disk_usage", lambda path: roomy)
     model = ss.PooledRegressor()
     with pytest.raises(OSError, match=r"disk of the temporary folder .*need 3MB.*TMPDIR") as caught:
         model.fit_file(path, **PARTS)
@@ -604,7 +579,8 @@ def test_a_disk_that_duckdb_fills_is_told_alike(tiny_disk, tmp_path, monkeypatch
         "y": np.ones(n),
     }
     path = write(tmp_path / "t.parquet", columns)
-    monkeypatch.setattr(Budget, "duckdb", 30_000_000)
+    monkeypatch.setattr("sharedspan.inputs.memory_limit.READING", 0)
+    monkeypatch.setattr("sharedspan.inputs.memory_limit.LEAST", 60_000_000)  # half for DuckDB
     with pytest.raises(OSError, match=r"disk of the temporary folder .*TMPDIR") as caught:
         ss.PooledRegressor().fit_file(path, **PARTS)
     assert caught.value.errno == 28
@@ -626,13 +602,13 @@ def test_an_interrupt_leaves_nothing_behind(sim, tmp_path):
     path = write(tmp_path / "t.parquet", columns_of(*sim))
     for stage in ("finding tasks", "reading", "sorting"):
 
-        def tick(what, done, total, stage=stage):
-            if what == stage:
+        def interrupt(current, done, total, stage=stage):
+            if current == stage:
                 raise KeyboardInterrupt
 
         model = ss.PooledRegressor()
         with pytest.raises(KeyboardInterrupt):
-            model.fit_file(path, **PARTS, tick=tick)
+            model.fit_file(path, **PARTS, tick=interrupt)
         assert not hasattr(model, "n_features_in_")
 
 
@@ -646,40 +622,6 @@ def run(*arguments):
 SIZE = ("--tasks", 30, "--features", 4, "--rank", 2, "--rows", 20)
 
 
-def test_simulated_files_hold_the_truth_of_simulate_however_they_are_cut(tmp_path):
-    options = {"n_tasks": 30, "n_features": 4, "rank": 2, "n_samples": 20, "random_state": 3}
-    one = simulate_files(tmp_path / "one.parquet", **options)
-    many = simulate_files(tmp_path / "many", **options, rows_per_file=170)
-    assert [path.name for path in many.files] == [f"part-0000{i}.parquet" for i in range(4)]
-    tables = [pa.concat_tables(pq.read_table(path) for path in w.files) for w in (one, many)]
-    assert tables[0].equals(tables[1])
-    assert tables[0]["task"].to_pylist() == np.repeat(np.arange(30), 20).tolist()
-    sim = ss.simulate(**options)
-    for written in (one, many):
-        with np.load(written.truth) as truth:
-            for name in ("coef", "representation", "task_weights", "intercept", "noise"):
-                assert_array_equal(truth[name], getattr(sim, name))
-    single = simulate_files(tmp_path / "s.csv", **options, dtype="float32")
-    text = pyarrow.csv.read_csv(single.files[0])
-    assert_allclose(text["y"].to_numpy(), tables[0]["y"].to_numpy(), rtol=1e-6)
-
-
-def test_shuffled_rows_are_mixed_over_the_files_and_none_is_lost(tmp_path):
-    written = simulate_files(
-        tmp_path / "m", n_tasks=50, n_features=3, rank=2, n_samples=np.arange(1, 51), noise=0.0,
-        random_state=0, shuffle=True, rows_per_file=400,
-    )  # fmt: skip
-    tables = [pq.read_table(path) for path in written.files]
-    task = np.concatenate([table["task"].to_numpy() for table in tables])
-    assert_array_equal(np.bincount(task), np.arange(1, 51))
-    assert all(len(np.unique(table["task"].to_numpy())) > 35 for table in tables[:3])
-    model = ss.SharedSpanRegressor(rank=2, tol=1e-10).fit_file(
-        tmp_path / "m", task="task", target="y"
-    )
-    with np.load(written.truth) as truth:
-        assert_allclose(model.coef_[5:], truth["coef"][5:], atol=1e-6)
-
-
 def test_simulate_writes_what_fit_reads(tmp_path):
     done = run("simulate", *SIZE, "--noise", 0.01, "--csv", "-o", tmp_path / "s")
     assert done.exit_code == 0, done.output
@@ -688,50 +630,11 @@ def test_simulate_writes_what_fit_reads(tmp_path):
     done = fit(tmp_path / "s", "--coefficients", out, *more)
     assert done.exit_code == 0, done.output
     assert "SharedSpanRegressor: 30 tasks, 600 rows, 4 features, rank 2, noise 0.0" in done.output
-    found = pyarrow.csv.read_csv(out)
-    assert found.column_names == ["task", "intercept", "x0", "x1", "x2", "x3"]
+    written = pyarrow.csv.read_csv(out)
+    assert written.column_names == ["task", "intercept", "x0", "x1", "x2", "x3"]
     with np.load(tmp_path / "s" / "truth.npz") as truth:
-        coef = np.column_stack([found[f"x{j}"].to_numpy() for j in range(4)])
+        coef = np.column_stack([written[f"x{j}"].to_numpy() for j in range(4)])
         assert_allclose(coef, truth["coef"], atol=0.02)
-
-
-@pytest.mark.parametrize(
-    ("before", "more", "words"),
-    [
-        ({}, ("--rank", 9), "rank=9 must lie between 1 and"),
-        ({}, ("--rows", 0), "--rows 0 must be at least 1"),
-        ({}, ("--noise", -1), "zero or more"),
-        ({}, ("--seed", -1), "--seed -1 must be zero or more"),
-        ({}, ("--rows-per-file", 0), "must be at least 1"),
-        ({"s/part-00000.parquet": "old"}, (), "is not empty.*--overwrite"),
-        ({"s/mine.txt": "old"}, ("--overwrite",), "holds mine.txt, which no simulation wrote"),
-        ({"s": "old"}, (), "is a file"),
-        ({"s.csv": "old"}, ("-o", "s.csv"), "s.csv is there already"),
-        ({}, ("-o", "no/s"), "There is no folder"),
-    ],
-    ids=str,
-)
-def test_mistakes_of_simulate_exit_with_two_and_write_nothing(before, more, words, tmp_path,
-                                                              monkeypatch):  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    for name, text in before.items():
-        path = Path(name)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    done = run("simulate", *SIZE, "-o", "s", *more)
-    assert done.exit_code == 2, done.output
-    assert len(done.output.strip().splitlines()) == 1
-    assert re.search(words, done.output)
-    files = {str(p): p.read_text() for p in Path().rglob("*") if p.is_file()}
-    assert files == before
-
-
-def test_overwrite_replaces_an_earlier_simulation_whole(tmp_path):
-    folder = tmp_path / "s"
-    assert run("simulate", *SIZE, "--rows-per-file", 100, "-o", folder).exit_code == 0
-    assert len(list(folder.iterdir())) == 7
-    assert run("simulate", *SIZE, "--csv", "--overwrite", "-o", folder).exit_code == 0
-    assert sorted(path.name for path in folder.iterdir()) == ["part-00000.csv", "truth.npz"]
 
 
 def fit(folder, *more):
@@ -816,10 +719,10 @@ def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path, tempor
         time.sleep(0.02)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert said.strip().startswith("Stopped.")
-    assert "Traceback" not in said
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 130, message
+    assert message.strip().startswith("Stopped.")
+    assert "Traceback" not in message
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -19,7 +19,7 @@ from sklearn.exceptions import NotFittedError
 import sharedspan as ss
 from sharedspan.estimators import ESTIMATORS
 from sharedspan.inference.rank_selection import RankPath
-from sharedspan.inputs.schema import Columns, Feature
+from sharedspan.inputs.columns import Columns, Feature
 from sharedspan.persistence.codec import RENAMED
 from sharedspan.persistence.model_file import MODEL_FORMAT
 
@@ -369,7 +369,7 @@ def test_a_file_cannot_bring_its_own_sql(sim, tmp_path):
     """Names and types of columns become part of queries."""
     columns = Columns("g", "y", (Feature("x"),), (), "BIGINT")
     evil = "BIGINT) FROM x; COPY (SELECT 1) TO 'pwned.csv'; SELECT CAST(1 AS BIGINT"
-    with pytest.raises(ValueError, match="no columns of a table"):
+    with pytest.raises(ValueError, match="not columns of a table"):
         replace(columns, label=evil)
     model = fitted("PooledRegressor", sim)
     model.columns_ = columns

@@ -57,7 +57,7 @@ def adapt(
     """
     require_model_out(out)
     with manners(f"Stopped. {out} was not written."), ticking() as tick:
-        from sharedspan.inputs.paths import find_files
+        from sharedspan.inputs.files import find_files
 
         require_out(out, apart_from=[model, *find_files(tables)])
         about = _adapt(model, tables, task, target, missing, method, out, Counted(tick))
@@ -80,7 +80,7 @@ def _adapt(
     """Fit, keep the model, and say what was done."""
     import time
 
-    from sharedspan.cli.model_tables import columns_of
+    from sharedspan.cli.models import columns_of
     from sharedspan.estimators.transfer import NewTaskRegressor
     from sharedspan.persistence.model_file import MODEL_FORMAT
 

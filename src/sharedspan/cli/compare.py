@@ -58,10 +58,10 @@ def compare(
         raise MistakeError(f"--repeats {repeats} must be at least 2: the errors need two splits.")
     require_out(out, ".csv", apart_from=[table] if table.exists() else [])
     with manners("Stopped." if out is None else f"Stopped. {out} was not written."):
+        from sharedspan.datasets.bundled import load_table
         from sharedspan.diagnosis.comparison import compare as run_comparison
-        from sharedspan.inputs.files import read_table
 
-        data = read_table(table, task=task, target=target, drop=drop, missing=missing)
+        data = load_table(table, task=task, target=target, drop=drop, missing=missing)
         with progress_bar() as progress:
             bar = progress.add_task("starting", total=None)
             found = run_comparison(

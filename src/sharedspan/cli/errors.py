@@ -105,7 +105,7 @@ def require_model_out(out: Path) -> None:
 
 def read_model(path: Path) -> Any:
     """The model in a file, whose name may be misspelt."""
-    from sharedspan.inputs.paths import nearest
+    from sharedspan.inputs.files import nearest
     from sharedspan.persistence.model_file import load
 
     if not path.exists():

@@ -112,7 +112,7 @@ def fit(
         )
     require_model_out(out)
     with manners(f"Stopped. {out} was not written."), ticking() as tick:
-        from sharedspan.inputs.paths import find_files
+        from sharedspan.inputs.files import find_files
 
         found = find_files(tables)
         require_out(out, apart_from=found)

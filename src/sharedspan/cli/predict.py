@@ -22,7 +22,7 @@ from sharedspan.cli.errors import (
 )
 
 if TYPE_CHECKING:
-    from sharedspan.cli.model_tables import Chunk, Rows
+    from sharedspan.inputs.reader import RowBatch, RowReader
 
 
 @click.command(short_help="Predict rows by a kept model.")
@@ -72,8 +72,9 @@ def predict(
         raise MistakeError(f"--interval {interval} must lie between 0 and 1, such as 0.95.")
     require_out(out, ".csv", ".parquet")
     with manners(f"Stopped. {out} was not written."), ticking() as tick:
-        from sharedspan.cli.model_tables import Rows, columns_of, for_arrays
-        from sharedspan.inputs.paths import find_files
+        from sharedspan.cli.models import columns_of, without_feature_names
+        from sharedspan.inputs.files import find_files
+        from sharedspan.inputs.reader import read_matching
 
         fitted = read_model(model)
         require_out(out, apart_from=[model, *find_files(tables)])
@@ -85,8 +86,8 @@ def predict(
                 "out, or fit SharedSpanRegressor or AdaptiveSpanRegressor."
             )
         columns = columns_of(fitted, task)
-        rows = Rows(tables, columns, also=keep, missing=missing, needs_target=False)
-        about = _predict(for_arrays(fitted), rows, interval, out, tick)
+        rows = read_matching(tables, columns, missing, also=keep, needs_target=False)
+        about = _predict(without_feature_names(fitted), rows, interval, out, tick)
     if as_json:
         echo_json(finite(about))
         return
@@ -99,27 +100,30 @@ def predict(
 
 
 def _predict(
-    model: Any, rows: Rows, interval: float | None, out: Path, tick: Tick
+    model: Any, rows: RowReader, interval: float | None, out: Path, tick: Tick
 ) -> dict[str, Any]:
-    """Predict chunk by chunk, and say what was done."""
+    """Predict batch by batch, and say what was done."""
     import math
 
-    from sharedspan.cli.model_tables import predictions
     from sharedspan.persistence.atomic_write import atomic_table
 
     seen: set[Any] = set()
     n_rows, n_known, squares, total = 0, 0, 0.0, len(rows)
     with writing(out), atomic_table(out) as write:
-        for chunk in rows:
-            given, found = _given(chunk, rows), predictions(model, chunk, interval)
+        for batch in rows:
+            labels = batch.labels.to_pylist()
+            given, found = _given(batch, rows), {"prediction": model.predict(batch.X, task=labels)}
+            if interval is not None:
+                bounds = model.predict_interval(batch.X, task=labels, level=interval)
+                found |= dict(zip(("low", "high"), bounds, strict=True))
             names = [f"({name})" if name in given else name for name in found]
             write([*given.values(), *found.values()], [*given, *names])
-            residual = chunk.y - found["prediction"]
+            residual = batch.y - found["prediction"]
             known = residual == residual  # where there is a target
             squares += float(residual[known] @ residual[known])
             n_known += int(known.sum())
-            n_rows += len(chunk.labels)
-            seen.update(chunk.labels)
+            n_rows += len(labels)
+            seen.update(labels)
             tick("predicting", n_rows, total)
     return {
         "n_rows": n_rows,
@@ -131,10 +135,10 @@ def _predict(
     }
 
 
-def _given(chunk: Chunk, rows: Rows) -> dict[str, Any]:
+def _given(batch: RowBatch, rows: RowReader) -> dict[str, Any]:
     """The columns of the table that the output has as well."""
-    given: dict[str, Any] = {rows.selection.task: chunk.column}
-    given |= dict(zip(rows.also, chunk.also, strict=True))
+    given: dict[str, Any] = {rows.selection.task: batch.labels}
+    given |= dict(zip(rows.also, batch.also, strict=True))
     if rows.selection.target is not None:
-        given.setdefault(rows.selection.target, chunk.y)
+        given.setdefault(rows.selection.target, batch.y)
     return given

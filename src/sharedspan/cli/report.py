@@ -66,23 +66,25 @@ def report(
         collected_warnings() as said,
         ticking() as tick,
     ):
-        from sharedspan.cli.model_tables import columns_of, for_arrays, read_rows
-        from sharedspan.inputs.paths import find_files
+        from sharedspan.cli.models import columns_of, without_feature_names
+        from sharedspan.inputs.files import find_files
+        from sharedspan.inputs.reader import read_matching
         from sharedspan.report.page import write_report
 
         fitted = read_model(model)
         require_out(out, apart_from=[model, *(find_files(data) if data else ())])
         rows: dict[str, Any] = {}
-        named = getattr(fitted, "columns_", None)
+        named = fitted.fitted_span.extra.get("columns")
         if data:
             named = columns_of(fitted, task, target, needs_target=True)
             tick("reading", 0, 0)
-            rows["X"], rows["y"], rows["task"] = read_rows(data, named, missing)
+            X, y, labels = read_matching(data, named, missing).arrays()
+            rows |= {"X": X, "y": y, "task": labels.tolist()}
         if named is not None:
             rows |= {"task_name": named.task, "target_name": named.target}
         with writing(out):
             # Rows of tasks that were not fitted are passed over.
-            shown = for_arrays(fitted).set_params(unseen="mean")
+            shown = without_feature_names(fitted).set_params(unseen="mean")
             write_report(shown, out, **rows, title=title, tick=tick)
     n_bytes = out.stat().st_size
     if as_json:

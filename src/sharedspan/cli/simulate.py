@@ -81,7 +81,7 @@ def simulate(
             condition_number=condition_number, random_state=seed, csv=csv,
             dtype="float64" if double else "float32", rows_per_file=rows_per_file,
             shuffle=shuffle, overwrite=overwrite,
-            tick=lambda done, total: tick("writing rows", done, total),
+            progress=lambda stage, done, total: tick(stage, int(done), int(total)),
         )  # fmt: skip
     if as_json:
         files = [str(file) for file in found.files]

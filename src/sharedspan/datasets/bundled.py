@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from sharedspan.inputs.files import read_table
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,7 @@ class Dataset:
     target_name: str
     description: str
     licence: str
+    n_dropped: int = 0  # rows of the file that were left out for a missing value
 
     def to_frame(self) -> Any:
         """The table as a pandas frame: task column, features, target."""
@@ -39,7 +38,7 @@ class Dataset:
         return frame
 
     def write_csv(self, path: str | Path) -> None:
-        """The table as a CSV file: task column, features, target."""
+        """Write the table as a CSV file: task column, features, target."""
         from sharedspan.persistence.atomic_write import atomic_table
 
         names = [self.task_name, *self.feature_names, self.target_name]
@@ -64,23 +63,12 @@ def load_parkinsons(target: str = "total_updrs") -> Dataset:
     targets = ("total_updrs", "motor_updrs")
     if target not in targets:
         raise ValueError(f"target={target!r} is unknown: use 'total_updrs' or 'motor_updrs'.")
-    names, values = _read("parkinsons.csv.gz")
-    column = {name: values[:, j] for j, name in enumerate(names)}
-    features = tuple(n for n in names if n not in ("subject", "age", "sex", *targets))
-    return Dataset(
-        X=np.column_stack([column[name] for name in features]),
-        y=column[target].copy(),
-        task=column["subject"].astype(int),
-        feature_names=features,
-        task_name="subject",
-        target_name=target,
-        description=(
-            "Parkinsons Telemonitoring, UCI Machine Learning Repository (Tsanas and Little 2009). "
-            "Scores were interpolated linearly between visits to the clinic, so within a patient "
-            "they are almost piecewise linear in time."
-        ),
-        licence="CC BY 4.0",
+    description = (
+        "Parkinsons Telemonitoring, UCI Machine Learning Repository (Tsanas and Little 2009). "
+        "Scores were interpolated linearly between visits to the clinic, so within a patient "
+        "they are almost piecewise linear in time."
     )
+    return _load("parkinsons.csv.gz", "subject", target, {"age", "sex", *targets}, description)
 
 
 def load_communities_crime() -> Dataset:
@@ -88,31 +76,31 @@ def load_communities_crime() -> Dataset:
 
     100 features of population, income, housing and police, all scaled to [0, 1]. Four states have
     fewer than 4 communities. Some features are sensitive (shares of races and of immigrants): the
-    table is here to test methods, not to explain crime.
+    table serves to test methods, not to explain crime.
 
     Returns
     -------
     Dataset
     """
-    names, values = _read("communities_crime.csv.gz")
-    column = {name: values[:, j] for j, name in enumerate(names)}
-    task, target = "state", "ViolentCrimesPerPop"
-    features = tuple(n for n in names if n not in (task, target, "fold"))
-    return Dataset(
-        X=np.column_stack([column[name] for name in features]),
-        y=column[target].copy(),
-        task=column[task].astype(int),
-        feature_names=features,
-        task_name=task,
-        target_name=target,
-        description=(
-            "Communities and Crime, UCI Machine Learning Repository (Redmond 2002), CC BY 4.0. "
-            "Census, police and FBI data of 1990 to 1995. Without the 22 police columns that are "
-            "mostly missing, without names and codes of places, and without the fold numbers; one "
-            "missing OtherPerCap is the median."
-        ),
-        licence="CC BY 4.0",
+    description = (
+        "Communities and Crime, UCI Machine Learning Repository (Redmond 2002), CC BY 4.0. "
+        "Census, police and FBI data of 1990 to 1995. Without the 22 police columns that are "
+        "mostly missing, without names and codes of places, and without the fold numbers; one "
+        "missing OtherPerCap is the median."
     )
+    return _load("communities_crime.csv.gz", "state", "ViolentCrimesPerPop", {"fold"}, description)
+
+
+def _load(file: str, task: str, target: str, left_out: set[str], description: str) -> Dataset:
+    """A bundled table; all columns but task, target and ``left_out`` are features."""
+    path = files("sharedspan.datasets") / "files" / file
+    with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as text:
+        names = text.readline().strip().split(",")
+        column = dict(zip(names, np.loadtxt(text, delimiter=",").T, strict=True))
+    features = tuple(name for name in names if name not in {task, target, *left_out})
+    X = np.column_stack([column[name] for name in features])
+    y, labels = column[target].copy(), column[task].astype(int)
+    return Dataset(X, y, labels, features, task, target, description, "CC BY 4.0")
 
 
 def load_table(
@@ -132,9 +120,9 @@ def load_table(
     task, target : str
         Columns: the task of each row (whole numbers or text), and what to predict.
     drop : str or iterable of str, optional
-        Columns that are no features; all others must hold numbers.
+        Columns that are not features; all others must hold numbers.
     missing : {"error", "drop"}, default="error"
-        "drop" leaves out the rows that lack a value; ``description`` says how many.
+        "drop" leaves out the rows that lack a value; ``n_dropped`` says how many.
 
     Returns
     -------
@@ -145,22 +133,17 @@ def load_table(
     >>> data = ss.datasets.load_table("ames.csv", task="Neighborhood", target="Sale_Price")
     ... # doctest: +SKIP
     """
-    table = read_table(path, task=task, target=target, drop=drop, missing=missing)
-    gone = f" {table.n_dropped} rows with missing values were left out." if table.n_dropped else ""
-    return Dataset(
-        X=table.X,
-        y=table.y,
-        task=table.task,
-        feature_names=table.feature_names,
-        task_name=task,
-        target_name=target,
-        description=f"Read from {path}.{gone}",
-        licence="not stated",
-    )
+    from sharedspan.inputs.files import require_file
+    from sharedspan.inputs.reader import RowReader
+    from sharedspan.inputs.selection import select_columns
 
-
-def _read(name: str) -> tuple[list[str], np.ndarray]:
-    path = files("sharedspan.datasets") / "files" / name
-    with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as text:
-        header = text.readline().strip().split(",")
-        return header, np.loadtxt(text, delimiter=",")
+    file = require_file(Path(path))
+    selection = select_columns([file], task=task, target=target, drop=drop, text=None)
+    reader = RowReader(replace(selection, dtype="float64"), missing)
+    X, y, labels = reader.arrays()
+    labels = labels.astype(str) if labels.dtype == object else labels
+    n_dropped, description = reader.tally.n_incomplete, f"Read from {path}."
+    if n_dropped:
+        description += f" {n_dropped} rows with missing values were left out."
+    about = (selection.names, task, target, description, "not stated", n_dropped)
+    return Dataset(X, y, labels, *about)

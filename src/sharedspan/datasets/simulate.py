@@ -9,12 +9,9 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Simulation:
-    """Rows of simulated tasks and the truth behind them; see ``simulate``."""
+class Truth:
+    """The truth behind simulated tasks."""
 
-    X: np.ndarray  # (rows, d)
-    y: np.ndarray  # (rows,)
-    task: np.ndarray  # (rows,) labels 0..T-1, task by task
     coef: np.ndarray  # (T, d)
     representation: np.ndarray  # (d, k), orthonormal columns
     task_weights: np.ndarray  # (k, T)
@@ -22,24 +19,18 @@ class Simulation:
     noise: np.ndarray  # (T,) standard deviations
     n_samples: np.ndarray  # (T,)
     singular_values: np.ndarray  # (k,) of representation @ task_weights
-    covariance: np.ndarray  # (d, d) of the features
     mean_slope: np.ndarray  # (d,) shared by all tasks, zero unless asked for
     is_outlier: np.ndarray  # (T,) tasks off the span
 
 
 @dataclass(frozen=True)
-class Truth:
-    """Coefficients of simulated tasks, fields as in ``Simulation``."""
+class Simulation(Truth):
+    """Rows of simulated tasks and the truth behind them; see ``simulate``."""
 
-    coef: np.ndarray
-    representation: np.ndarray
-    task_weights: np.ndarray
-    intercept: np.ndarray
-    noise: np.ndarray
-    n_samples: np.ndarray
-    singular_values: np.ndarray
-    mean_slope: np.ndarray
-    is_outlier: np.ndarray
+    X: np.ndarray  # (rows, d)
+    y: np.ndarray  # (rows,)
+    task: np.ndarray  # (rows,) labels 0..T-1, task by task
+    covariance: np.ndarray  # (d, d) of the features
 
 
 def simulate(
@@ -86,7 +77,7 @@ def simulate(
     outliers : float
         Share of tasks whose coefficients are replaced by a random vector off the span.
     outlier_norm : float
-        Norm of those vectors.
+        Norm of the random vectors off the span.
     random_state : int, numpy.random.Generator or None
 
     Returns
@@ -95,7 +86,12 @@ def simulate(
         With X, y, task, coef, representation, task_weights and more of the truth.
     """
     d = n_features
-    _check_rows(feature_condition, degrees_of_freedom)
+    if not feature_condition >= 1:
+        raise ValueError(f"feature_condition={feature_condition} must be at least 1.")
+    if degrees_of_freedom is not None and degrees_of_freedom <= 2:
+        raise ValueError(
+            f"degrees_of_freedom={degrees_of_freedom} must be above 2 for a finite covariance."
+        )
     rng = np.random.default_rng(random_state)
     truth = draw_truth(
         rng, n_tasks=n_tasks, n_features=d, rank=rank, n_samples=n_samples, noise=noise,
@@ -138,9 +134,14 @@ def draw_truth(
     outliers: float = 0.0,
     outlier_norm: float = 3.0,
 ) -> Truth:
-    """Draw the coefficients of all tasks; parameters as in ``simulate``."""
+    """Draw the coefficients of all tasks; see ``simulate`` for the parameters."""
     T, d, k = n_tasks, n_features, rank
-    _check_simulation(T, d, k, condition_number, outliers)
+    if not 1 <= k <= min(d, T):
+        raise ValueError(f"rank={k} must lie between 1 and min(n_features={d}, n_tasks={T}).")
+    if not condition_number >= 1:
+        raise ValueError(f"condition_number={condition_number} must be at least 1.")
+    if not 0 <= outliers <= 1:
+        raise ValueError(f"outliers={outliers} is a share of the tasks: between 0 and 1.")
     sizes = _per_task(n_samples, T, "n_samples").astype(int)
     deviations = _per_task(noise, T, "noise").astype(float)
     if (sizes < 1).any():
@@ -152,9 +153,8 @@ def draw_truth(
     s = np.geomspace(1.0, 1.0 / condition_number, k)
     s *= signal * np.sqrt(T / np.sum(s**2))
     W = s[:, None] * _orthonormal(T, k, rng).T
-    coef = (B @ W).T
     slope = mean_slope * _unit(rng.standard_normal(d))
-    coef = coef + slope
+    coef = (B @ W).T + slope
     is_outlier = np.zeros(T, dtype=bool)
     is_outlier[rng.permutation(T)[: round(outliers * T)]] = True
     for t in np.flatnonzero(is_outlier):
@@ -162,22 +162,6 @@ def draw_truth(
         coef[t] = outlier_norm * _unit(direction - B @ (B.T @ direction))
     level = intercept * rng.standard_normal(T)
     return Truth(coef, B, W, level, deviations, sizes, s, slope, is_outlier)
-
-
-def _check_simulation(T: int, d: int, k: int, kappa: float, outliers: float) -> None:
-    if not 1 <= k <= min(d, T):
-        raise ValueError(f"rank={k} must lie between 1 and min(n_features={d}, n_tasks={T}).")
-    if not kappa >= 1:
-        raise ValueError(f"condition_number={kappa} must be at least 1.")
-    if not 0 <= outliers <= 1:
-        raise ValueError(f"outliers={outliers} is a share of the tasks: between 0 and 1.")
-
-
-def _check_rows(feature_condition: float, tail: float | None) -> None:
-    if not feature_condition >= 1:
-        raise ValueError(f"feature_condition={feature_condition} must be at least 1.")
-    if tail is not None and tail <= 2:
-        raise ValueError(f"degrees_of_freedom={tail} must be above 2 for a finite covariance.")
 
 
 def _per_task(value: Any, T: int, name: str) -> np.ndarray:

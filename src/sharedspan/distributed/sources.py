@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from sharedspan.distributed.matrix import Cluster
 from sharedspan.distributed.objective import ClusterFolds, ClusterStatistics
 from sharedspan.distributed.shard import Shard
 from sharedspan.distributed.shuffle import LabelledRows, ShuffledRows, read_or_error
-from sharedspan.inputs.files import Partition, partitions, read_partition
+from sharedspan.inputs.columns import Selection
+from sharedspan.inputs.external_sort import FileRows
+from sharedspan.inputs.files import SourceFile, nearest
 from sharedspan.inputs.frames import as_target, split_columns
 from sharedspan.inputs.labels import as_labels, label_array
 from sharedspan.inputs.memory_limit import INTERPRETER, in_words
-from sharedspan.inputs.paths import nearest
+from sharedspan.inputs.reader import partitions, read_partition
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.inputs.schema import Selection
 from sharedspan.statistics.rows import cheaper_kind
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.task_statistics import TaskStatistics
@@ -29,17 +30,9 @@ from sharedspan.statistics.task_statistics import TaskStatistics
 SHARDS_PER_WORKER = 4
 
 
-class FilesToRead(Protocol):
-    """Files that all workers can read under the same paths."""
-
-    selection: Selection
-    missing: str  # "error" or "drop"
-    n_dropped: int  # set when the rows are read
-
-
 def gather_on_cluster(
     engine: Any,
-    rows: TaskRows | DaskFrame | FilesToRead,
+    rows: TaskRows | DaskFrame | FileRows,
     centred: bool,
     *,
     common_scale: bool,
@@ -52,11 +45,11 @@ def gather_on_cluster(
     ----------
     engine : DaskEngine, Client or str
         A value of the parameter ``engine`` other than "local".
-    rows : TaskRows, DaskFrame or FilesToRead
+    rows : TaskRows, DaskFrame or FileRows
         Rows in the driver's memory, in a Dask DataFrame or in files. Of files, ``rows.n_dropped``
         is set to the number of rows that lack a value.
     centred, common_scale, kind
-        As in ``gather``.
+        See ``gather``.
     keep_rows : bool
         Whether the shards retain their rows, for folds.
     """
@@ -222,22 +215,22 @@ def _frame_rows(frame: Any, task: str, target: str, features: Sequence[str]) -> 
     return LabelledRows(labels, X, y)
 
 
-def _read_files(selection: Selection, parts: Sequence[Partition], client: Any) -> list[Any]:
+def _read_files(selection: Selection, parts: Sequence[SourceFile], client: Any) -> list[Any]:
     submit = partial(client.submit, read_or_error, _file_rows, selection, pure=False)
     return [submit(part) for part in parts]
 
 
-def _check_files(files: FilesToRead, incomplete: Any) -> None:
+def _check_files(files: FileRows, incomplete: Any) -> None:
     incomplete.require(files.selection, files.missing)
     files.n_dropped = incomplete.n_incomplete
 
 
-def _file_rows(selection: Selection, partition: Partition) -> LabelledRows:
+def _file_rows(selection: Selection, partition: SourceFile) -> LabelledRows:
     """The rows of a partition of files."""
-    path = selection.files[partition.file].path
+    path = partition.path
     if not os.path.exists(path):
         raise ValueError(
             f"{path} is not there on a worker: put it where all workers see it under this path."
         )
-    rows = read_partition(selection, partition)
-    return LabelledRows(rows.labels, rows.X, rows.y, rows.tally)
+    X, y, labels, tally = read_partition(selection, partition)
+    return LabelledRows(labels, X, y, tally)

@@ -37,8 +37,8 @@ from sharedspan.statistics.canonical import Problem
 from sharedspan.statistics.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
-    from sharedspan.inputs.paths import FilePaths
-    from sharedspan.inputs.schema import Columns
+    from sharedspan.inputs.columns import Columns
+    from sharedspan.inputs.files import FilePaths
     from sharedspan.progress import ProgressCallback
 
 

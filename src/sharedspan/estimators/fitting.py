@@ -132,7 +132,7 @@ def fit_arrays(
 
 def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **options: Any) -> None:
     """Fit an estimator to files; see ``TaskRegressor.fit_file``."""
-    from sharedspan.inputs.files import open_files
+    from sharedspan.inputs.external_sort import open_files
 
     with unfitted_on_error(model):
         check_parameters(model)
@@ -143,11 +143,9 @@ def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **opti
                 f"task_column={model.task_column!r}: give the same column, or leave task_column "
                 "out."
             )
-        selection = rows.selection
-        names = selection.names if model.task_column is None else selection.names_with_task()
-        set_feature_names(model, names)
+        set_feature_names(model, rows.names if model.task_column is None else rows.names_in)
         fit_rows(model, rows, checkpointing)
-        model.columns_, model.n_rows_dropped_ = selection.columns, rows.n_dropped
+        model.columns_, model.n_rows_dropped_ = rows.selection.columns, rows.n_dropped
 
 
 def add_rows(
@@ -229,6 +227,8 @@ def open_rows(
 def gather_statistics(model: TaskRegressor, rows: Any) -> TaskStatistics:
     """Statistics of the rows, built here or on a cluster."""
     needs = model.needs()
+    if needs.kind is None:
+        return TaskStatistics(None, None, rows.labels, rows.names, rows)
     if not is_local(model):
         from sharedspan.distributed.engine import as_engine
         from sharedspan.distributed.sources import gather_on_cluster
@@ -237,8 +237,6 @@ def gather_statistics(model: TaskRegressor, rows: Any) -> TaskStatistics:
             as_engine(model.engine), rows, model.fit_intercept,
             common_scale=needs.common_scale, kind=needs.kind, keep_rows=needs.folds,
         )  # fmt: skip
-    if needs.kind is None:
-        return TaskStatistics(None, None, rows.labels, rows.names, rows)
     moments = None if needs.moments is None else needs.moments(rows)
     return gather(
         rows, model.fit_intercept, common_scale=needs.common_scale, kind=needs.kind,

@@ -37,7 +37,7 @@ from sharedspan.solvers.variable_projection import variable_projection
 from sharedspan.statistics.canonical import Problem
 
 if TYPE_CHECKING:
-    from sharedspan.inputs.paths import FilePaths
+    from sharedspan.inputs.files import FilePaths
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 ENOUGH_NEWS = 2.0  # a refit with so many times the rows starts from scratch

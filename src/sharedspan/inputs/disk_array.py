@@ -10,14 +10,15 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from sharedspan.inputs.files import tells_full_disk
 from sharedspan.inputs.memory_limit import in_words
-from sharedspan.inputs.paths import tells_full_disk
 
-GAP = 16  # rows that are read along rather than asked for apart
+GAP = 16  # unwanted rows between two wanted ones that are read rather than skipped
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -44,22 +45,41 @@ class DiskRows:
         """Rows of a slice, or of an ascending array of row numbers."""
         if isinstance(rows, slice):
             first, stop, _ = rows.indices(len(self))
-            return self._read(first, stop)
+            out = np.empty((max(stop - first, 0), *self.shape[1:]), self.dtype)
+            self._transfer("preadv", out, first)
+            return out
         out = np.empty((len(rows), *self.shape[1:]), self.dtype)
         cuts = np.flatnonzero(np.diff(rows) > GAP) + 1
         for lo, hi in itertools.pairwise([0, *cuts.tolist(), len(rows)]):
             if hi > lo:
                 near = rows[lo:hi]
-                out[lo:hi] = self._read(int(near[0]), int(near[-1]) + 1).take(
-                    near - near[0], axis=0
-                )
+                out[lo:hi] = self[int(near[0]) : int(near[-1]) + 1].take(near - near[0], axis=0)
         return out
 
+    def write(self, first: int, rows: np.ndarray) -> None:
+        """Write rows from the row number ``first`` on."""
+        self._transfer("pwrite", np.ascontiguousarray(rows, self.dtype), first)
+
+    def _transfer(self, call: str, rows: np.ndarray, first: int) -> None:
+        """Read into rows, or write them; one thread at a time where the system has no such call."""
+        left: Any = rows.reshape(-1).view(np.uint8).data
+        at, is_read = first * self.row_bytes, call == "preadv"
+        while left:
+            if hasattr(os, call):
+                done = getattr(os, call)(self._file.fileno(), [left] if is_read else left, at)
+            else:
+                with self._lock:
+                    self._file.seek(at)
+                    done = (self._file.readinto if is_read else self._file.write)(left)
+            if done == 0:
+                raise OSError(errno.EIO, "The temporary file of the sorted rows is cut off.")
+            left, at = left[done:], at + done
+
     def extremes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Least and largest value of each column."""
+        """Least and largest value of each column, over the rows given to ``update_extremes``."""
         return self._low, self._high
 
-    def reach(self, rows: np.ndarray) -> None:
+    def update_extremes(self, rows: np.ndarray) -> None:
         """Let the extremes hold these rows too."""
         # Many rows side by side: numpy is slow over many short rows.
         fold = max(min(1024 // max(self.shape[1:], default=1), len(rows)), 1)
@@ -69,68 +89,27 @@ class DiskRows:
             self._low = np.minimum(self._low, part.min(axis=0))
             self._high = np.maximum(self._high, part.max(axis=0))
 
-    def shorten(self, n_rows: int) -> None:
-        """Let only the first rows count."""
-        self.shape = (n_rows, *self.shape[1:])
-
     def close(self) -> None:
         """Give the disk back."""
         self._file.close()
 
-    def write(self, first: int, rows: np.ndarray) -> None:
-        """Put rows at a place."""
-        left = _bytes(np.ascontiguousarray(rows, self.dtype))
-        at = first * self.row_bytes
-        while left:
-            done = self._transfer("pwrite", left, at)
-            left, at = left[done:], at + done
 
-    def _read(self, first: int, stop: int) -> np.ndarray:
-        out = np.empty((max(stop - first, 0), *self.shape[1:]), self.dtype)
-        left, at = _bytes(out), first * self.row_bytes
-        while left:
-            done = self._transfer("preadv", left, at)
-            if done == 0:
-                raise OSError(errno.EIO, "The temporary file of the sorted rows is cut off.")
-            left, at = left[done:], at + done
-        return out
-
-    def _transfer(self, call: str, view: memoryview, at: int) -> int:
-        """Read or write some of the bytes; one at a time where the system has no such call."""
-        if hasattr(os, call):
-            given = [view] if call == "preadv" else view
-            return getattr(os, call)(self._file.fileno(), given, at)
-        with self._lock:
-            self._file.seek(at)
-            plain: Any = self._file.readinto if call == "preadv" else self._file.write
-            return plain(view)
-
-
-def _bytes(array: np.ndarray) -> memoryview:
-    flat: Any = array.reshape(-1).view(np.uint8)
-    return memoryview(flat)
-
-
+@dataclass
 class TemporaryDisk:
     """The disk of the temporary folder, and what to say when it is full."""
 
-    def __init__(self) -> None:
-        self.folder = tempfile.gettempdir()
-        self.needed: int | None = None
+    folder: str = field(default_factory=tempfile.gettempdir)
+    needed: int | None = None  # bytes, where that is known
 
     def require(self, needed: int) -> None:
-        """Raise OSError where there are not so many bytes."""
+        """Raise OSError where so many bytes are not free."""
         self.needed = needed
-        if self.free() < needed:
+        if shutil.disk_usage(self.folder).free < needed:
             raise self._full(errno.ENOSPC)
 
-    def free(self) -> int:
-        """Bytes left."""
-        return shutil.disk_usage(self.folder).free
-
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Say of a full disk what can be done about it."""
+    def explained(self) -> Iterator[None]:
+        """Turn the errors of a full disk into one that says what can be done about it."""
         import duckdb
 
         try:
@@ -148,6 +127,6 @@ class TemporaryDisk:
         return OSError(
             number,
             f"The disk of the temporary folder {self.folder} is too small: {need}"
-            f"{in_words(self.free())} are free. "
+            f"{in_words(shutil.disk_usage(self.folder).free)} are free. "
             "Set the environment variable TMPDIR to a folder on a larger disk.",
         )

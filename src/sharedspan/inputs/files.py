@@ -1,263 +1,279 @@
-"""Rows of users' CSV and Parquet files as arrays: one small table, or a piece of a large one."""
+"""Users' CSV and Parquet files: which ones a path stands for, and how DuckDB reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import difflib
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from sharedspan.inputs.paths import SourceFile, connect, existing, joined, readable
-from sharedspan.inputs.schema import Selection, resolve
+from sharedspan.inputs.csv_header import CsvFormat, broken_line, read_header
+from sharedspan.kernels.threads import n_threads
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-PARTITION_ROWS = 1_000_000
+FilePaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+FOLDER_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")  # a .txt in a folder may be anything
+CSV_ENDINGS = (*FOLDER_ENDINGS, ".txt", ".txt.gz")
+PARQUET_ENDINGS = (".parquet", ".pq")
+MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?")  # in CSV
+DESCRIBE_MEMORY = 200_000_000  # bytes that are enough to describe columns
+THREAD_MEMORY = 50_000_000  # bytes that DuckDB reads with in one thread
+MOST_NAMED = 5  # columns named in one message
 
 
-@dataclass
-class Tally:
-    """Rows seen, and how many lack a value or hold infinity, by column; tallies add up.
+def find_files(paths: FilePaths) -> list[Path]:
+    """The files that paths stand for, all CSV or all Parquet, sorted by name.
 
-    Columns are counted in the order task, target, features.
+    Parameters
+    ----------
+    paths : str, path, or iterable of them
+        Each a file, a folder (its CSV or Parquet files; names that begin with "." or "_" do not
+        count) or a pattern such as ``"logs/**/*.parquet"``.
     """
-
-    n_rows: int = 0
-    n_incomplete: int = 0
-    absent: Any = 0  # (d + 2,)
-    infinite: Any = 0  # (d + 2,)
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.n_rows + other.n_rows,
-            self.n_incomplete + other.n_incomplete,
-            self.absent + other.absent,
-            self.infinite + other.infinite,
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not given:
+        raise ValueError("The list of files is empty: give at least one file, folder or pattern.")
+    files = sorted(file for path in given for file in _expand(Path(path)))
+    for file, following in itertools.pairwise(files):
+        if file == following:
+            raise ValueError(f"{file} is given twice: give it once, or its rows count double.")
+    by_format = {is_csv(file): file for file in files}
+    if len(by_format) > 1:
+        raise ValueError(
+            f"{by_format[True]} is CSV and {by_format[False]} is Parquet: give files of one "
+            f"format, for example by a pattern: {str(by_format[False].parent / '*.parquet')!r}."
         )
+    return files
 
-    def require(self, selection: Selection, missing: str) -> None:
-        """Raise where there are no rows, infinite values, or missing ones that are not dropped."""
-        names = [selection.task, selection.target, *(f.column for f in selection.features)]
-        where = selection.files[0].path
-        if len(selection.files) > 1:
-            where = f"Each of the {len(selection.files)} files, such as {where},"
-        if self.n_rows == 0:
-            raise ValueError(f"{where} has no rows below its column names.")
-        for name, count in zip(names, np.broadcast_to(self.infinite, len(names)), strict=True):
-            if count:
-                raise ValueError(
-                    f"The column {name!r} holds infinity in {count} row(s): correct them, or write "
-                    "them as missing."
-                )
-        if self.n_incomplete == 0:
+
+def _expand(path: Path) -> list[Path]:
+    """The files that a path, a folder or a pattern stands for."""
+    if path.is_dir():
+        endings = FOLDER_ENDINGS + PARQUET_ENDINGS
+        files = [
+            file
+            for file in path.iterdir()
+            if file.is_file() and file.name[0] not in "._" and file.name.lower().endswith(endings)
+        ]
+        if not files:
+            advice = "give another folder."
+            if any(entry.is_dir() for entry in path.iterdir()):
+                pattern = str(path / "**" / "*.parquet")
+                advice = f"for files in the folders below it, give a pattern: {pattern!r}."
+            raise ValueError(f"The folder {path} has no CSV or Parquet file: {advice}")
+        return files
+    if not path.is_file() and glob.has_magic(str(path)):
+        files = [Path(name) for name in glob.iglob(str(path), recursive=True)]
+        files = [require_file(file) for file in files if file.is_file()]
+        if not files:
+            raise ValueError(f"No file matches {path}: give another pattern.")
+        return files
+    return [require_file(path)]
+
+
+def require_file(path: Path) -> Path:
+    """The path itself, if it is a CSV or Parquet file."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give one CSV or Parquet file.")
+    if not path.is_file():
+        others = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise ValueError(f"There is no file {path}.{nearest(path.name, others)}")
+    if not path.name.lower().endswith(CSV_ENDINGS + PARQUET_ENDINGS):
+        raise ValueError(
+            f"{path} is of an unknown format: give a file that ends in .csv, .tsv, .txt (or these "
+            "with .gz), .parquet or .pq."
+        )
+    return path
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a file is CSV by its name; otherwise it is Parquet."""
+    return path.name.lower().endswith(CSV_ENDINGS)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file with the types of its columns, DuckDB's names of them in lower case."""
+
+    path: str
+    types: dict[str, str]
+    csv: CsvFormat | None  # None for Parquet
+    rows: tuple[int, int] | None = None  # of Parquet, to read from the first up to the second
+
+    def with_types(self, types: Mapping[str, str]) -> SourceFile:
+        """The same file with other types of some columns."""
+        return replace(self, types={name: types.get(name, old) for name, old in self.types.items()})
+
+    def scan(self) -> str:
+        """SQL that reads the rows in the order of the file."""
+        if self.csv is not None:
+            types = ", ".join(f"{literal(name)}: '{t.upper()}'" for name, t in self.types.items())
+            return _csv_scan(self.path, self.csv, f"auto_detect=false, columns={{{types}}}")
+        file = literal(glob.escape(self.path))
+        if self.rows is None:
+            return f"read_parquet({file})"
+        condition = f"file_row_number >= {self.rows[0]} AND file_row_number < {self.rows[1]}"
+        return f"(FROM read_parquet({file}, file_row_number=true) WHERE {condition})"
+
+
+def describe(connection: DuckDBPyConnection, path: Path) -> SourceFile:
+    """Names and types of a file's columns.
+
+    Only the end of a Parquet file is read, but the whole of a CSV file: a type guessed from some
+    rows would fail far into the file.
+    """
+    import pyarrow.parquet
+
+    csv = None
+    if is_csv(path):
+        names, csv = read_header(path)
+        candidates = "auto_type_candidates=['BOOLEAN', 'BIGINT', 'DOUBLE', 'VARCHAR']"
+        scan = _csv_scan(str(path), csv, f"sample_size=-1, {candidates}")
+    else:
+        with reading(path):
+            names = pyarrow.parquet.read_schema(path).names
+        scan = f"read_parquet({literal(glob.escape(str(path)))})"
+    with reading(path):
+        source = connection.sql(f"FROM {scan}")
+    for name in names:
+        if name and names.count(name) > 1:
+            raise ValueError(f"{path} has two columns {name!r}: give them different names.")
+    if csv is None or len(names) != len(source.columns):
+        names = source.columns
+    # DuckDB has names for columns without one.
+    named = (name or other for name, other in zip(names, source.columns, strict=True))
+    types = (str(column_type.id) for column_type in source.types)
+    return SourceFile(str(path), dict(zip(named, types, strict=True)), csv)
+
+
+def _csv_scan(path: str, csv: CsvFormat, options: str) -> str:
+    marks = ", ".join(map(literal, MISSING_MARKS))
+    if csv.line_end is not None:
+        options += f", new_line={literal(repr(csv.line_end)[1:-1])}"
+    return (
+        f"read_csv({literal(glob.escape(path))}, delim={literal(csv.delimiter)}, quote='\"', "
+        f"escape='\"', comment='', header=true, skip=0, nullstr=[{marks}], {options})"
+    )
+
+
+def open_duckdb(
+    memory: int | None = DESCRIBE_MEMORY, *, threads: int | None = None, folder: str = ""
+) -> DuckDBPyConnection:
+    """A connection to DuckDB that reads users' files.
+
+    It takes so many bytes of memory, or most of the machine for None, and writes to disk only if
+    it is given a folder.
+    """
+    import duckdb
+
+    config: dict[str, Any] = {"threads": threads or n_threads(), "temp_directory": folder}
+    if memory is not None:  # which each thread needs some of
+        config["memory_limit"] = f"{memory}B"
+        config["threads"] = min(config["threads"], max(memory // THREAD_MEMORY, 1))
+    connection = duckdb.connect(config=config)
+    connection.execute("SET enable_progress_bar = false")  # it would print into users' output
+    return connection
+
+
+def fetch(connection: DuckDBPyConnection, sql: str, path: str) -> list[tuple[Any, ...]]:
+    """All rows of the result of a query of one file."""
+    with reading(path):
+        return connection.sql(sql).fetchall()
+
+
+def arrow_batches(
+    connection: DuckDBPyConnection, sql: str, path: str, batch_rows: int = 1 << 17
+) -> Iterator[Any]:
+    """The result of a query of one file as Arrow batches, while the next ones are read."""
+    with reading(path):
+        relation: Any = connection.sql(sql)
+        # The older name is all that releases before 1.4 know.
+        reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+        source = reader(batch_rows)
+    while True:
+        with reading(path):
+            batch = next(source, None)
+        if batch is None:
             return
-        by_name = dict(zip(names, self.absent, strict=True))  # levels of a column lack together
-        counts = [f"{name!r} {count}" for name, count in by_name.items() if count]
-        said = f"{self.n_incomplete} of {self.n_rows} rows lack a value ({joined(counts)})"
-        if missing == "error":
-            raise ValueError(
-                f"{said}: leave these rows out (--missing drop, or missing='drop' in Python), "
-                "leave the columns out, or fill them in."
-            )
-        if self.n_incomplete == self.n_rows:
-            raise ValueError(f"{said}: none is left, so leave out the columns that lack most.")
+        yield batch
 
 
-def check_rows(
-    has_label: np.ndarray | None, y: np.ndarray, X: np.ndarray
-) -> tuple[np.ndarray | None, Tally]:
-    """Which rows have everything, (rows,), or None for all; and their tally.
-
-    Parameters
-    ----------
-    has_label : ndarray of shape (rows,), or None where all rows have one
-    y : ndarray of shape (rows,)
-    X : ndarray of shape (rows, d)
-    """
-    with np.errstate(all="ignore"):  # a sum that is finite has finite terms
-        if has_label is None and np.isfinite(y.sum()) and np.isfinite(X.sum()):
-            return None, Tally(len(y))
-    absent = np.column_stack([np.zeros(len(y), dtype=bool), np.isnan(y), np.isnan(X)])
-    if has_label is not None:
-        absent[:, 0] = ~has_label
-    infinite = np.array([0, np.isinf(y).sum(), *np.isinf(X).sum(axis=0)])
-    kept: np.ndarray = np.logical_not(absent.any(axis=1))
-    tally = Tally(len(y), int(np.sum(~kept)), absent.sum(axis=0), infinite)
-    return (None if kept.all() else kept), tally
-
-
-@dataclass(frozen=True)
-class Table:
-    """Columns of a file by their part in a regression."""
-
-    X: np.ndarray  # (rows, d)
-    y: np.ndarray  # (rows,)
-    task: np.ndarray  # (rows,) integers, floats or strings
-    feature_names: tuple[str, ...]
-    n_dropped: int  # rows left out for a missing value
-
-
-def read_table(
-    path: str | Path,
-    *,
-    task: str,
-    target: str,
-    drop: str | Iterable[str] = (),
-    missing: str = "error",
-) -> Table:
-    """Read a CSV or Parquet file: one column of tasks, one target, all others features.
-
-    Parameters
-    ----------
-    path : str or Path
-        Ending in .csv, .tsv or .txt (first line: the names; also with .gz), or in .parquet or .pq.
-    task : str
-        The column that says which task a row belongs to; numbers or text.
-    target : str
-    drop : str or iterable of str, optional
-        Columns that are no features.
-    missing : {"error", "drop"}, default="error"
-        "drop" leaves out the rows that lack a value in a used column.
-
-    Returns
-    -------
-    Table
-        Rows in the order of the file.
-
-    Raises
-    ------
-    ValueError
-        In one line: no such file or column, columns that are not numbers, missing values.
-    """
-    if missing not in ("error", "drop"):
-        raise ValueError(f"missing={missing!r} is unknown: use 'error' or 'drop'.")
-    file = existing(Path(path))
-    selection = resolve([file], task=task, target=target, drop=drop, text=None)
-    selection = replace(selection, dtype="float64")
-    rows = read_partition(selection, Partition(0, 0, 0, None))
-    rows.tally.require(selection, missing)
-    labels = rows.labels
-    if labels.dtype == object:
-        labels = labels.astype(str)
-    return Table(rows.X, rows.y, labels, selection.names, rows.tally.n_incomplete)
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Neighbouring rows of one file."""
-
-    file: int  # number in ``Selection.files``
-    first: int  # row in the file
-    start: int  # the same row counted over all files
-    n_rows: int | None  # None for a whole file of unknown length
-
-
-def partitions(selection: Selection, rows: int = PARTITION_ROWS) -> list[Partition]:
-    """Pieces that together hold all rows, in their order.
-
-    Parameters
-    ----------
-    selection : Selection
-    rows : int
-        Wanted size. Parquet is cut between row groups, which stay whole; a CSV file is one piece,
-        and its rows are counted.
-    """
-    found: list[Partition] = []
-    start = 0
-    with connect() as connection:
-        for number, file in enumerate(selection.files):
-            first, size = 0, 0
-            for count in [*_group_sizes(connection, file), None]:
-                if size and (count is None or size + count > rows):
-                    found.append(Partition(number, first, start, size))
-                    first, start, size = first + size, start + size, 0
-                size += count or 0
-    return found
-
-
-def _group_sizes(connection: DuckDBPyConnection, file: SourceFile) -> list[int]:
-    """Rows of each row group of a Parquet file; of a CSV file as a whole."""
-    sql = f"SELECT count(*) FROM {file.scan()}"
-    if file.is_parquet:
-        sql = (
-            f"SELECT any_value(row_group_num_rows) FROM parquet_metadata({file.sql_path}) "
-            "GROUP BY row_group_id ORDER BY row_group_id"
-        )
-    with readable(file.path):
-        return [count for (count,) in connection.sql(sql).fetchall()]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The complete rows of a partition, in the order of the file."""
-
-    labels: np.ndarray  # (rows,) of int64, uint64, float64 or of str objects
-    X: np.ndarray  # (rows, d) of the selection's dtype
-    y: np.ndarray  # (rows,)
-    numbers: np.ndarray  # (rows,) counted over all files
-    tally: Tally  # of all rows, incomplete ones too
-
-
-def read_partition(
-    selection: Selection, partition: Partition, *, memory: int | None = None, threads: int = 1
-) -> Rows:
-    """Read one piece into memory.
-
-    Rows that lack a value are left out and counted, and infinite values are counted: add the
-    tallies of all pieces up and ask ``Tally.require`` whether they may be used.
-
-    Parameters
-    ----------
-    selection : Selection
-    partition : Partition
-    memory : int, optional
-        Bytes that DuckDB may use; None for its default, most of the machine.
-    threads : int
-    """
-    file, stop = selection.files[partition.file], None
-    if file.is_parquet and partition.n_rows is not None:
-        stop = partition.first + partition.n_rows
-    with connect(memory, threads) as connection, readable(file.path):
-        scan = file.scan(partition.first, stop)
-        columns = connection.sql(selection.query(scan)).to_arrow_table().columns
-    n_rows = len(columns[0])
-    y, X = as_matrix(columns, selection.dtype)
-    labels = without_nan(columns[0].combine_chunks()).dictionary_encode()
-    codes = labels.indices.fill_null(-1).to_numpy()
-    kept, tally = check_rows(codes >= 0 if (codes < 0).any() else None, y, X)
-    distinct = np.array(labels.dictionary.to_pylist(), dtype=_DTYPES[selection.label])
-    numbers = partition.start + np.arange(n_rows)
-    if kept is not None:
-        codes, X, y, numbers = codes[kept], X[kept], y[kept], numbers[kept]
-    return Rows(distinct[codes], X, y, numbers, tally)
-
-
-_DTYPES = {"BIGINT": "int64", "UBIGINT": "uint64", "DOUBLE": "float64", "VARCHAR": "object"}
-
-
-def without_nan(labels: Any) -> Any:
-    """Arrow's labels with NULL for NaN."""
-    import pyarrow.compute as pc
-
-    if str(labels.type) != "double":
-        return labels
-    return pc.if_else(pc.is_nan(labels), None, labels)
-
-
-def as_matrix(columns: Sequence[Any], dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Target (rows,) and features (rows, d) of the columns of a query; NaN where there is none."""
-    X = np.empty((len(columns[0]), len(columns) - 2), dtype=dtype)
-    for j, column in enumerate(columns[2:]):
-        X[:, j] = _as_numpy(column)
-    return np.array(_as_numpy(columns[1])), X
-
-
-def _as_numpy(column: Any) -> np.ndarray:
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Turn the errors of DuckDB and Arrow into one line that names the file."""
+    import duckdb
     import pyarrow
 
-    if isinstance(column, pyarrow.ChunkedArray):
-        return column.to_numpy()
-    return column.to_numpy(zero_copy_only=False)
+    try:
+        yield
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
+    # Arrow hands on DuckDB's errors in the middle of a stream as OSError without a number.
+    except (duckdb.Error, pyarrow.ArrowException, OSError) as error:
+        # Errors of the temporary folder, which have a number, are explained by who uses it.
+        if getattr(error, "errno", None) is not None or tells_full_disk(error):
+            raise
+        if "Out of Memory" in str(error):
+            raise ValueError(
+                f"{path} could not be read within the memory limit: give a larger one "
+                "(--memory-limit, or memory_limit= in Python)."
+            ) from error
+        raise ValueError(f"{path} could not be read: {_reason(Path(path), error)}") from error
+    except RuntimeError as error:
+        if "interrupted" in str(error):  # Ctrl-C while DuckDB is asked for the next rows
+            raise KeyboardInterrupt from error
+        raise
+
+
+def tells_full_disk(error: Exception) -> bool:
+    """Whether DuckDB, which has no numbers for its errors, ran out of disk."""
+    return any(words in str(error) for words in ("No space left", "max_temp_directory_size"))
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Why a file could not be read, as a sentence."""
+    if is_csv(path):
+        if (reason := broken_line(path)) is not None:
+            return reason
+    elif any(word in str(error).lower() for word in ("magic bytes", "too small", "footer")):
+        return "it is not a Parquet file, or only a part of one: write or copy it again."
+    text = re.sub(r'^[A-Z][A-Za-z/ ]* Error: (Failed to read file "[^"]*": )?', "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".") + "."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name most like this one as a question, or nothing."""
+    by_lower = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
+
+
+def joined(parts: Sequence[str]) -> str:
+    """The first few parts, and how many more there are."""
+    more = len(parts) - MOST_NAMED
+    return ", ".join(parts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def shortened(text: str, length: int = 20) -> str:
+    """Text of at most so many characters."""
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def literal(text: str) -> str:
+    """Text in SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quoted(name: str) -> str:
+    """The name of a column in SQL."""
+    return '"' + name.replace('"', '""') + '"'

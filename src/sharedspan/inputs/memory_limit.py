@@ -11,6 +11,8 @@ from typing import Any
 INTERPRETER = 500_000_000  # bytes of Python and its libraries, compiling on their first run
 LEAST = 200_000_000  # for everything else
 READING = 2_000_000_000  # bytes that reading stays within where no limit is given
+BATCH = 32 * 2**20  # most bytes of the rows that are read at once
+BUCKET = 64 * 2**20  # most bytes of the rows that one thread sorts
 LABEL = 100  # bytes of a label in Python
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
@@ -18,43 +20,30 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes for reading, and the most that the whole fit may take."""
+    """Bytes that a fit from files and its parts may take."""
 
-    reading: int
-    most: int
-    said: str  # the limit as the user gave it
+    total: int
+    limit: int | str | None  # as the user gave it; None for what the machine has
+    duckdb: int  # for DuckDB, which takes a little more than it is told
+    batch: int  # for the rows that are read at once, of which there are about three copies
+    bucket: int  # for rows that one thread sorts in memory, of which there is a copy
 
     @classmethod
-    def of(cls, memory_limit: Any) -> Budget:
+    def of(cls, limit: int | str | None) -> Budget:
         """The budget of a limit given by the user, or of this machine for None."""
-        if memory_limit is None:
-            machine = machine_memory()
-            return cls(min(READING, machine), machine, f"this machine's {in_words(machine)}")
-        most, said = as_bytes(memory_limit), f"memory_limit={memory_limit!r}"
-        if most < INTERPRETER + LEAST:
+        total = machine_memory() if limit is None else as_bytes(limit)
+        if limit is not None and total < INTERPRETER + LEAST:
             raise ValueError(
-                f"{said} is too small: Python and its libraries take about {in_words(INTERPRETER)} "
-                f"before the first row. Give at least {in_words(INTERPRETER + LEAST)!r}."
+                f"memory_limit={limit!r} is too small: Python and its libraries take about "
+                f"{in_words(INTERPRETER)} before the first row. Give at least "
+                f"{in_words(INTERPRETER + LEAST)!r}."
             )
-        return cls(most, most, said)
-
-    @property
-    def duckdb(self) -> int:
-        """For DuckDB, which takes a little more than it is told."""
-        return max(self.reading - INTERPRETER, LEAST) // 2
-
-    @property
-    def batch(self) -> int:
-        """For the rows that are handled at once; there are about three copies of them."""
-        return min(self.duckdb // 8, 32 * 2**20)
-
-    @property
-    def bucket(self) -> int:
-        """For rows that one thread sorts in memory, where there is a copy of them."""
-        return min(self.duckdb // 8, 64 * 2**20)
+        reading = total if limit is not None else min(READING, total)
+        duckdb = max(reading - INTERPRETER, LEAST) // 2
+        return cls(total, limit, duckdb, min(duckdb // 8, BATCH), min(duckdb // 8, BUCKET))
 
     def require(self, n_tasks: int, n_features: int, n_rows: int) -> None:
-        """Raise where a fit of so many tasks cannot fit.
+        """Raise where the statistics of so many tasks cannot fit.
 
         Statistics are sums, T d (d + 7) / 2 numbers, or the rows themselves where these are few.
         The estimators that need most memory take as much again (measured).
@@ -62,11 +51,14 @@ class Budget:
         T, d = n_tasks, n_features
         statistics = 8 * min(T * d * (d + 7) // 2, n_rows * (d + 2))
         needed = INTERPRETER + 2 * statistics + LABEL * T
-        if needed > self.most:
+        if needed > self.total:
+            limit = f"memory_limit={self.limit!r}"
+            if self.limit is None:
+                limit = f"this machine's {in_words(self.total)}"
             raise ValueError(
                 f"{T} tasks of {d} features need about {in_words(needed)} of memory (statistics of "
                 f"{in_words(statistics)}, as much again for the fit, and "
-                f"{in_words(INTERPRETER)} for Python), more than {self.said}: give more memory, "
+                f"{in_words(INTERPRETER)} for Python), more than {limit}: give more memory, "
                 "leave features out, or check that the task column is the right one."
             )
 
@@ -95,7 +87,7 @@ def in_words(size: float) -> str:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this process may hope for."""
+    """Bytes of memory that this process can have at most."""
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # not on Windows

@@ -29,11 +29,11 @@ from sharedspan.persistence.container import KINDS, Tree, as_python_scalar
 # The classes whose objects a model file may hold, by name, with their modules.
 STORED_CLASSES = {
     "Canonical": "sharedspan.statistics.canonical",
-    "Columns": "sharedspan.inputs.schema",
+    "Columns": "sharedspan.inputs.columns",
     "CrossSums": "sharedspan.inference.weight_errors",
     "DaskEngine": "sharedspan.distributed.engine",
     "Descent": "sharedspan.estimators.stream",
-    "Feature": "sharedspan.inputs.schema",
+    "Feature": "sharedspan.inputs.columns",
     "GramStatistics": "sharedspan.statistics.grams",
     "Plan": "sharedspan.estimators.stream",
     "Posterior": "sharedspan.mixed_model.posterior",

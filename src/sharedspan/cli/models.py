@@ -1,0 +1,53 @@
+"""Fitted models on the command line: the columns of their tables, and their use on plain arrays."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from sharedspan.inputs.columns import Columns, Feature
+
+
+def columns_of(
+    model: Any, task: str | None = None, target: str | None = None, *, needs_target: bool = False
+) -> Columns:
+    """What a table for a fitted model must look like.
+
+    A model that was fitted to files knows it; otherwise the features are ``coef_names_``. Names of
+    the task and target columns may differ from the fit.
+    """
+    columns: Columns | None = model.fitted_span.extra.get("columns")
+    if columns is None:
+        columns = _columns_of_arrays(model, task or model.task_column)
+    columns = replace(columns, task=task or columns.task, target=target or columns.target)
+    if needs_target and columns.target is None:
+        raise ValueError(
+            "The model does not know which column it predicts: say which one (--target)."
+        )
+    return columns
+
+
+def _columns_of_arrays(model: Any, task: Any) -> Columns:
+    if not isinstance(task, str):
+        raise ValueError(
+            "The model was not fitted to a table with a task column: say which column holds the "
+            "tasks (--task)."
+        )
+    is_text = all(isinstance(label, str) for label in model.tasks_.tolist())
+    numbers = {"f": "DOUBLE", "u": "UBIGINT", "i": "BIGINT"}
+    label = "VARCHAR" if is_text else numbers.get(model.tasks_.dtype.kind)
+    if label is None:
+        raise ValueError(
+            f"The tasks of the model have labels such as {model.tasks_[0]!r}, which a table cannot "
+            "hold: give rows in Python."
+        )
+    return Columns(task, None, tuple(map(Feature, model.coef_names_)), (), label)
+
+
+def without_feature_names(model: Any) -> Any:
+    """A copy of a model for arrays of its features, with labels beside them."""
+    copied = copy(model)
+    copied.__dict__.pop("feature_names_in_", None)
+    copied.task_column, copied.n_features_in_ = None, len(copied.coef_names_)
+    return copied

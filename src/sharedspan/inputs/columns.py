@@ -1,0 +1,236 @@
+"""Columns of users' files: their part in a regression, their SQL, and checks of what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sharedspan.inputs.files import (
+    FilePaths,
+    SourceFile,
+    arrow_batches,
+    describe,
+    fetch,
+    find_files,
+    joined,
+    literal,
+    quoted,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+INTEGERS = {"tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger"}
+FLOATS = {"float", "double"}
+NUMBERS = INTEGERS | FLOATS | {"boolean", "ubigint", "hugeint", "uhugeint", "decimal"}
+EXACT_IN_FLOAT32 = {"float", "tinyint", "smallint", "utinyint", "usmallint", "boolean"}
+LABEL_TYPES = {  # SQL types in which labels are read; VARCHAR for all other columns
+    **dict.fromkeys(INTEGERS, "BIGINT"), "ubigint": "UBIGINT", **dict.fromkeys(FLOATS, "DOUBLE"),
+}  # fmt: skip
+MOST_LEVELS = 1000  # of a text column that is encoded
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column of X: a column of numbers, or whether a text column holds a level."""
+
+    column: str
+    level: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.column if self.level is None else f"{self.column}={self.level}"
+
+    def sql(self, dtype: str) -> str:
+        """SQL of the feature as a float; NULL where the column is NULL."""
+        value = quoted(self.column)
+        if self.level is not None:
+            value = f"(CAST({value} AS VARCHAR) = {literal(self.level)})"
+        return f"CAST({value} AS {'FLOAT' if dtype == 'float32' else 'DOUBLE'})"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a table are: enough to read more rows in the way of the fit."""
+
+    task: str
+    target: str | None  # None where rows are only to be predicted
+    features: tuple[Feature, ...]
+    base: tuple[Feature, ...]  # the level of each text column that no feature stands for
+    label: str  # SQL type of the labels
+
+    def __post_init__(self) -> None:
+        # They become part of SQL, and may come from a model file.
+        features = (*self.features, *self.base)
+        names = [self.task, *(feature.column for feature in features)]
+        optional = [self.target, *(feature.level for feature in features)]
+        is_text = all(isinstance(name, str) for name in names)
+        is_text = is_text and all(isinstance(name, str | None) for name in optional)
+        if not is_text or self.label not in ("VARCHAR", *LABEL_TYPES.values()):
+            raise ValueError(f"These are not columns of a table: {self!r}.")
+
+
+@dataclass(frozen=True)
+class Selection(Columns):
+    """What to read of which files: small, and safe to send to another process that reads them."""
+
+    files: tuple[SourceFile, ...]  # in the order of their names
+    dtype: str  # of X: float32 where that holds every feature exactly, else float64
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.task, self.target, self.features, self.base, self.label)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of X, (d,)."""
+        return tuple(feature.name for feature in self.features)
+
+    def names_with_task(self) -> tuple[str, ...]:
+        """Names of the columns of X, and the task column at its place among them, (d + 1,)."""
+        columns = list(self.files[0].types)
+        before = [columns.index(feature.column) < columns.index(self.task)
+                  for feature in self.features]  # fmt: skip
+        return (*self.names[: sum(before)], self.task, *self.names[sum(before) :])
+
+    def label_sql(self) -> str:
+        """SQL of the label of a row; NULL where the label is missing, or NaN among floats.
+
+        NaN cannot be told apart in SQL: Parquet's statistics, which DuckDB believes, leave it out.
+        """
+        label = f"CAST({quoted(self.task)} AS {self.label})"
+        return f"{label} + 0" if self.label == "DOUBLE" else label  # -0.0 becomes 0.0
+
+    def query(self, scan: str, label: str | None = None, also: Sequence[str] = ()) -> str:
+        """SQL of label, target, features and other columns, in the order of the file.
+
+        The columns of the result have numbers for names, so that no two of them can clash.
+        """
+        target = "NULL" if self.target is None else quoted(self.target)
+        parts = [label or self.label_sql(), f"CAST({target} AS DOUBLE)"]
+        parts += [feature.sql(self.dtype) for feature in self.features]
+        parts += map(quoted, also)
+        return f"SELECT {', '.join(f'{sql} AS c{i}' for i, sql in enumerate(parts))} FROM {scan}"
+
+
+class FileColumns:
+    """The columns that all files have, with a type for each that holds the values of all files."""
+
+    def __init__(self, connection: DuckDBPyConnection, paths: FilePaths) -> None:
+        self.connection = connection
+        self.files = [describe(connection, path) for path in find_files(paths)]
+        first = self.files[0]
+        for one, other in ((a, b) for f in self.files[1:] for a, b in ((first, f), (f, first))):
+            lacking = [repr(name) for name in one.types if name not in other.types]
+            if lacking:
+                raise ValueError(
+                    f"{other.path} has no column {joined(lacking)}, which {one.path} has: give "
+                    "files with the same columns."
+                )
+        # All columns of a CSV file without rows pass for text, whatever they are.
+        typed = [
+            file
+            for file in self.files
+            if file.csv is None
+            or set(file.types.values()) != {"varchar"}
+            or fetch(connection, f"SELECT 1 FROM {file.scan()} LIMIT 1", file.path)
+        ]
+        self.types = {
+            name: _common_type({file.types[name] for file in typed or [first]})
+            for name in first.types
+        }
+
+    def read_csv_as(self, types: Mapping[str, str]) -> None:
+        """Read columns of CSV as these types, and all others as their common type."""
+        self.types |= types
+        self.files = [file.with_types(self.types) for file in self.files]
+
+    def read_csv_labels(self, task: str) -> None:
+        """Read the task column of CSV as text, unless its numbers print as they were written.
+
+        "1e5" and "100000" are two products, and so are numbers of twenty digits.
+        """
+        number = self.types[task]
+        if number in ("double", "boolean"):
+            self.read_csv_as({task: "varchar"})
+            printed = f"CAST(TRY_CAST(value AS {number}) AS VARCHAR)"
+            if self.value_where(task, f"{printed} NOT IN (value, value || '.0')") is not None:
+                return
+        self.read_csv_as({task: number})
+
+    def value_where(self, name: str, condition: str) -> tuple[str, str] | None:
+        """A value of a column that meets a condition on its text ``value``, and its file."""
+        values = f"SELECT CAST({quoted(name)} AS VARCHAR) AS value FROM"
+        for file in self.files:
+            sql = f"SELECT value FROM ({values} {file.scan()}) WHERE {condition} LIMIT 1"
+            if rows := fetch(self.connection, sql, file.path):
+                return rows[0][0], file.path
+        return None
+
+    def not_a_number(self, name: str) -> tuple[str, str] | None:
+        """A text in a column that does not read as a number, and its file."""
+        return self.value_where(name, "value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL")
+
+    def require_numbers(self, names: Sequence[str], part: str, can_encode: bool = False) -> None:
+        """Raise where a column holds neither numbers nor text that reads as numbers.
+
+        ``part`` is "target", "feature", or "fitted" for a feature of an earlier fit.
+        """
+        problems, where = list[str](), self.files[0].path
+        for name in names:
+            if self.types[name] == "varchar":
+                if (odd := self.not_a_number(name)) is not None:
+                    where = where if problems else odd[1]
+                    problems.append(f"{name!r} (such as {shortened(odd[0])!r})")
+            elif self.types[name] not in NUMBERS:
+                problems.append(f"{name!r} ({self.types[name].split('_')[0]})")
+        if not problems:
+            return
+        one = len(problems) == 1
+        it, what, does = ("it", "column", "does") if one else ("them", "columns", "do")
+        advice, how = f"leave {it} out (--drop, or drop= in Python)", "as numbers"
+        if can_encode and any(self.types[name] == "varchar" for name in names):
+            how = "(--text one_hot, or text='one_hot' in Python)"
+        if part == "target":
+            what, advice = "target", "give another column (--target, or target= in Python)"
+        advice = f"{advice}, or encode {it} {how}"
+        if part == "fitted":
+            advice = "correct it, as the model was fitted to numbers"
+        raise ValueError(
+            f"{where}: the {what} {joined(problems)} {does} not hold numbers: {advice}."
+        )
+
+    def encoded(self, name: str, base: list[Feature]) -> list[Feature]:
+        """A column of numbers as it is, a text column level by level; the first goes to base."""
+        if self.types[name] != "varchar":
+            self.require_numbers([name], "feature")
+            return [Feature(name)]
+        if self.not_a_number(name) is None:
+            return [Feature(name)]
+        column, levels = f"CAST({quoted(name)} AS VARCHAR)", set[str]()
+        for file in self.files:
+            sql = f"SELECT {column} FROM {file.scan()} WHERE {column} IS NOT NULL"
+            for batch in arrow_batches(self.connection, sql, file.path):
+                levels.update(batch.column(0).unique().to_pylist())
+                if len(levels) > MOST_LEVELS:  # no need to read on
+                    raise ValueError(
+                        f"The text column {name!r} has more than {MOST_LEVELS} levels, such as "
+                        f"{shortened(min(levels))!r}: leave it out (--drop, or drop= in Python), "
+                        "or join levels first."
+                    )
+        first, *others = (Feature(name, level) for level in sorted(levels))
+        base.append(first)
+        return others
+
+
+def _common_type(types: set[str]) -> str:
+    """A type that holds the values of columns of all these types."""
+    if len(types) == 1:
+        return next(iter(types))
+    if other := types - NUMBERS - {"varchar"}:
+        return min(other)  # refused later, by its name
+    if types <= INTEGERS:
+        return "bigint"
+    return "varchar" if {"varchar", "boolean"} & types else "double"

@@ -1,0 +1,42 @@
+"""Arrays in temporary files behave like arrays in memory."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from sharedspan.inputs.disk_array import DiskRows
+
+pytestmark = pytest.mark.usefixtures("temporary")
+
+
+@pytest.mark.parametrize("system", ["reads by position", "has a file pointer only"])
+def test_rows_on_disk_are_read_like_an_array_by_many_threads(system, rng, monkeypatch):
+    if system == "has a file pointer only":
+        monkeypatch.delattr(os, "preadv", raising=False)
+        monkeypatch.delattr(os, "pwrite", raising=False)
+    values = rng.standard_normal((5000, 3))
+    rows = DiskRows(5000, (3,), "float64")
+    for lo in range(0, 5000, 700):
+        rows.write(lo, values[lo : lo + 700])
+        rows.update_extremes(values[lo : lo + 700])
+    assert rows.shape == (5000, 3)
+    assert_array_equal(rows.extremes(), (values.min(axis=0), values.max(axis=0)))
+    assert_array_equal(rows[10:10], values[10:10])
+    assert_array_equal(rows[:], values)
+    picks = [np.sort(rng.permutation(5000)[:n]) for n in (0, 1, 7, 500, 5000)] * 20
+    wrong = []
+
+    def compare(picks):
+        wrong.extend(len(p) for p in picks if not np.array_equal(rows[p], values[p]))
+        wrong.extend(int(p[0]) for p in picks if len(p) and (rows[p[0] :] != values[p[0] :]).any())
+
+    threads = [threading.Thread(target=compare, args=(picks[i::4],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    rows.close()
