@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -156,7 +157,8 @@ def test_text_is_encoded_as_in_the_fit_and_unknown_levels_are_refused(tmp_path):
     good("predict", tmp_path / "m.span", tmp_path / "n.csv", "-o", tmp_path / "p.csv")
     found = np.array([row[1] for row in read(tmp_path / "p.csv")[1:]], dtype=float)
     X = np.column_stack([colour == "1", colour == "red", x])[numbers].astype(float)
-    assert_allclose(found, ss.tables.for_arrays(model).predict(X, task=task[numbers]), rtol=1e-12)
+    expected = model.predict(pd.DataFrame(X, columns=model.coef_names_), task=task[numbers])
+    assert_allclose(found, expected, rtol=1e-12)
     write(tmp_path / "odd.csv", ["shop", "colour", "x"], [["a"], ["blue"], [1.0]])
     done = run("predict", tmp_path / "m.span", tmp_path / "odd.csv", "-o", tmp_path / "p2.csv")
     assert done.exit_code == 2
@@ -172,10 +174,10 @@ def test_labels_keep_their_kind_whatever_the_next_table_looks_like(tmp_path):
     columns = ("--task", "id", "--target", "y", "--estimator", "PerTaskRegressor")
     good("fit", tmp_path / "t.csv", *columns, "-o", tmp_path / "m.span")
     good("predict", tmp_path / "m.span", tmp_path / "some.csv", "-o", tmp_path / "p.csv")
-    model = ss.tables.for_arrays(ss.load(tmp_path / "m.span"))
+    model = ss.load(tmp_path / "m.span")
     rows = read(tmp_path / "p.csv")[1:]
     assert [row[0] for row in rows] == ["007", "7"]
-    expected = model.predict(np.ones((2, 1)), task=["007", "7"])
+    expected = model.predict(pd.DataFrame({"x": [1.0, 1.0]}), task=["007", "7"])
     assert_allclose([float(row[1]) for row in rows], expected, rtol=1e-12)
     write(tmp_path / "n.csv", ["id", "x", "y"], [np.repeat([1, 2], 30), X, y])
     good("fit", tmp_path / "n.csv", *columns, "-o", tmp_path / "n.span")
@@ -212,7 +214,7 @@ def test_hostile_labels_and_names_pass_through_every_command(tmp_path):
         rows = read(out)
         assert rows[0] == [head[0], names[0], head[-1], "prediction"]
         assert [row[0] for row in rows[1:]] == task.tolist()
-        expected = ss.tables.for_arrays(ss.load(source)).predict(X, task=task)
+        expected = ss.load(source).predict(pd.DataFrame(X, columns=names), task=task)
         assert_allclose([float(row[3]) for row in rows[1:]], expected, rtol=1e-9, atol=1e-9)
     page = tmp_path / "r.html"
     good("report", model, "--data", tmp_path / "t.csv", "-o", page)
@@ -234,7 +236,6 @@ def test_columns_of_the_output_do_not_hide_those_of_the_table(tmp_path):
 
 
 def test_models_made_in_python_serve_on_the_command_line(tmp_path):
-    pd = pytest.importorskip("pandas")
     sim = ss.simulate(n_tasks=8, n_features=3, rank=1, n_samples=20, random_state=0)
     frame = pd.DataFrame(sim.X, columns=list("abc")).assign(shop=sim.task, sales=sim.y)
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -510,3 +511,15 @@ def test_rows_of_tasks_that_were_not_fitted_do_not_stop_the_report(folder, tmp_p
     for name, table in (("without", folder / "parkinsons.csv"), ("with", tmp_path / "t.csv")):
         good("report", folder / "m.span", "--data", table, "-o", tmp_path / f"{name}.html")
     assert (tmp_path / "with.html").read_bytes() == (tmp_path / "without.html").read_bytes()
+
+
+def test_the_plan_command_prints_words_or_json():
+    problem = ["plan", "--tasks", "100", "--features", "50", "--rank", "3", "--noise", "0.5"]
+    assert "56  with a shared span" in good(*problem, "--error", "0.02")
+    planned = json.loads(good(*problem, "--rows", "40", "--json"))
+    assert planned["n_samples"] == 40
+    assert planned["error_separate"] is None
+    for wrong in ([], ["--rows", "3", "--error", "1"], ["--error", "-1"], ["--rows", "0"]):
+        result = run(*problem, *wrong)
+        assert result.exit_code == 2
+        assert len(result.stderr.strip().splitlines()) == 1

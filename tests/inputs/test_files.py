@@ -29,7 +29,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import sharedspan as ss
 from sharedspan.cli import main
-from sharedspan.cli.options import ESTIMATORS
+from sharedspan.cli.fit import FITTED_TO_TABLES
 from sharedspan.datasets.simulate_files import simulate_files
 from sharedspan.diagnosis.comparison import METHODS
 from sharedspan.inputs.external_sort import DiskRows, spooled
@@ -787,7 +787,7 @@ def test_fit_takes_other_estimators_and_prints_json(estimator, tmp_path):
 
 
 def test_all_estimators_of_the_comparison_can_be_fitted():
-    assert sorted(ESTIMATORS) == sorted(METHODS)
+    assert sorted(FITTED_TO_TABLES) == sorted(METHODS)
 
 
 @pytest.mark.parametrize("command", ["fit", "simulate"])

@@ -1,4 +1,4 @@
-"""``sharedspan predict``: a kept model on more rows."""
+"""``sharedspan predict``: predict more rows by a saved model."""
 
 from __future__ import annotations
 
@@ -7,28 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sharedspan.cli import options
-from sharedspan.cli.errors import (
-    MistakeError,
-    Tick,
-    echo_json,
-    finite,
-    manners,
-    read_model,
-    require_out,
-    shown,
-    ticking,
-    writing,
-)
+from sharedspan.cli import errors, options, output
+from sharedspan.progress import ProgressCallback, progress_bar
 
 if TYPE_CHECKING:
     from sharedspan.cli.model_tables import Chunk, Rows
 
 
-@click.command(short_help="Predict rows by a kept model.")
+@click.command("predict", short_help="Predict rows by a saved model.")
 @options.model
 @options.tables
-@options.task(of_model=True)
+@options.task_of_model
 @options.missing
 @click.option(
     "--unseen",
@@ -47,7 +36,7 @@ if TYPE_CHECKING:
 )
 @options.as_json
 @options.out("Where to write the predictions: a .csv or .parquet file.")
-def predict(
+def predict_command(
     model: Path,
     tables: tuple[str, ...],
     task: str | None,
@@ -58,83 +47,89 @@ def predict(
     as_json: bool,
     out: Path,
 ) -> None:
-    """Predict the rows of your files by a model that `sharedspan fit` has kept.
+    """Predict the rows of your files by a model that `sharedspan fit` has saved.
 
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes, with the columns that
-    the model was fitted to; it may be larger than memory. The output has a row for each row, in
-    their order: the task, the columns to keep, the target where the table has it, and the
-    prediction. With a target the error is printed, too. Rows left out by --missing drop are missing
-    there as well: keep a column that names the rows.
+    the model was fitted to; it may be larger than memory. The output has a line for each row, in
+    the same order: the task, copied columns, the target if the table has it, and the prediction.
+    With a target the error is printed, too. Rows that --missing drop leaves out are not in the
+    output: copy a column that identifies rows with --keep.
 
     Example: sharedspan predict sales.span next_week.csv --interval 0.9 -o predicted.csv
     """
     if interval is not None and not 0 < interval < 1:
-        raise MistakeError(f"--interval {interval} must lie between 0 and 1, such as 0.95.")
-    require_out(out, ".csv", ".parquet")
-    with manners(f"Stopped. {out} was not written."), ticking() as tick:
+        raise errors.MistakeError(f"--interval {interval} must lie between 0 and 1, such as 0.95.")
+    with errors.one_line_errors(out), progress_bar() as progress:
         from sharedspan.cli.model_tables import Rows, columns_of, for_arrays
+        from sharedspan.diagnosis.text import short
         from sharedspan.inputs.paths import find_files
 
-        fitted = read_model(model)
-        require_out(out, apart_from=[model, *find_files(tables)])
+        fitted = errors.read_model(model)
+        errors.check_output(out, ".csv", ".parquet", inputs=[model, *find_files(tables)])
         if unseen is not None:
             fitted.set_params(unseen=unseen)
-        if interval is not None and not hasattr(fitted, "predict_interval"):
-            raise MistakeError(
-                f"{type(fitted).__name__} does not know how far off it may be: leave --interval "
-                "out, or fit SharedSpanRegressor or AdaptiveSpanRegressor."
-            )
+        if interval is not None:
+            _require_intervals(fitted)
         columns = columns_of(fitted, task)
         rows = Rows(tables, columns, also=keep, missing=missing, needs_target=False)
-        about = _predict(for_arrays(fitted), rows, interval, out, tick)
-    if as_json:
-        echo_json(finite(about))
-        return
-    click.echo(f"{about['n_rows']:,} rows of {about['n_tasks']:,} tasks predicted.")
-    if about["n_rows_dropped"]:
-        click.echo(f"{about['n_rows_dropped']:,} row(s) with missing values were left out.")
-    if about["rmse"] is not None:
-        click.echo(f"Root mean squared error against {shown(about['target'])}: {about['rmse']:.5g}")
-    click.echo(f"Predictions: {about['out']}")
+        result = _predict(for_arrays(fitted), rows, interval, out, progress)
+    lines = [f"{result['n_rows']:,} rows of {result['n_tasks']:,} tasks predicted."]
+    lines += output.missing_rows(result["n_rows_dropped"])
+    if result["rmse"] is not None:
+        target = short(result["target"])
+        lines.append(f"Root mean squared error against {target}: {result['rmse']:.5g}")
+    output.echo_result(result, [*lines, f"Predictions: {out}"], as_json=as_json)
+
+
+def _require_intervals(model: Any) -> None:
+    """Raise for a model that has no standard errors, and so no prediction intervals."""
+    from sharedspan.estimators.base import IntervalRegressor
+
+    if not isinstance(model, IntervalRegressor) or model.get_params().get("method") == "sgd":
+        raise errors.MistakeError(
+            f"The model, a {type(model).__name__}, has no prediction intervals: leave --interval "
+            "out, or fit SharedSpanRegressor or AdaptiveSpanRegressor (new tasks with --method "
+            "prior or least_squares)."
+        )
 
 
 def _predict(
-    model: Any, rows: Rows, interval: float | None, out: Path, tick: Tick
+    model: Any, rows: Rows, interval: float | None, out: Path, progress: ProgressCallback
 ) -> dict[str, Any]:
-    """Predict chunk by chunk, and say what was done."""
+    """Write the predictions chunk by chunk, and return their number and error."""
     import math
 
     from sharedspan.cli.model_tables import predictions
     from sharedspan.persistence.atomic_write import table_appearing
 
-    seen: set[Any] = set()
+    tasks: set[Any] = set()
     n_rows, n_known, squares, total = 0, 0, 0.0, len(rows)
-    with writing(out), table_appearing(out) as write:
+    with errors.write_errors(out), table_appearing(out) as write:
         for chunk in rows:
-            given, found = _given(chunk, rows), predictions(model, chunk, interval)
-            names = [f"({name})" if name in given else name for name in found]
-            write([*given.values(), *found.values()], [*given, *names])
-            residual = chunk.y - found["prediction"]
-            known = residual == residual  # where there is a target
+            copied, predicted = _copied(chunk, rows), predictions(model, chunk, interval)
+            names = [f"({name})" if name in copied else name for name in predicted]
+            write([*copied.values(), *predicted.values()], [*copied, *names])
+            residual = chunk.y - predicted["prediction"]
+            known = residual == residual  # NaN where the table has no target
             squares += float(residual[known] @ residual[known])
             n_known += int(known.sum())
             n_rows += len(chunk.labels)
-            seen.update(chunk.labels)
-            tick("predicting", n_rows, total)
+            tasks.update(chunk.labels)
+            progress("predicting", n_rows, total)
     return {
         "n_rows": n_rows,
         "n_rows_dropped": rows.tally.n_incomplete,
-        "n_tasks": len(seen),
+        "n_tasks": len(tasks),
         "target": rows.selection.target,
         "rmse": math.sqrt(squares / n_known) if n_known else None,
-        "out": str(out),
+        "out": out,
     }
 
 
-def _given(chunk: Chunk, rows: Rows) -> dict[str, Any]:
+def _copied(chunk: Chunk, rows: Rows) -> dict[str, Any]:
     """The columns of the table that the output has as well."""
-    given: dict[str, Any] = {rows.selection.task: chunk.column}
-    given |= dict(zip(rows.also, chunk.also, strict=True))
+    copied: dict[str, Any] = {rows.selection.task: chunk.column}
+    copied |= dict(zip(rows.also, chunk.also, strict=True))
     if rows.selection.target is not None:
-        given.setdefault(rows.selection.target, chunk.y)
-    return given
+        copied.setdefault(rows.selection.target, chunk.y)
+    return copied
