@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import sharedspan as ss
 from sharedspan.cli import main
 from sharedspan.diagnosis import comparison
-from sharedspan.diagnosis.comparison import METHODS, Runs, hold_out, leaderboard, recommend
+from sharedspan.diagnosis.comparison import COMPARED, Runs, hold_out, leaderboard, recommend
 from sharedspan.estimators import ESTIMATORS
 
 QUICK = ("PooledRegressor", "PerTaskRegressor", "SharedSpanRegressor")
@@ -33,7 +33,7 @@ def table(sim, tmp_path):
     """The simulation as CSV and as Parquet, with a text column."""
     columns = {"shop": [f"shop {t}" for t in sim.task]}
     columns |= {f"x{j}": sim.X[:, j] for j in range(sim.X.shape[1])}
-    columns |= {"city": ["here"] * len(sim.y), "sales": sim.y}
+    columns |= {"city": ["Ulm"] * len(sim.y), "sales": sim.y}
     pq.write_table(pa.table(columns), tmp_path / "shops.parquet")
     with open(tmp_path / "shops.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([list(columns), *zip(*columns.values(), strict=True)])
@@ -56,7 +56,7 @@ def on(table, *more):
 
 def board(rmse):
     """The leaderboard of methods with these test errors, without failures."""
-    return leaderboard({name: Runs(rmse=list(values)) for name, values in rmse.items()}, 2)
+    return leaderboard({name: Runs(rmse=list(values)) for name, values in rmse.items()})
 
 
 def test_a_quarter_of_every_task_is_held_out(rng):
@@ -78,7 +78,7 @@ def test_paired_differences_are_those_by_hand():
     rmse = {"A": [1.0, 2.0, 3.0], "B": [1.5, 2.1, 3.3], "C": [0.0, 9.0, 9.0]}
     runs = {name: Runs(rmse=values) for name, values in rmse.items()}
     runs["A"].seconds, runs["B"].warned = [2.0, 4.0], ["hm", "hm"]
-    entries = leaderboard(runs, 3)
+    entries = leaderboard(runs)
     assert [entry.method for entry in entries] == ["A", "B", "C"]
     assert [entry.rank for entry in entries] == [1, 2, 3]
     a, b, c = entries
@@ -93,7 +93,7 @@ def test_paired_differences_are_those_by_hand():
 def test_failed_methods_are_last_without_a_rank_and_never_the_best():
     runs = {"A": Runs(rmse=[1.0, 1.0], unconverged=["it did not converge"]),
             "B": Runs(rmse=[2.0, 2.0]), "C": Runs(rmse=[0.5], error="it broke")}  # fmt: skip
-    entries = leaderboard(runs, 2)
+    entries = leaderboard(runs)
     assert [(e.method, e.rank) for e in entries] == [("B", 1), ("A", None), ("C", None)]
     assert_allclose(entries[1].difference, -1.0)
     assert entries[1].failure == "it did not converge, in 1 of 2 splits"
@@ -128,21 +128,21 @@ def test_advice_prefers_the_adaptive_then_the_simplest_of_equals(rmse, chosen, w
 
 
 def test_all_estimators_are_compared_and_the_span_wins_where_there_is_one(sim):
-    found = ss.compare(sim.X, sim.y, sim.task, repeats=2)
-    assert {entry.method for entry in found.entries} == set(METHODS)
-    assert set(METHODS) == set(ESTIMATORS) - {"NewTaskRegressor"}
-    rmse = {entry.method: entry.rmse for entry in found.entries}
+    result = ss.compare(sim.X, sim.y, sim.task, repeats=2)
+    assert {entry.method for entry in result.entries} == set(COMPARED)
+    assert set(COMPARED) == set(ESTIMATORS) - {"NewTaskRegressor"}
+    rmse = {entry.method: entry.rmse for entry in result.entries}
     assert rmse["SharedSpanRegressor"] < rmse["PooledRegressor"]
     assert rmse["SharedSpanRegressor"] < rmse["PerTaskRegressor"]
-    assert (found.n_tasks, found.n_small_tasks, found.n_rows) == (30, 2, 420)
-    assert found.recommended in str(found)
+    assert (result.n_tasks, result.n_small_tasks, result.n_rows) == (30, 2, 420)
+    assert result.recommended in str(result)
 
 
 def test_the_error_is_that_of_the_held_out_rows(sim):
-    found = ss.compare(sim.X, sim.y, sim.task, repeats=2, seed=4, methods=["PooledRegressor"])
+    result = ss.compare(sim.X, sim.y, sim.task, repeats=2, seed=4, methods=["PooledRegressor"])
     large = sim.task < 30
     X, y, task = sim.X[large], sim.y[large], sim.task[large]
-    for repeat, rmse in enumerate(found.entries[0].rmse_per_split):
+    for repeat, rmse in enumerate(result.entries[0].rmse_per_split):
         held = hold_out(np.bincount(task), np.random.default_rng([4, repeat]))
         model = ss.PooledRegressor().fit(X[~held], y[~held], task=task[~held])
         errors = y[held] - model.predict(X[held], task=task[held])
@@ -167,8 +167,8 @@ def test_one_that_raises_or_does_not_converge_stops_no_other(sim, monkeypatch):
     for name in ("Broken", "Slow"):
         monkeypatch.setitem(ESTIMATORS, name, __name__)
     methods = ("Broken", "Slow", "PooledRegressor", "NoSuchRegressor")
-    found = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods=methods)
-    pooled, broken, slow = found.entries
+    result = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods=methods)
+    pooled, broken, slow = result.entries
     assert (pooled.method, pooled.rank, pooled.failure) == ("PooledRegressor", 1, None)
     assert (broken.rank, broken.rmse, broken.failure) == (None, None, "no luck")
     assert "did not converge" in slow.failure
@@ -219,7 +219,7 @@ def test_the_terminal_shows_a_leaderboard_and_a_file_keeps_it(table, tmp_path):
     [
         (["no.csv", "--task", "shop", "--target", "sales"], "There is no file no.csv"),
         (["{}", "--task", "shp", "--target", "sales"], "Did you mean 'shop'?"),
-        (["{}", "--task", "shop", "--target", "sales"], "'city' (such as 'here')"),
+        (["{}", "--task", "shop", "--target", "sales"], "'city' (such as 'Ulm')"),
         (["{}", "--task", "x0", "--target", "sales", "--drop", "shop", "--drop", "city"],
          "have at least 4 rows"),
         (["{}", "--task", "shop", "--target", "sales", "--repeats", "1"], "at least 2"),

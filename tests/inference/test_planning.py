@@ -12,10 +12,10 @@ PROBLEM = {"n_tasks": 100, "n_features": 50, "rank": 3, "noise": 0.5}
 
 
 def test_a_plan_knows_its_three_formulas():
-    found = ss.plan(**PROBLEM, n_samples=200)
-    assert_allclose(found.error, 0.25 * 3 * (50 + 100 - 3) / (200 * 100))
-    assert_allclose(found.error_by_rate, 0.25 * 50 * 3 / (200 * 100))
-    assert_allclose(found.error_separate, 0.25 * 50 / (200 - 50 - 1))
+    planned = ss.plan(**PROBLEM, n_samples=200)
+    assert_allclose(planned.error, 0.25 * 3 * (50 + 100 - 3) / (200 * 100))
+    assert_allclose(planned.error_by_rate, 0.25 * 50 * 3 / (200 * 100))
+    assert_allclose(planned.error_separate, 0.25 * 50 / (200 - 50 - 1))
     assert ss.plan(**PROBLEM, n_samples=51).error_separate == np.inf
 
 
@@ -46,8 +46,8 @@ def test_separate_regressions_need_the_rows_that_the_plan_says():
     for _ in range(2000):
         X = rng.standard_normal((30, 10))
         errors.append(np.sum(np.linalg.lstsq(X, rng.standard_normal(30), rcond=None)[0] ** 2))
-    found = ss.plan(n_tasks=20, n_features=10, rank=1, noise=1.0, n_samples=30)
-    assert_allclose(np.mean(errors), found.error_separate, rtol=0.06)
+    planned = ss.plan(n_tasks=20, n_features=10, rank=1, noise=1.0, n_samples=30)
+    assert_allclose(np.mean(errors), planned.error_separate, rtol=0.06)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ import sharedspan as ss
 from sharedspan.cli import main
 from sharedspan.cli.fit import FITTED_TO_TABLES
 from sharedspan.datasets.simulate_files import simulate_files
-from sharedspan.diagnosis.comparison import METHODS
+from sharedspan.diagnosis.comparison import COMPARED
 from sharedspan.inputs.external_sort import DiskRows, spooled
 from sharedspan.inputs.files import Tally, partitions, read_partition
 from sharedspan.inputs.memory_limit import Budget, as_bytes, in_words
@@ -787,7 +787,7 @@ def test_fit_takes_other_estimators_and_prints_json(estimator, tmp_path):
 
 
 def test_all_estimators_of_the_comparison_can_be_fitted():
-    assert sorted(FITTED_TO_TABLES) == sorted(METHODS)
+    assert sorted(FITTED_TO_TABLES) == sorted(COMPARED)
 
 
 @pytest.mark.parametrize("command", ["fit", "simulate"])

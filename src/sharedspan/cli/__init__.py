@@ -18,6 +18,12 @@ from sharedspan.cli.report import report_command
 from sharedspan.cli.reproduce import reproduce_command
 from sharedspan.cli.simulate import simulate_command
 
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+COMMANDS = (
+    demo_command, compare_command, fit_command, report_command, predict_command, adapt_command,
+    simulate_command, plan_command, reproduce_command,
+)  # fmt: skip
+
 
 class Commands(click.Group):
     """Commands in the order in which they are added, and usage errors in one line."""
@@ -34,7 +40,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
-@click.group("sharedspan", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("sharedspan", cls=Commands, commands=COMMANDS, context_settings=CONTEXT_SETTINGS)
 @click.version_option(__version__, prog_name="sharedspan")
 def main() -> None:
     """Regression over many related tasks that share a low-dimensional span.
@@ -48,10 +54,3 @@ def main() -> None:
       sharedspan adapt school.span new_schools.csv -o new_schools.span
     Without one, begin with `sharedspan demo --tables .`, which writes two.
     """  # noqa: D301, the backslash tells click to leave the lines as they are
-
-
-for command in (
-    demo_command, compare_command, fit_command, report_command, predict_command, adapt_command,
-    simulate_command, plan_command, reproduce_command,
-):  # fmt: skip
-    main.add_command(command)

@@ -8,7 +8,6 @@ import click
 
 from sharedspan.cli import errors, options
 from sharedspan.cli.fit import echo_fit, fit_and_save
-from sharedspan.progress import progress_bar
 
 
 @click.command("adapt", short_help="Fit new tasks from few rows each.")
@@ -21,11 +20,10 @@ from sharedspan.progress import progress_bar
     "--method",
     type=click.Choice(["prior", "least_squares", "sgd"]),
     default="prior",
-    show_default=True,
     help="Ridge with the prior of the known tasks, best for few rows; least squares in the span; "
     "or one pass over the rows.",
 )
-@options.as_json
+@options.json_output
 @options.out("Where to save the model of the new tasks, usually a .span file.")
 def adapt_command(
     model: Path,
@@ -44,7 +42,7 @@ def adapt_command(
 
     Example: sharedspan adapt sales.span new_shops.csv -o new_shops.span
     """
-    with errors.one_line_errors(out), progress_bar() as progress:
+    with errors.one_line_errors(out):
         from sharedspan.cli.model_tables import columns_of
         from sharedspan.estimators.transfer import NewTaskRegressor
         from sharedspan.inputs.paths import find_files
@@ -53,5 +51,5 @@ def adapt_command(
         errors.check_model_output(out, [model, *find_files(tables)])
         new = NewTaskRegressor.from_model(known, method).set_params(task_column=None)
         columns = columns_of(known, task, target, needs_target=True)
-        result = fit_and_save(new, out, progress, path=tables, columns=columns, missing=missing)
+        result = fit_and_save(new, out, path=tables, columns=columns, missing=missing)
     echo_fit(result, as_json)

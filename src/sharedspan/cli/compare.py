@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 @options.target
 @options.drop
 @options.missing
-@options.whole_number(
-    "--repeats", "repeats", "Splits, at least two.", least=2, default=5, show_default=True
-)
+@options.whole_number("--repeats", "repeats", "Splits, at least two.", least=2, default=5)
 @options.seed("splits and fits")
-@options.as_json
+@options.json_output
 @options.out("Write the leaderboard to this CSV file too.", required=False)
 def compare_command(
     table: Path,
@@ -74,22 +72,20 @@ def compare_command(
 
 
 def _print_comparison(comparison: Comparison, name: str, notes: list[str]) -> None:
-    from sharedspan.diagnosis.comparison import TEST_SHARE
-    from sharedspan.diagnosis.text import count
+    from rich.text import Text
 
-    entries, best = comparison.entries, comparison.recommended
-    sizes = (
-        count(comparison.n_tasks, "task"),
-        count(comparison.n_rows, "row"),
-        count(comparison.n_features, "feature"),
-    )
+    columns = ("rank", "method", "test RMSE", "above the best", "fit seconds")
+    rows = []
+    for entry in comparison.entries:
+        style = "bold" if entry.method == comparison.recommended else "dim" if entry.failure else ""
+        rows.append([Text(cell, style) for cell in entry.cells()])
     output.print_table(
-        f"{name}: {', '.join(sizes)}",
-        ("rank", "method", "test RMSE", "above the best", "fit seconds"),
-        [entry.cells() for entry in entries],
-        ["bold" if e.method == best else "dim" if e.failure else None for e in entries],
-        caption=f"Means over {comparison.repeats} splits, {TEST_SHARE:.0%} of each task's rows "
-        "held out; ± standard error of the difference.",
+        f"{name}: {comparison.n_tasks:,} tasks, {comparison.n_rows:,} rows, "
+        f"{comparison.n_features:,} features",
+        columns,
+        rows,
+        caption=f"Means over {comparison.repeats} splits, a quarter of each task's rows held out; "
+        "± standard error of the difference.",
         caption_justify="left",
     )
     output.print_wrapped(*comparison.remarks(), *notes, comparison.advice)

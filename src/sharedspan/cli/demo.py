@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     "Where to write the figure: .png, .pdf or .svg.",
     required=False,
     default=Path("sharedspan-demo.png"),
-    show_default=True,
 )
 @options.seed("the simulation")
 @click.option(
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Only write the bundled tables there as CSV, to try the other commands on.",
 )
-@options.as_json
+@options.json_output
 def demo_command(out: Path, seed: int, tables: Path | None, as_json: bool) -> None:
     """Show the gain on simulated tasks and on real patients.
 

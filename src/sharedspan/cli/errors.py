@@ -96,7 +96,7 @@ def check_output(out: Path | None, *endings: str, inputs: Iterable[str | Path] =
 
 
 def check_model_output(out: Path, inputs: Iterable[str | Path]) -> None:
-    """Raise if a model cannot be written to ``out``, or would look like another kind of file."""
+    """Raise if a model cannot be written to ``out``, or its name is that of a table or a page."""
     from sharedspan.persistence.codec import FORMAT
 
     if out.suffix.lower() in (".csv", ".parquet", ".html"):

@@ -10,7 +10,7 @@ import click
 
 from sharedspan.cli import errors, options, output
 from sharedspan.estimators import ESTIMATORS, estimator_class
-from sharedspan.progress import ProgressCallback, progress_bar
+from sharedspan.progress import progress_bar
 
 # A regression for new tasks begins with a fitted model: `sharedspan adapt` makes it.
 FITTED_TO_TABLES = [name for name in ESTIMATORS if name != "NewTaskRegressor"]
@@ -27,7 +27,6 @@ PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that e
     "--text",
     type=click.Choice(["error", "one_hot"]),
     default="error",
-    show_default=True,
     help="Features of text: refuse the table, or a column of zeros and ones for each level.",
 )
 @click.option(
@@ -35,7 +34,6 @@ PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that e
     type=click.Choice(FITTED_TO_TABLES),
     metavar="NAME",
     default="SharedSpanRegressor",
-    show_default=True,
     help="What to fit; `sharedspan compare` says which one suits a table.  One of "
     f"{', '.join(FITTED_TO_TABLES)}.",
 )
@@ -53,9 +51,11 @@ PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that e
     flag_value="per_task",
     help="A noise level for each task instead of one for all.",
 )
-@click.option("--max-iter", type=int, metavar="N", help="Most iterations of the solver.")
+@click.option(
+    "--max-iter", type=int, metavar="N", help="Maximum number of iterations of the solver."
+)
 @options.seed("the fit")
-@click.option("--memory-limit", metavar="SIZE", help="Most memory to take, such as 2GB.")
+@click.option("--memory-limit", metavar="SIZE", help="Maximum memory to use, such as 2GB.")
 @click.option("--checkpoint", metavar="FILE", help="Save the state of a long fit to this file.")
 @click.option("--resume", metavar="FILE", help="Continue a killed fit from this checkpoint.")
 @click.option(
@@ -69,7 +69,7 @@ PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that e
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a table of the coefficients too: a .csv or .parquet file.",
 )
-@options.as_json
+@options.json_output
 @options.out("Where to save the model, usually a .span file.")
 def fit_command(
     tables: tuple[str, ...],
@@ -88,7 +88,7 @@ def fit_command(
 
     Example: sharedspan fit "sales/*.parquet" --task shop --target units --rank 3 -o sales.span
     """
-    with errors.one_line_errors(out), progress_bar() as progress:
+    with errors.one_line_errors(out):
         from sharedspan.inputs.paths import find_files
 
         files = find_files(tables)
@@ -97,7 +97,7 @@ def fit_command(
         given = {name: value for name, value in given.items() if value is not None}
         model = _new_model(estimator, seed, given)
         reading = {name: value for name, value in given.items() if name not in PARAMETERS}
-        result = fit_and_save(model, out, progress, coefficients, path=tables, **reading)
+        result = fit_and_save(model, out, coefficients, path=tables, **reading)
     data = [part for table in tables for part in ("--data", table)]
     page = str(out.with_suffix(".html"))
     report = shlex.join(["sharedspan", "report", str(out), *data, "-o", page])
@@ -113,7 +113,7 @@ def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
     for name in (*PARAMETERS, "checkpoint", "resume"):
         if name in given and name not in known and name not in signature(kind.fit).parameters:
             option = "noise-per-task" if name == "noise" else name.replace("_", "-")
-            raise ValueError(f"{estimator} has no {name}: leave --{option} out.")
+            raise ValueError(f"{estimator} has no {name} parameter: leave --{option} out.")
     parameters = {"solver": "auto", "random_state": seed} | given
     if str(given.get("rank")).isdigit():
         parameters["rank"] = int(given["rank"])
@@ -121,15 +121,11 @@ def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
 
 
 def fit_and_save(
-    model: Any,
-    out: Path,
-    progress: ProgressCallback,
-    coefficients: Path | None = None,
-    **reading: Any,
+    model: Any, out: Path, coefficients: Path | None = None, **reading: Any
 ) -> dict[str, Any]:
     """Fit a model with ``fit_file``, whose arguments are ``reading``, and save it to ``out``.
 
-    The result is what ``echo_fit`` prints. A path ``coefficients`` gets a table of them.
+    The result is what ``echo_fit`` prints. A table of coefficients goes to ``coefficients``.
     """
     import time
 
@@ -142,7 +138,7 @@ def fit_and_save(
         progress(stage, done, total)
 
     began = time.perf_counter()
-    with output.collected_warnings() as messages:
+    with output.collected_warnings() as messages, progress_bar() as progress:
         model.fit_file(**reading, tick=count_rows)
         if coefficients is not None:
             with errors.write_errors(coefficients):
@@ -159,8 +155,9 @@ def fit_and_save(
         "noise": None if noise is None else float(noise.mean() ** 0.5),
         "seconds": round(time.perf_counter() - began, 3),
         "warnings": messages,
+        "coefficients": coefficients,
         "out": out,
-    } | ({} if coefficients is None else {"coefficients": coefficients})
+    }
 
 
 def echo_fit(result: dict[str, Any], as_json: bool, *more: str) -> None:
@@ -176,7 +173,7 @@ def echo_fit(result: dict[str, Any], as_json: bool, *more: str) -> None:
         parts.append(f"noise {result['noise']:.3g}")
     lines = [f"{result['estimator']}: {', '.join(parts)}; {result['seconds']:.1f} seconds"]
     lines += output.missing_rows(result["n_rows_dropped"])
-    if "coefficients" in result:
+    if result["coefficients"] is not None:
         lines.append(f"Coefficients: {result['coefficients']}")
     lines += [f"Model: {result['out']}", *more]
     output.echo_result(result, lines, as_json=as_json, warnings=result["warnings"])

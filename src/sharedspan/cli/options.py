@@ -13,7 +13,7 @@ from sharedspan.cli.errors import MistakeError
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+json_output = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 tables = click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
 model = click.argument("model", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path))
 drop = click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
@@ -21,7 +21,6 @@ missing = click.option(
     "--missing",
     type=click.Choice(["error", "drop"]),
     default="error",
-    show_default=True,
     help="Rows that lack a value: refuse the table, or leave them out.",
 )
 rank = click.option(
@@ -48,7 +47,7 @@ n_features = whole_number("--features", "n_features", "Number of features d.", r
 def seed(purpose: str) -> Decorator:
     """The seed of whatever is random in a command."""
     text = f"Seed of {purpose}."
-    return whole_number("--seed", "seed", text, least=0, default=0, show_default=True)
+    return whole_number("--seed", "seed", text, least=0, default=0)
 
 
 def _column(name: str, text: str, *, required: bool = True) -> Decorator:
@@ -56,9 +55,9 @@ def _column(name: str, text: str, *, required: bool = True) -> Decorator:
     return click.option(name, required=required, metavar="COL", help=text + default)
 
 
-task = _column("--task", "Column that says the task of a row.")
+task = _column("--task", "Column with the task of each row.")
 target = _column("--target", "Column to predict.")
-task_of_model = _column("--task", "Column that says the task of a row.", required=False)
+task_of_model = _column("--task", "Column with the task of each row.", required=False)
 target_of_model = _column("--target", "Column to predict.", required=False)
 
 

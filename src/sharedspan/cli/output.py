@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+TEXT_COLUMNS = ("", "method", "claim", "verdict")  # the other columns hold numbers
+
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
@@ -64,24 +66,18 @@ def print_wrapped(*lines: str) -> None:
 
 
 def print_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    styles: Sequence[str | None] | None = None,
-    *,
-    text: Sequence[str] = ("method",),
-    **more: Any,
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], **settings: Any
 ) -> None:
-    """Print a table; columns named in ``text`` are aligned left, the others hold numbers."""
+    """Print a table with rich's settings, columns of text aligned left and numbers right."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", title_style="bold", **more)
+    table = Table(title=Text(title), title_justify="left", title_style="bold", **settings)
     for name in columns:
-        table.add_column(name, justify="left" if name in text else "right")
-    for row, style in zip(rows, styles or [None] * len(rows), strict=True):
-        table.add_row(*row, style=style)
+        table.add_column(name, justify="left" if name in TEXT_COLUMNS else "right")
+    for row in rows:
+        table.add_row(*row)
     Console(highlight=False).print(table)
 
 

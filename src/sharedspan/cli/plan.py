@@ -17,7 +17,7 @@ from sharedspan.cli import errors, options, output
 @click.option("--noise", type=float, required=True, help="Standard deviation of the noise.")
 @click.option("--error", type=float, help="Wanted mean over tasks of |v - v*|^2.")
 @options.whole_number("--rows", "n_samples", "Rows per task; give this or --error.")
-@options.as_json
+@options.json_output
 def plan_command(as_json: bool, **problem: Any) -> None:
     """Say how many rows per task a wanted error needs, or what error given rows allow.
 

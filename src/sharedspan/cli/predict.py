@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--keep", multiple=True, metavar="COL", help="Column to copy to the output; repeatable."
 )
-@options.as_json
+@options.json_output
 @options.out("Where to write the predictions: a .csv or .parquet file.")
 def predict_command(
     model: Path,
@@ -62,14 +62,20 @@ def predict_command(
     with errors.one_line_errors(out), progress_bar() as progress:
         from sharedspan.cli.model_tables import Rows, columns_of, for_arrays
         from sharedspan.diagnosis.text import short
+        from sharedspan.estimators.base import IntervalRegressor
         from sharedspan.inputs.paths import find_files
 
         fitted = errors.read_model(model)
         errors.check_output(out, ".csv", ".parquet", inputs=[model, *find_files(tables)])
         if unseen is not None:
             fitted.set_params(unseen=unseen)
-        if interval is not None:
-            _require_intervals(fitted)
+        by_sgd = fitted.get_params().get("method") == "sgd"
+        if interval is not None and (by_sgd or not isinstance(fitted, IntervalRegressor)):
+            raise errors.MistakeError(
+                f"The model, a {type(fitted).__name__}, has no prediction intervals: leave "
+                "--interval out, or fit SharedSpanRegressor or AdaptiveSpanRegressor (new tasks "
+                "with --method prior or least_squares)."
+            )
         columns = columns_of(fitted, task)
         rows = Rows(tables, columns, also=keep, missing=missing, needs_target=False)
         result = _predict(for_arrays(fitted), rows, interval, out, progress)
@@ -79,18 +85,6 @@ def predict_command(
         target = short(result["target"])
         lines.append(f"Root mean squared error against {target}: {result['rmse']:.5g}")
     output.echo_result(result, [*lines, f"Predictions: {out}"], as_json=as_json)
-
-
-def _require_intervals(model: Any) -> None:
-    """Raise for a model that has no standard errors, and so no prediction intervals."""
-    from sharedspan.estimators.base import IntervalRegressor
-
-    if not isinstance(model, IntervalRegressor) or model.get_params().get("method") == "sgd":
-        raise errors.MistakeError(
-            f"The model, a {type(model).__name__}, has no prediction intervals: leave --interval "
-            "out, or fit SharedSpanRegressor or AdaptiveSpanRegressor (new tasks with --method "
-            "prior or least_squares)."
-        )
 
 
 def _predict(

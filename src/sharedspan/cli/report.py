@@ -24,7 +24,7 @@ from sharedspan.progress import progress_bar
 @options.target_of_model
 @options.missing
 @click.option("--title", metavar="TEXT", help="Headline of the page.")
-@options.as_json
+@options.json_output
 @options.out("Where to write the page: an .html file.")
 def report_command(
     model: Path,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     "--quick/--full",
     "quick",
     default=True,
-    show_default=True,
     help="A few minutes on small grids, or the grids of the results page (under an hour).",
 )
 @options.out(
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     required=False,
     type=click.Path(file_okay=False, path_type=Path),
 )
-@options.seed("all grids, the first one")
-@options.as_json
+@options.seed("the first of the repeated runs")
+@options.json_output
 def reproduce_command(
     names: tuple[str, ...], quick: bool, out: Path | None, seed: int, as_json: bool
 ) -> None:
@@ -75,10 +74,9 @@ def _print_verdicts(verdicts: list[Verdict], folder: Path) -> None:
     from sharedspan.paper.page import terminal_rows
 
     colors = {HOLDS: "green", NOT: "red"}
-    columns = ("", "claim", "verdict")
     rows = [
         (letter, claim, f"[{colors.get(verdict.outcome, 'yellow')}]{text}[/]")
         for (letter, claim, text), verdict in zip(terminal_rows(verdicts), verdicts, strict=True)
     ]
-    output.print_table("The paper's claims", columns, rows, text=columns)
+    output.print_table("The paper's claims", ("", "claim", "verdict"), rows)
     click.echo(f"Rules, figures and tables: {folder / 'results.md'}")

@@ -12,32 +12,25 @@ from sharedspan.cli import errors, options, output
 from sharedspan.progress import progress_bar
 
 
-@click.command("simulate")
+@click.command("simulate", short_help="Write simulated tasks with known coefficients.")
 @options.n_tasks
 @options.n_features
 @options.rank
-@options.whole_number("--rows", "n_samples", "Rows per task.", default=100, show_default=True)
-@click.option(
-    "--noise", type=float, default=0.5, show_default=True, help="Standard deviation of the noise."
-)
+@options.whole_number("--rows", "n_samples", "Rows per task.", default=100)
+@click.option("--noise", type=float, default=0.5, help="Standard deviation of the noise.")
 @click.option(
     "--condition-number",
     type=float,
     default=1.0,
-    show_default=True,
     help="Largest over least singular value of the coefficients.",
 )
 @options.seed("all draws")
-@click.option(
-    "--float64/--float32", "double", default=True, show_default=True, help="Digits of the numbers."
-)
+@click.option("--float64/--float32", "double", default=True, help="Precision of the numbers.")
 @click.option("--csv", is_flag=True, help="Write CSV instead of Parquet.")
-@click.option(
-    "--rows-per-file", type=int, default=1_000_000, show_default=True, help="Of a folder's files."
-)
+@click.option("--rows-per-file", type=int, default=1_000_000, help="Rows in each file of a folder.")
 @click.option("--shuffle", is_flag=True, help="Mix the rows of all tasks over the files.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier simulation.")
-@options.as_json
+@options.json_output
 @options.out(
     "A folder, or one file that ends in .parquet or .csv.", type=click.Path(path_type=Path)
 )

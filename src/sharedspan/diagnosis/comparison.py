@@ -19,33 +19,22 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, N_FOLDS
 from sharedspan.diagnosis.text import listed
 from sharedspan.estimators import ESTIMATORS, estimator_class
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.progress import ProgressCallback, no_progress
 from sharedspan.statistics.folds import deal
 
-# The simplest first, which are the baselines. New tasks alone need a model that was fitted before.
-METHODS = tuple(
-    sorted(
-        (name for name in ESTIMATORS if name != "NewTaskRegressor"),
-        key=lambda name: not ESTIMATORS[name].endswith(".baselines"),
-    )
-)
+_BASELINES = [name for name, module in ESTIMATORS.items() if module.endswith(".baselines")]
+# The simplest first. NewTaskRegressor is for tasks that come after a fit, and not compared.
+COMPARED = (*_BASELINES, *(n for n in ESTIMATORS if n not in (*_BASELINES, "NewTaskRegressor")))
 PREFERRED = "AdaptiveSpanRegressor"  # among methods that are equally good
-N_FOLDS = 4
-TEST_SHARE = 1 / N_FOLDS
-FEWEST_ROWS = 4  # of a task: one to hold out, three to fit
 LEADERBOARD = {  # columns of the written leaderboard, and the fields of an entry that they hold
-    "rank": "rank",
-    "method": "method",
-    "test_rmse": "rmse",
-    "difference_to_best": "difference",
-    "standard_error": "standard_error",
-    "fit_seconds": "seconds",
-    "failure": "failure",
+    "rank": "rank", "method": "method", "test_rmse": "rmse", "difference_to_best": "difference",
+    "standard_error": "standard_error", "fit_seconds": "seconds", "failure": "failure",
     "note": "note",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,26 +53,23 @@ class Entry:
 
     def cells(self) -> tuple[str, str, str, str, str]:
         """The entry as text: rank, method, RMSE, difference with its standard error, seconds."""
-        difference = "-"
-        if self.difference is not None and self.standard_error is not None:
-            difference = _with_error(self.difference, self.standard_error)
-        return (
-            "-" if self.rank is None else str(self.rank),
-            self.method,
-            "-" if self.rmse is None else f"{self.rmse:#.5g}",
-            "best" if self.rank == 1 else difference,
-            "-" if self.seconds is None else f"{self.seconds:.2f}",
+        rank, rmse, seconds = (
+            "-" if value is None else format(value, style)
+            for value, style in ((self.rank, "d"), (self.rmse, "#.5g"), (self.seconds, ".2f"))
         )
+        difference = "best" if self.rank == 1 else self._difference_with_error()
+        return rank, self.method, rmse, difference, seconds
 
-
-def _with_error(value: float, error: float) -> str:
-    """Both to the second digit of the error; fewer digits say nothing, more are noise."""
-    if not error > 0:
-        return f"{value:+.3g}"
-    decimals = 1 - math.floor(math.log10(error))
-    if not 0 <= decimals <= 6:
-        return f"{value:+.2g} ± {error:.1g}"
-    return f"{value:+.{decimals}f} ± {error:.{decimals}f}"
+    def _difference_with_error(self) -> str:
+        """Both to the second digit of the error; fewer digits say nothing, more are noise."""
+        if self.difference is None or self.standard_error is None:
+            return "-"
+        if not self.standard_error > 0:
+            return f"{self.difference:+.3g}"
+        decimals = 1 - math.floor(math.log10(self.standard_error))
+        if not 0 <= decimals <= 6:
+            return f"{self.difference:+.2g} ± {self.standard_error:.1g}"
+        return f"{self.difference:+.{decimals}f} ± {self.standard_error:.{decimals}f}"
 
 
 @dataclass(frozen=True)
@@ -116,21 +102,14 @@ class Comparison:
         """Sentences below the leaderboard: failures, warnings and tasks left out."""
         lines = [f"{e.method} failed: {e.failure}." for e in self.entries if e.failure]
         lines += [f"{e.method} warned: {e.note}." for e in self.entries if e.note]
-        if self.n_small_tasks:
-            lines.append(
-                f"{self.n_small_tasks} task(s) with fewer than {FEWEST_ROWS} rows were left out."
-            )
+        if small := self.n_small_tasks:
+            lines.append(f"{small} task(s) with fewer than {FEWEST_ROWS} rows were left out.")
         return lines
 
     def __str__(self) -> str:
-        heading = ("rank", "method", "test RMSE", "to the best", "seconds")
-        lines = [
-            f"{rank:>4}  {method:<22}  {rmse:>10}  {difference:>20}  {seconds:>7}"
-            for rank, method, rmse, difference, seconds in (
-                heading,
-                *(entry.cells() for entry in self.entries),
-            )
-        ]
+        rows = [("rank", "method", "test RMSE", "to the best", "seconds")]
+        rows += [entry.cells() for entry in self.entries]
+        lines = ["{:>4}  {:<22}  {:>10}  {:>20}  {:>7}".format(*row) for row in rows]
         return "\n".join([*lines, *self.remarks(), self.advice])
 
 
@@ -144,11 +123,12 @@ class Runs:
     unconverged: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
 
-    def failure(self, repeats: int) -> str | None:
+    @property
+    def failure(self) -> str | None:
         """Why the method failed, if it did."""
         if self.error is not None or not self.unconverged:
             return self.error
-        return f"{self.unconverged[0]}, in {len(self.unconverged)} of {repeats} splits"
+        return f"{self.unconverged[0]}, in {len(self.unconverged)} of {len(self.rmse)} splits"
 
 
 def compare(
@@ -158,7 +138,7 @@ def compare(
     *,
     repeats: int = 5,
     seed: int = 0,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = COMPARED,
     tick: ProgressCallback | None = None,
 ) -> Comparison:
     """Fit every estimator on repeated splits within tasks and rank them by their test error.
@@ -187,7 +167,6 @@ def compare(
     """
     if repeats < 2:
         raise ValueError(f"repeats={repeats} must be at least 2: one split has no standard error.")
-    progress = no_progress if tick is None else tick
     tasks = validate_rows(X, y, task)
     size = np.diff(tasks.starts)
     large = size >= FEWEST_ROWS
@@ -206,43 +185,33 @@ def compare(
     for repeat in range(repeats):
         held = hold_out(size, np.random.default_rng([seed, repeat]))
         for i, name in enumerate(runs):
-            progress(name, repeat * len(runs) + i, repeats * len(runs))
+            (tick or no_progress)(name, repeat * len(runs) + i, repeats * len(runs))
             if runs[name].error is None:
                 _run(runs[name], _estimator(name, seed + repeat), X, y, code, held)
-    entries = leaderboard(runs, repeats)
+    entries = leaderboard(runs)
     return Comparison(
-        entries,
-        *recommend(entries),
-        n_rows=len(y),
-        n_tasks=n_tasks,
-        n_features=tasks.n_features,
-        n_small_tasks=tasks.n_tasks - n_tasks,
-        repeats=repeats,
-        seed=seed,
-    )
+        entries, *recommend(entries), n_rows=len(y), n_tasks=n_tasks, n_features=tasks.n_features,
+        n_small_tasks=tasks.n_tasks - n_tasks, repeats=repeats, seed=seed,
+    )  # fmt: skip
 
 
 def hold_out(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A mask over rows sorted by task, (rows,): a random quarter of each task's rows.
-
-    A task of ``size[t]`` rows has a quarter of them held out, rounded down or up.
-    """
+    """A mask over rows sorted by task, (rows,): one of N_FOLDS random folds of each task."""
     starts = np.append(0, np.cumsum(size))
     return deal(rng.random(starts[-1]), starts, np.arange(len(size)), N_FOLDS) == 0
 
 
-def leaderboard(runs: Mapping[str, Runs], repeats: int) -> tuple[Entry, ...]:
+def leaderboard(runs: Mapping[str, Runs]) -> tuple[Entry, ...]:
     """Entries by mean RMSE over all splits, the failed methods last."""
-    rmse = {name: run.rmse for name, run in runs.items() if len(run.rmse) == repeats}
-    mean = {name: float(np.mean(values)) for name, values in rmse.items()}
-    ranked = sorted((n for n in mean if runs[n].failure(repeats) is None), key=mean.__getitem__)
+    mean = {name: float(np.mean(run.rmse)) for name, run in runs.items() if run.error is None}
+    ranked = sorted((name for name in mean if not runs[name].failure), key=mean.__getitem__)
     entries = []
     for name in [*ranked, *(name for name in runs if name not in ranked)]:
-        difference = error = None
-        if ranked and name in rmse:
-            differences = np.subtract(rmse[name], rmse[ranked[0]])
+        run, difference, error = runs[name], None, None
+        if ranked and name in mean:
+            differences = np.subtract(run.rmse, runs[ranked[0]].rmse)
             difference = float(differences.mean())
-            error = float(differences.std(ddof=1) / math.sqrt(repeats))
+            error = float(differences.std(ddof=1) / math.sqrt(len(differences)))
         entries.append(
             Entry(
                 method=name,
@@ -250,10 +219,10 @@ def leaderboard(runs: Mapping[str, Runs], repeats: int) -> tuple[Entry, ...]:
                 rmse=mean.get(name),
                 difference=difference,
                 standard_error=error,
-                seconds=float(np.mean(runs[name].seconds)) if runs[name].seconds else None,
-                failure=runs[name].failure(repeats),
-                note="; ".join(dict.fromkeys(runs[name].warned)) or None,
-                rmse_per_split=tuple(rmse.get(name, ())),
+                seconds=float(np.mean(run.seconds)) if run.seconds else None,
+                failure=run.failure,
+                note="; ".join(dict.fromkeys(run.warned)) or None,
+                rmse_per_split=tuple(run.rmse) if name in mean else (),
             )
         )
     return tuple(entries)
@@ -263,15 +232,14 @@ def recommend(entries: Sequence[Entry]) -> tuple[str | None, str]:
     """The method to use, and why in one sentence.
 
     Among the methods whose mean difference to the best is at most its standard error, this is the
-    adaptive one, or else the simplest, which stands first in METHODS.
+    adaptive one, or else the simplest, which stands first in COMPARED.
     """
     ranked = [entry for entry in entries if entry.rank is not None]
     if not ranked:
         return None, "No estimator could be fitted to this table: the reasons are above."
     tied = [e.method for e in ranked if (e.difference or 0.0) <= (e.standard_error or 0.0)]
     best = ranked[0].method
-    simplest_first = sorted(tied, key=[*METHODS, *tied].index)
-    method = PREFERRED if PREFERRED in tied else simplest_first[0]
+    method = PREFERRED if PREFERRED in tied else min(tied, key=[*COMPARED, *tied].index)
     others = [name for name in tied if name != method]
     if not others:
         why = "the lowest, by more than one standard error"
@@ -287,8 +255,7 @@ def recommend(entries: Sequence[Entry]) -> tuple[str | None, str]:
 def _estimator(name: str, seed: int) -> Any:
     """The estimator as ``sharedspan fit`` makes it by default."""
     kind = estimator_class(name)
-    options = {"solver": "auto", "random_state": seed}
-    known = kind().get_params()
+    options, known = {"solver": "auto", "random_state": seed}, kind().get_params()
     return kind(**{option: value for option, value in options.items() if option in known})
 
 
@@ -315,12 +282,11 @@ def _run(
             model.fit(X[~held], y[~held], task=code[~held])
             runs.seconds.append(time.perf_counter() - began)
             rmse = math.sqrt(np.mean((y[held] - model.predict(X[held], task=code[held])) ** 2))
+            if not math.isfinite(rmse):
+                raise ArithmeticError("its predictions are not finite")
         except Exception as error:  # any exception: the other methods go on
             runs.error = _first_sentence(error, name) or type(error).__name__
             return
-    if not math.isfinite(rmse):
-        runs.error = "its predictions are not finite"
-        return
     runs.rmse.append(rmse)
     converged = model.fitted_span.converged in (None, True)
     messages = {_first_sentence(w.message, name): w.category.__name__ for w in caught}
