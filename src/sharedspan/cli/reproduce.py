@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("reproduce", short_help="Run the paper's experiments again and judge its claims.")
-@click.argument("names", nargs=-1, type=click.Choice(EXPERIMENTS), metavar="[NAME]...")
+@click.argument("names", nargs=-1, type=click.Choice(list(EXPERIMENTS)), metavar="[NAME]...")
 @click.option(
     "--quick/--full",
     "quick",
