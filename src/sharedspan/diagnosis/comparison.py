@@ -212,19 +212,18 @@ def leaderboard(runs: Mapping[str, Runs]) -> tuple[Entry, ...]:
             differences = np.subtract(run.rmse, runs[ranked[0]].rmse)
             difference = float(differences.mean())
             error = float(differences.std(ddof=1) / math.sqrt(len(differences)))
-        entries.append(
-            Entry(
-                method=name,
-                rank=ranked.index(name) + 1 if name in ranked else None,
-                rmse=mean.get(name),
-                difference=difference,
-                standard_error=error,
-                seconds=float(np.mean(run.seconds)) if run.seconds else None,
-                failure=run.failure,
-                note="; ".join(dict.fromkeys(run.warned)) or None,
-                rmse_per_split=tuple(run.rmse) if name in mean else (),
-            )
+        entry = Entry(
+            method=name,
+            rank=ranked.index(name) + 1 if name in ranked else None,
+            rmse=mean.get(name),
+            difference=difference,
+            standard_error=error,
+            seconds=float(np.mean(run.seconds)) if run.seconds else None,
+            failure=run.failure,
+            note="; ".join(dict.fromkeys(run.warned)) or None,
+            rmse_per_split=tuple(run.rmse) if name in mean else (),
         )
+        entries.append(entry)
     return tuple(entries)
 
 
@@ -238,14 +237,13 @@ def recommend(entries: Sequence[Entry]) -> tuple[str | None, str]:
     if not ranked:
         return None, "No estimator could be fitted to this table: the reasons are above."
     tied = [e.method for e in ranked if (e.difference or 0.0) <= (e.standard_error or 0.0)]
-    best = ranked[0].method
     method = PREFERRED if PREFERRED in tied else min(tied, key=[*COMPARED, *tied].index)
     others = [name for name in tied if name != method]
     if not others:
         why = "the lowest, by more than one standard error"
-    elif method != best:
+    elif method != tied[0]:
         reason = "it adapts to what the tasks share" if method == PREFERRED else "it is simpler"
-        why = f"within one standard error of the best ({best}), and {reason}"
+        why = f"within one standard error of the best ({tied[0]}), and {reason}"
     else:
         verb = "is" if len(others) == 1 else "are"
         why = f"the lowest, though {listed(others)} {verb} within one standard error of it"
