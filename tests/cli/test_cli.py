@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import sharedspan as ss
 from sharedspan.cli import main
-from sharedspan.cli.models import without_feature_names
 
 LABELS = [
     'quotes " and \' and ""',
@@ -83,22 +83,24 @@ def test_bundled_tables_come_out_as_they_are(folder):
 
 def test_predictions_are_those_of_the_model_row_by_row(folder, tmp_path):
     data = ss.datasets.load_parkinsons()
-    said = good("predict", folder / "m.span", folder / "parkinsons.csv", "--interval", 0.9,
+    output = good("predict", folder / "m.span", folder / "parkinsons.csv", "--interval", 0.9,
                 "--keep", "test_time", "-o", tmp_path / "p.csv")  # fmt: skip
     head, *rows = read(tmp_path / "p.csv")
     assert head == ["subject", "test_time", "total_updrs", "prediction", "low", "high"]
-    found = np.array(rows, dtype=float).T
+    predicted = np.array(rows, dtype=float).T
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0)
     model.fit(data.X, data.y, task=data.task)
     mean = model.predict(data.X, task=data.task)
-    assert_array_equal(found[:3], [data.task, data.X[:, 0], data.y])
-    assert_allclose(found[3], mean, rtol=1e-6)
+    assert_array_equal(predicted[:3], [data.task, data.X[:, 0], data.y])
+    assert_allclose(predicted[3], mean, rtol=1e-6)
     low, high = model.predict_interval(data.X, task=data.task, level=0.9)
-    assert_allclose(found[4:], [low, high], rtol=1e-5)
-    assert np.mean((found[4] < data.y) & (data.y < found[5])) == pytest.approx(0.9, abs=0.05)
+    assert_allclose(predicted[4:], [low, high], rtol=1e-5)
+    assert np.mean((predicted[4] < data.y) & (data.y < predicted[5])) == pytest.approx(
+        0.9, abs=0.05
+    )
     rmse = np.sqrt(np.mean((data.y - mean) ** 2))
-    assert f"Root mean squared error against total_updrs: {rmse:.4g}" in said
-    assert "5,875 rows of 42 tasks predicted." in said
+    assert f"Root mean squared error against total_updrs: {rmse:.4g}" in output
+    assert "5,875 rows of 42 tasks predicted." in output
 
 
 def test_rows_without_a_target_in_another_order_and_format_are_predicted(folder, tmp_path):
@@ -111,12 +113,12 @@ def test_rows_without_a_target_in_another_order_and_format_are_predicted(folder,
     about = json.loads(good("predict", folder / "m.span", tmp_path / "new.parquet", "--json", "-o",
                             tmp_path / "p.parquet"))  # fmt: skip
     assert (about["n_rows"], about["rmse"]) == (500, None)
-    found = pq.read_table(tmp_path / "p.parquet")
-    assert found.column_names == ["subject", "prediction"]
+    predicted = pq.read_table(tmp_path / "p.parquet")
+    assert predicted.column_names == ["subject", "prediction"]
     model = ss.load(folder / "m.span")
     frame = table.to_pandas()[list(data.feature_names)]
     expected = model.predict(frame, task=data.task[rows])
-    assert_allclose(found["prediction"], expected, rtol=1e-12)
+    assert_allclose(predicted["prediction"], expected, rtol=1e-12)
 
 
 def test_new_tasks_are_adapted_and_predicted(folder, tmp_path):
@@ -127,8 +129,8 @@ def test_new_tasks_are_adapted_and_predicted(folder, tmp_path):
         write(tmp_path / f"{name}.csv", names, [data.task[rows], *data.X[rows].T, data.y[rows]])
     columns = ("--task", "subject", "--target", "total_updrs")
     good("fit", tmp_path / "known.csv", *columns, "--rank", 2, "-o", tmp_path / "m.span")
-    said = good("adapt", tmp_path / "m.span", tmp_path / "few.csv", "-o", tmp_path / "new.span")
-    assert "NewTaskRegressor: 3 tasks" in said
+    output = good("adapt", tmp_path / "m.span", tmp_path / "few.csv", "-o", tmp_path / "new.span")
+    assert "NewTaskRegressor: 3 tasks" in output
     model = ss.load(tmp_path / "m.span")
     new = ss.NewTaskRegressor.from_model(model).fit(data.X[few], data.y[few], task=data.task[few])
     same = ss.load(tmp_path / "new.span")
@@ -155,9 +157,10 @@ def test_text_is_encoded_as_in_the_fit_and_unknown_levels_are_refused(tmp_path):
         tmp_path / "n.csv", ["shop", "colour", "x"], [part[numbers] for part in (task, colour, x)]
     )
     good("predict", tmp_path / "m.span", tmp_path / "n.csv", "-o", tmp_path / "p.csv")
-    found = np.array([row[1] for row in read(tmp_path / "p.csv")[1:]], dtype=float)
+    predicted = np.array([row[1] for row in read(tmp_path / "p.csv")[1:]], dtype=float)
     X = np.column_stack([colour == "1", colour == "red", x])[numbers].astype(float)
-    assert_allclose(found, without_feature_names(model).predict(X, task=task[numbers]), rtol=1e-12)
+    expected = model.predict(pd.DataFrame(X, columns=model.coef_names_), task=task[numbers])
+    assert_allclose(predicted, expected, rtol=1e-12)
     write(tmp_path / "odd.csv", ["shop", "colour", "x"], [["a"], ["blue"], [1.0]])
     done = run("predict", tmp_path / "m.span", tmp_path / "odd.csv", "-o", tmp_path / "p2.csv")
     assert done.exit_code == 2
@@ -173,10 +176,10 @@ def test_labels_keep_their_kind_whatever_the_next_table_looks_like(tmp_path):
     columns = ("--task", "id", "--target", "y", "--estimator", "PerTaskRegressor")
     good("fit", tmp_path / "t.csv", *columns, "-o", tmp_path / "m.span")
     good("predict", tmp_path / "m.span", tmp_path / "some.csv", "-o", tmp_path / "p.csv")
-    model = without_feature_names(ss.load(tmp_path / "m.span"))
+    model = ss.load(tmp_path / "m.span")
     rows = read(tmp_path / "p.csv")[1:]
     assert [row[0] for row in rows] == ["007", "7"]
-    expected = model.predict(np.ones((2, 1)), task=["007", "7"])
+    expected = model.predict(pd.DataFrame({"x": [1.0, 1.0]}), task=["007", "7"])
     assert_allclose([float(row[1]) for row in rows], expected, rtol=1e-12)
     write(tmp_path / "n.csv", ["id", "x", "y"], [np.repeat([1, 2], 30), X, y])
     good("fit", tmp_path / "n.csv", *columns, "-o", tmp_path / "n.span")
@@ -213,7 +216,7 @@ def test_hostile_labels_and_names_pass_through_every_command(tmp_path):
         rows = read(out)
         assert rows[0] == [head[0], names[0], head[-1], "prediction"]
         assert [row[0] for row in rows[1:]] == task.tolist()
-        expected = without_feature_names(ss.load(source)).predict(X, task=task)
+        expected = ss.load(source).predict(pd.DataFrame(X, columns=names), task=task)
         assert_allclose([float(row[3]) for row in rows[1:]], expected, rtol=1e-9, atol=1e-9)
     page = tmp_path / "r.html"
     good("report", model, "--data", tmp_path / "t.csv", "-o", page)
@@ -235,15 +238,14 @@ def test_columns_of_the_output_do_not_hide_those_of_the_table(tmp_path):
 
 
 def test_models_made_in_python_serve_on_the_command_line(tmp_path):
-    pd = pytest.importorskip("pandas")
     sim = ss.simulate(n_tasks=8, n_features=3, rank=1, n_samples=20, random_state=0)
     frame = pd.DataFrame(sim.X, columns=list("abc")).assign(shop=sim.task, sales=sim.y)
     frame.to_csv(tmp_path / "t.csv", index=False)
     model = ss.SharedSpanRegressor(rank=1, task_column="shop", random_state=0)
     model.fit(frame.drop(columns="sales"), frame["sales"]).save(tmp_path / "m.span")
     good("predict", tmp_path / "m.span", tmp_path / "t.csv", "-o", tmp_path / "p.csv")
-    found = np.array([row[1] for row in read(tmp_path / "p.csv")[1:]], dtype=float)
-    assert_allclose(found, model.predict(frame.drop(columns="sales")), rtol=1e-12)
+    predicted = np.array([row[1] for row in read(tmp_path / "p.csv")[1:]], dtype=float)
+    assert_allclose(predicted, model.predict(frame.drop(columns="sales")), rtol=1e-12)
     done = run("adapt", tmp_path / "m.span", tmp_path / "t.csv", "-o", tmp_path / "a.span")
     assert done.exit_code == 2
     assert "--target" in done.output
@@ -284,6 +286,8 @@ MISTAKES = {
     "adapt without a span": (["adapt", "{b}", "{t}", "-o", "a.span"], "give a model with a span"),
     "interval of none": (["predict", "{b}", "{t}", "--interval", "0.9", "-o", "p.csv"],
                          "leave --interval out"),
+    "interval of one pass": (["predict", "{s}", "{t}", "--interval", "0.9", "-o", "p.csv"],
+                             "leave --interval out"),
     "report of no model": (["report", "{t}", "-o", "r.html"], "is no model file"),
     "report of other data": (["report", "{m}", "--data", "{c}", "-o", "r.html"], "no column"),
     "report to text": (["report", "{m}", "-o", "r.txt"], "must end in .html"),
@@ -311,7 +315,9 @@ def test_mistakes_exit_with_two_one_line_and_nothing_written(case, folder, tmp_p
     (tmp_path / "notes.txt").write_text("mine")
     sim = ss.simulate(n_tasks=3, n_features=2, rank=1, n_samples=9, random_state=0)
     ss.PooledRegressor().fit(sim.X, sim.y, task=sim.task).save(tmp_path / "b.span")
-    paths = {"t": folder / "parkinsons.csv", "c": folder / "communities_crime.csv",
+    new = ss.NewTaskRegressor(method="sgd").fit(sim.X, sim.y, task=sim.task)
+    new.save(tmp_path / "s.span")
+    paths = {"s": "s.span", "t": folder / "parkinsons.csv", "c": folder / "communities_crime.csv",
              "m": folder / "m.span", "b": "b.span"}  # fmt: skip
     before = {path: path.read_bytes() for path in (*tmp_path.iterdir(), *folder.iterdir())}
     done = run(*(argument.format(**paths) for argument in arguments))
@@ -383,9 +389,9 @@ def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path):
     while "t.csv" not in reading(process.pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert said.strip().startswith("Stopped.")
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert output.strip().startswith("Stopped.")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -396,9 +402,9 @@ def test_output_to_a_closed_pipe_ends_quietly():
     )
     process.stdout.close()
     with process.stderr:
-        said = process.stderr.read()
+        output = process.stderr.read()
     process.wait(timeout=60)
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 def test_help_keeps_its_lines_and_begins_with_what_can_be_typed():
@@ -422,9 +428,9 @@ def test_columns_of_several_csv_files_are_matched_by_name(tmp_path):
     model = ss.load(tmp_path / "m.span")
     assert_allclose(model.coef_, np.tile([1.0, 100.0], (4, 1)), rtol=1e-3)
     good("predict", tmp_path / "m.span", tmp_path / "s", "--keep", "a", "-o", tmp_path / "p.csv")
-    found = np.array(read(tmp_path / "p.csv")[1:], dtype=float)
-    assert_allclose(found[:, 1], a)
-    assert_allclose(found[:, 3], found[:, 2], atol=0.1)
+    predicted = np.array(read(tmp_path / "p.csv")[1:], dtype=float)
+    assert_allclose(predicted[:, 1], a)
+    assert_allclose(predicted[:, 3], predicted[:, 2], atol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -490,10 +496,10 @@ def test_names_do_not_reach_the_terminal_as_commands(tmp_path):
           [np.repeat(["a", "b"], 9), rng.normal(size=18), rng.normal(size=18)])  # fmt: skip
     good("fit", tmp_path / "t.csv", "--task", "g", "--target", target, "--rank", 1, "-o",
          tmp_path / "m.span")  # fmt: skip
-    said = good("predict", tmp_path / "m.span", tmp_path / "t.csv", "-o", tmp_path / "p.csv")
-    assert said.isprintable() or "\x1b" not in said
-    assert said.count("\n") == 3
-    assert len(max(said.splitlines(), key=len)) < 300
+    output = good("predict", tmp_path / "m.span", tmp_path / "t.csv", "-o", tmp_path / "p.csv")
+    assert output.isprintable() or "\x1b" not in output
+    assert output.count("\n") == 3
+    assert len(max(output.splitlines(), key=len)) < 300
 
 
 def test_existing_tables_of_the_users_are_left_alone(tmp_path):
@@ -511,3 +517,15 @@ def test_rows_of_tasks_that_were_not_fitted_do_not_stop_the_report(folder, tmp_p
     for name, table in (("without", folder / "parkinsons.csv"), ("with", tmp_path / "t.csv")):
         good("report", folder / "m.span", "--data", table, "-o", tmp_path / f"{name}.html")
     assert (tmp_path / "with.html").read_bytes() == (tmp_path / "without.html").read_bytes()
+
+
+def test_the_plan_command_prints_words_or_json():
+    problem = ["plan", "--tasks", "100", "--features", "50", "--rank", "3", "--noise", "0.5"]
+    assert "56  with a shared span" in good(*problem, "--error", "0.02")
+    planned = json.loads(good(*problem, "--rows", "40", "--json"))
+    assert planned["n_samples"] == 40
+    assert planned["error_separate"] is None
+    for wrong in ([], ["--rows", "3", "--error", "1"], ["--error", "-1"], ["--rows", "0"]):
+        result = run(*problem, *wrong)
+        assert result.exit_code == 2
+        assert len(result.stderr.strip().splitlines()) == 1

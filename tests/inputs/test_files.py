@@ -29,9 +29,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import sharedspan as ss
 from sharedspan.cli import main
-from sharedspan.cli.options import ESTIMATORS
+from sharedspan.cli.fit import FITTED_TO_TABLES
 from sharedspan.datasets.simulate_files import simulate_files
-from sharedspan.diagnosis.comparison import METHODS
+from sharedspan.diagnosis.comparison import COMPARED
 from sharedspan.inputs.external_sort import FileRows, open_files
 from sharedspan.inputs.files import find_files
 from sharedspan.inputs.memory_limit import Budget
@@ -690,7 +690,7 @@ def test_fit_takes_other_estimators_and_prints_json(estimator, tmp_path):
 
 
 def test_all_estimators_of_the_comparison_can_be_fitted():
-    assert sorted(ESTIMATORS) == sorted(METHODS)
+    assert sorted(FITTED_TO_TABLES) == sorted(COMPARED)
 
 
 @pytest.mark.parametrize("command", ["fit", "simulate"])

@@ -1,42 +1,35 @@
-"""``sharedspan demo``: the gain in a minute, and tables to try the other commands on."""
+"""``sharedspan demo``: show the gain in a minute, or write tables to try the other commands on."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sharedspan.cli import options
-from sharedspan.cli.errors import (
-    echo_json,
-    finite,
-    manners,
-    require_out,
-    require_seed,
-    writing,
-)
+from sharedspan.cli import errors, options, output
+from sharedspan.progress import progress_bar
 
 if TYPE_CHECKING:
-    from sharedspan.report.demo import Demo, Row
+    from sharedspan.report.demo import Demo
 
 
-@click.command()
+@click.command("demo")
 @options.out(
     "Where to write the figure: .png, .pdf or .svg.",
     required=False,
     default=Path("sharedspan-demo.png"),
-    show_default=True,
 )
 @options.seed("the simulation")
 @click.option(
     "--tables",
-    metavar="FOLDER",
     type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
     help="Only write the bundled tables there as CSV, to try the other commands on.",
 )
-@options.as_json
-def demo(out: Path, seed: int, tables: Path | None, as_json: bool) -> None:
+@options.json_output
+def demo_command(out: Path, seed: int, tables: Path | None, as_json: bool) -> None:
     """Show the gain on simulated tasks and on real patients.
 
     Fits separate, pooled and shared-span regressions, prints their errors and writes one figure.
@@ -46,26 +39,20 @@ def demo(out: Path, seed: int, tables: Path | None, as_json: bool) -> None:
     if tables is not None:
         _write_tables(tables, as_json)
         return
-    require_out(out, ".png", ".pdf", ".svg")
-    require_seed(seed)
-    with manners("Stopped."), writing(out):
-        from rich.console import Console
-
+    with errors.one_line_errors(out), errors.write_errors(out), progress_bar() as progress:
+        errors.check_output(out, ".png", ".pdf", ".svg")
         from sharedspan.report.demo import run_demo
 
-        with Console(stderr=True).status("starting (the first run compiles)") as status:
-            found = run_demo(out, seed, lambda text: status.update(text))
+        demo = run_demo(out, seed, lambda stage: progress(stage, 0, 0))
     if as_json:
-        from dataclasses import asdict
-
-        echo_json(finite(asdict(found) | {"figure": str(found.figure)}))
+        output.echo_json(asdict(demo))
     else:
-        _print_demo(found)
+        _print_demo(demo)
 
 
 def _write_tables(folder: Path, as_json: bool) -> None:
-    """The bundled tables as CSV files, and what can be done with them."""
-    with manners("Stopped."), writing(folder):
+    """Write the bundled tables as CSV files, and say what can be done with them."""
+    with errors.one_line_errors(folder), errors.write_errors(folder):
         from sharedspan.datasets.bundled import load_communities_crime, load_parkinsons
 
         folder.mkdir(exist_ok=True)
@@ -74,76 +61,42 @@ def _write_tables(folder: Path, as_json: bool) -> None:
         for name, data in bundled.items():
             path = folder / f"{name}.csv"
             if path.exists():
-                click.echo(f"{path} is there already and was left alone.", err=True)
+                click.echo(f"{path} exists already and was left alone.", err=True)
             else:
                 data.write_csv(path)
+            sizes = {"n_rows": len(data.y), "n_tasks": len(set(data.task.tolist()))}
             written.append(
-                {
-                    "path": str(path),
-                    "task": data.task_name,
-                    "target": data.target_name,
-                    "n_rows": len(data.y),
-                    "n_tasks": len(set(data.task.tolist())),
-                }
+                {"path": path, "task": data.task_name, "target": data.target_name} | sizes
             )
-    if as_json:
-        echo_json(written)
-        return
-    for one in written:
-        click.echo(
-            f"{one['path']}: {one['n_rows']:,} rows, {one['n_tasks']} tasks (column "
-            f"{one['task']}), target {one['target']}"
-        )
-    first = written[0]
-    click.echo(
-        f"\nTry: sharedspan fit {first['path']} --task {first['task']} --target {first['target']} "
-        "-o model.span"
-    )
+    lines = [
+        "{path}: {n_rows:,} rows, {n_tasks} tasks (column {task}), target {target}".format(**table)
+        for table in written
+    ]
+    example = "sharedspan fit {path} --task {task} --target {target}".format(**written[0])
+    output.echo_result(written, [*lines, f"\nTry: {example} -o model.span"], as_json=as_json)
 
 
-def _print_demo(found: Demo) -> None:
-    from rich.console import Console
-
+def _print_demo(demo: Demo) -> None:
     from sharedspan.report.demo import SIZE, TRAIN_SHARE
 
-    console = Console()
     size = "{n_tasks} tasks, {n_features} features, true rank {rank}, {n_samples} rows each"
-    console.print(
-        _table(
-            f"Simulated: {size.format(**SIZE)}", "parameter error", "error / floor", found.simulated
-        )
+    output.print_table(
+        f"Simulated: {size.format(**SIZE)}",
+        ("method", "parameter error", "error / floor", "seconds"),
+        [
+            (row.method, f"{row.error:.4g}", f"{row.ratio:.2f}", f"{row.seconds:.2f}")
+            for row in demo.simulated
+        ],
     )
-    console.print(f"The rank was found by cross-validation: {found.simulated_rank}.\n")
-    console.print(
-        _table(
-            f"Parkinsons: 42 patients, fitted on {TRAIN_SHARE:.0%} of their rows",
-            "test RMSE",
-            None,
-            found.real,
-        )
+    click.echo(f"Rank selected by cross-validation: {demo.simulated_rank}.\n")
+    output.print_table(
+        f"Parkinsons: 42 patients, fitted on {TRAIN_SHARE:.0%} of their rows",
+        ("method", "test RMSE", "seconds"),
+        [(row.method, f"{row.error:.4g}", f"{row.seconds:.2f}") for row in demo.real],
     )
-    console.print(
-        f"Rank found: {found.real_rank}. The floor needs the truth, so a real table has none.\n"
-    )
-    console.print(f"Figure: {found.figure}", soft_wrap=True)
-    console.print(
+    click.echo(
+        f"Rank selected: {demo.real_rank}. The floor needs the true coefficients, which a real "
+        f"table does not have.\n\nFigure: {demo.figure}\n"
         "Next: `sharedspan demo --tables .` writes tables to try the other commands on; "
-        "`sharedspan --help` lists them.",
-        soft_wrap=True,
+        "`sharedspan --help` lists them."
     )
-
-
-def _table(title: str, error: str, ratio: str | None, rows: list[Row]) -> object:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("method")
-    for name in (error, ratio, "seconds"):
-        if name is not None:
-            table.add_column(name, justify="right")
-    for row in rows:
-        cells = [row.method, f"{row.error:.4g}"]
-        if ratio is not None:
-            cells.append(f"{row.ratio:.2f}")
-        table.add_row(*cells, f"{row.seconds:.2f}")
-    return table

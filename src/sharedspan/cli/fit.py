@@ -1,4 +1,4 @@
-"""``sharedspan fit``: all tasks of users' files together, kept as a model."""
+"""``sharedspan fit``: fit all tasks of users' files together and save the model."""
 
 from __future__ import annotations
 
@@ -8,43 +8,34 @@ from typing import Any
 
 import click
 
-from sharedspan.cli import options
-from sharedspan.cli.errors import (
-    Counted,
-    MistakeError,
-    collected_warnings,
-    echo_json,
-    finite,
-    manners,
-    require_model_out,
-    require_out,
-    require_seed,
-    ticking,
-    writing,
-)
+from sharedspan.cli import errors, options, output
+from sharedspan.estimators import ESTIMATORS, estimator_class
+from sharedspan.progress import progress_bar
+
+# A regression for new tasks begins with a fitted model: `sharedspan adapt` makes it.
+FITTED_TO_TABLES = [name for name in ESTIMATORS if name != "NewTaskRegressor"]
+PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that estimators take
 
 
-@click.command()
+@click.command("fit")
 @options.tables
-@options.task()
-@options.target()
+@options.task
+@options.target
 @options.drop
 @options.missing
 @click.option(
     "--text",
     type=click.Choice(["error", "one_hot"]),
     default="error",
-    show_default=True,
     help="Features of text: refuse the table, or a column of zeros and ones for each level.",
 )
 @click.option(
     "--estimator",
-    type=click.Choice(options.ESTIMATORS),
+    type=click.Choice(FITTED_TO_TABLES),
     metavar="NAME",
-    default=options.ESTIMATORS[0],
-    show_default=True,
+    default="SharedSpanRegressor",
     help="What to fit; `sharedspan compare` says which one suits a table.  One of "
-    f"{', '.join(options.ESTIMATORS)}.",
+    f"{', '.join(FITTED_TO_TABLES)}.",
 )
 @click.option(
     "--rank", metavar="K", help="Dimension of the shared span, or auto, evidence or threshold."
@@ -52,16 +43,21 @@ from sharedspan.cli.errors import (
 @click.option(
     "--solver",
     metavar="NAME",
-    help="How to get there, such as tpgd, the paper's.  [default: auto, where there is a choice]",
+    help="Algorithm of the fit, such as tpgd, the paper's.  [default: auto, if there is a choice]",
 )
 @click.option(
-    "--noise-per-task", is_flag=True, help="A noise level for each task instead of one for all."
+    "--noise-per-task",
+    "noise",
+    flag_value="per_task",
+    help="A noise level for each task instead of one for all.",
 )
-@click.option("--max-iter", type=int, metavar="N", help="Most iterations of the solver.")
+@click.option(
+    "--max-iter", type=int, metavar="N", help="Maximum number of iterations of the solver."
+)
 @options.seed("the fit")
-@click.option("--memory-limit", metavar="SIZE", help="Most memory to take, such as 2GB.")
-@click.option("--checkpoint", metavar="FILE", help="Keep the state of a long fit in this file.")
-@click.option("--resume", metavar="FILE", help="Go on from this checkpoint of a killed fit.")
+@click.option("--memory-limit", metavar="SIZE", help="Maximum memory to use, such as 2GB.")
+@click.option("--checkpoint", metavar="FILE", help="Save the state of a long fit to this file.")
+@click.option("--resume", metavar="FILE", help="Continue a killed fit from this checkpoint.")
 @click.option(
     "--engine",
     metavar="ADDRESS",
@@ -73,166 +69,125 @@ from sharedspan.cli.errors import (
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a table of the coefficients too: a .csv or .parquet file.",
 )
-@options.as_json
-@options.out("Where to keep the model, by custom a .span file.")
-def fit(
+@options.json_output
+@options.out("Where to save the model, usually a .span file.")
+def fit_command(
     tables: tuple[str, ...],
-    task: str,
-    target: str,
-    drop: tuple[str, ...],
-    missing: str,
-    text: str,
     estimator: str,
-    rank: str | None,
-    solver: str | None,
-    noise_per_task: bool,
-    max_iter: int | None,
     seed: int,
-    memory_limit: str | None,
-    checkpoint: str | None,
-    resume: str | None,
-    engine: str | None,
     coefficients: Path | None,
     as_json: bool,
     out: Path,
+    **given: Any,
 ) -> None:
-    """Fit all tasks of your files together, and keep the model.
+    """Fit all tasks of your files together, and save the model.
 
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes; the files together may
-    be larger than memory. All columns but task, target and dropped ones are features. Sorted rows
-    lie in the folder of the environment variable TMPDIR meanwhile.
+    be larger than memory. All columns but task, target and dropped ones are features. While the fit
+    runs, sorted rows take space in the folder that the environment variable TMPDIR names.
 
     Example: sharedspan fit "sales/*.parquet" --task shop --target units --rank 3 -o sales.span
     """
-    require_seed(seed)
-    if out.suffix.lower() in (".csv", ".parquet"):
-        raise MistakeError(
-            f"--out {out} would hold a model, not a table: end it in .span, or give --coefficients "
-            f"{out} too for a table of the coefficients."
-        )
-    require_model_out(out)
-    with manners(f"Stopped. {out} was not written."), ticking() as tick:
+    with errors.one_line_errors(out):
         from sharedspan.inputs.files import find_files
 
-        found = find_files(tables)
-        require_out(out, apart_from=found)
-        require_out(coefficients, ".csv", ".parquet", apart_from=[*found, out])
-        about = _fit(
-            {"estimator": estimator, "rank": rank, "solver": solver,
-             "noise": "per_task" if noise_per_task else None,
-             "max_iter": max_iter, "seed": seed, "engine": engine, "checkpoint": checkpoint,
-             "resume": resume},
-            {"path": tables, "task": task, "target": target, "drop": drop, "missing": missing,
-             "text": text, "memory_limit": memory_limit},
-            out, coefficients, Counted(tick),
-        )  # fmt: skip
-    if as_json:
-        echo_json(finite(about))
-        return
-    print_fit(about)
-    data = " ".join(f"--data {shlex.quote(table)}" for table in tables)
-    page = shlex.quote(str(out.with_suffix(".html")))
-    click.echo(f"Next: sharedspan report {shlex.quote(str(out))} {data} -o {page}")
+        files = find_files(tables)
+        errors.check_model_output(out, files)
+        errors.check_output(coefficients, ".csv", ".parquet", inputs=[*files, out])
+        given = {name: value for name, value in given.items() if value is not None}
+        model = _new_model(estimator, seed, given)
+        reading = {name: value for name, value in given.items() if name not in PARAMETERS}
+        result = fit_and_save(model, out, coefficients, path=tables, **reading)
+    data = [part for table in tables for part in ("--data", table)]
+    page = str(out.with_suffix(".html"))
+    report = shlex.join(["sharedspan", "report", str(out), *data, "-o", page])
+    echo_fit(result, as_json, f"Next: {report}")
 
 
-def _fit(
-    method: dict[str, Any],
-    data: dict[str, Any],
-    out: Path,
-    coefficients: Path | None,
-    tick: Counted,
-) -> dict[str, Any]:
-    """Fit, keep the model, and say what was done."""
-    import time
-
-    from sharedspan.persistence.model_file import MODEL_FORMAT
-
-    model, kept = _model(method)
-    began = time.perf_counter()
-    MODEL_FORMAT.require_writable(out)
-    with collected_warnings() as said:
-        model.fit_file(**data, **kept, tick=tick)
-        if coefficients is not None:
-            with writing(coefficients):
-                write_coefficients(model, data["task"], coefficients)
-        model.save(out)
-    about = facts(model) | {"out": str(out), "warnings": said}
-    if coefficients is not None:
-        about["coefficients"] = str(coefficients)
-    return about | {
-        # A cluster does not say.
-        "n_rows": tick.n_rows - model.n_rows_dropped_ if tick.n_rows else None,
-        "n_rows_dropped": model.n_rows_dropped_,
-        "seconds": round(time.perf_counter() - began, 3),
-    }
-
-
-def _model(method: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The estimator, and what its ``fit_file`` is told of checkpoints."""
+def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
+    """The estimator with the given parameters; raise for those that it does not have."""
     from inspect import signature
 
-    import sharedspan
-
-    maker = getattr(sharedspan, method["estimator"])
-    known, rank = maker().get_params(), method["rank"]
-    solver = method["solver"] or ("auto" if "solver" in known else None)
-    chosen = {"rank": int(rank) if rank and rank.isdigit() else rank, "solver": solver}
-    chosen |= {name: method[name] for name in ("noise", "max_iter", "engine")}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    kept = {name: method[name] for name in ("checkpoint", "resume") if method[name] is not None}
-    known_to_fit = signature(maker.fit).parameters
-    for name in (*chosen, *kept):
-        if name not in known and name not in known_to_fit:
-            option = {"noise": "--noise-per-task", "max_iter": "--max-iter"}.get(name, f"--{name}")
-            raise ValueError(f"{method['estimator']} has no {name}: leave {option} out.")
-    if "random_state" in known:
-        chosen["random_state"] = method["seed"]
-    return maker(**chosen), kept
+    kind: Any = estimator_class(estimator)
+    known = kind().get_params()
+    for name in (*PARAMETERS, "checkpoint", "resume"):
+        if name in given and name not in known and name not in signature(kind.fit).parameters:
+            option = "noise-per-task" if name == "noise" else name.replace("_", "-")
+            raise ValueError(f"{estimator} has no {name} parameter: leave --{option} out.")
+    parameters = {"solver": "auto", "random_state": seed} | given
+    if str(given.get("rank")).isdigit():
+        parameters["rank"] = int(given["rank"])
+    return kind(**{name: value for name, value in parameters.items() if name in known})
 
 
-def facts(model: Any) -> dict[str, Any]:
-    """A fitted model in a few numbers."""
-    noise = getattr(model, "noise_variance_", None)
+def fit_and_save(
+    model: Any, out: Path, coefficients: Path | None = None, **reading: Any
+) -> dict[str, Any]:
+    """Fit a model with ``fit_file``, whose arguments are ``reading``, and save it to ``out``.
+
+    The result is what ``echo_fit`` prints. A table of coefficients goes to ``coefficients``.
+    """
+    import time
+
+    n_read = 0
+
+    def count_rows(stage: str, done: float, total: float) -> None:
+        nonlocal n_read
+        if stage == "reading":
+            n_read = int(total)
+        progress(stage, done, total)
+
+    began = time.perf_counter()
+    with output.collected_warnings() as messages, progress_bar() as progress:
+        model.fit_file(**reading, tick=count_rows)
+        if coefficients is not None:
+            with errors.write_errors(coefficients):
+                _write_coefficients(model, coefficients)
+        model.save(out)
+    rank, noise = model.fitted_span.rank, model.fitted_span.noise_variance
     return {
         "estimator": type(model).__name__,
         "n_tasks": len(model.tasks_),
+        "n_rows": n_read - model.n_rows_dropped_ if n_read else None,  # a cluster does not count
+        "n_rows_dropped": model.n_rows_dropped_,
         "n_features": len(model.coef_names_),
-        "rank": int(model.rank_) if hasattr(model, "rank_") else None,
+        "rank": None if rank is None else int(rank),
         "noise": None if noise is None else float(noise.mean() ** 0.5),
+        "seconds": round(time.perf_counter() - began, 3),
+        "warnings": messages,
+        "coefficients": coefficients,
+        "out": out,
     }
 
 
-def print_fit(about: dict[str, Any]) -> None:
-    """What a fit came to, in words."""
+def echo_fit(result: dict[str, Any], as_json: bool, *more: str) -> None:
+    """Print the result of ``fit_and_save``, followed by more lines."""
     from sharedspan.diagnosis.text import count
 
-    parts = [count(about["n_tasks"], "task"), count(about["n_features"], "feature")]
-    if about["n_rows"] is not None:
-        parts.insert(1, count(about["n_rows"], "row"))
-    if about["rank"] is not None:
-        parts.append(f"rank {about['rank']}")
-    if about["noise"] is not None:
-        parts.append(f"noise {about['noise']:.3g}")
-    click.echo(f"{about['estimator']}: {', '.join(parts)}; {about['seconds']:.1f} seconds")
-    if about["n_rows_dropped"]:
-        click.echo(f"{about['n_rows_dropped']:,} row(s) with missing values were left out.")
-    for warning in about["warnings"]:
-        click.echo(f"Warning: {warning}", err=True)
-    if "coefficients" in about:
-        click.echo(f"Coefficients: {about['coefficients']}")
-    click.echo(f"Model: {about['out']}")
+    parts = [count(result["n_tasks"], "task"), count(result["n_features"], "feature")]
+    if result["n_rows"] is not None:
+        parts.insert(1, count(result["n_rows"], "row"))
+    if result["rank"] is not None:
+        parts.append(f"rank {result['rank']}")
+    if result["noise"] is not None:
+        parts.append(f"noise {result['noise']:.3g}")
+    lines = [f"{result['estimator']}: {', '.join(parts)}; {result['seconds']:.1f} seconds"]
+    lines += output.missing_rows(result["n_rows_dropped"])
+    if result["coefficients"] is not None:
+        lines.append(f"Coefficients: {result['coefficients']}")
+    lines += [f"Model: {result['out']}", *more]
+    output.echo_result(result, lines, as_json=as_json, warnings=result["warnings"])
 
 
-def write_coefficients(model: Any, task: str, out: Path) -> None:
-    """A table with a row for each task, under its name or not at all."""
+def _write_coefficients(model: Any, out: Path) -> None:
+    """Write a table with a row for each task: its label, intercept and coefficients."""
     import pyarrow as pa
 
     from sharedspan.persistence.atomic_write import atomic_table
 
-    names = list(model.coef_names_)
-    level = "intercept" if "intercept" not in (task, *names) else "(intercept)"
+    task, names = model.fitted_span.extra["columns"].task, list(model.coef_names_)
+    intercept = "intercept" if "intercept" not in (task, *names) else "(intercept)"
     numbers = model.tasks_.dtype.kind in "iuf"
     labels = model.tasks_ if numbers else pa.array(map(str, model.tasks_.tolist()))
-    columns = [labels, model.intercept_, *model.coef_.T]
     with atomic_table(out) as write:
-        write(columns, [task, level, *names])
+        write([labels, model.intercept_, *model.coef_.T], [task, intercept, *names])

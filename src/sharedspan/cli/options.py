@@ -8,58 +8,61 @@ from typing import Any
 
 import click
 
+from sharedspan.cli.errors import MistakeError
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-# Estimators of `fit`, the default first.
-ESTIMATORS = (
-    "SharedSpanRegressor",
-    "AdaptiveSpanRegressor",
-    "PooledRegressor",
-    "PerTaskRegressor",
-    "CurriculumRegressor",
-    "MomentRegressor",
-    "SpectralRegressor",
-    "ARMULRegressor",
-    "PenalizedERMRegressor",
-)
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+json_output = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 tables = click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
-model = click.argument(
-    "model", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path)
-)  # fmt: skip
+model = click.argument("model", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path))
 drop = click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
 missing = click.option(
     "--missing",
     type=click.Choice(["error", "drop"]),
     default="error",
-    show_default=True,
     help="Rows that lack a value: refuse the table, or leave them out.",
+)
+rank = click.option(
+    "--rank", type=int, required=True, metavar="K", help="Dimension of the shared span."
 )
 
 
-def seed(of: str) -> Decorator:
-    """The seed of what is random in a command."""
-    return click.option("--seed", type=int, default=0, show_default=True, help=f"Seed of {of}.")
+def whole_number(name: str, parameter: str, text: str, least: int = 1, **more: Any) -> Decorator:
+    """A whole number with a lower bound."""
+
+    def check(_: click.Context, __: click.Parameter, value: int | None) -> int | None:
+        if value is not None and value < least:
+            bound = f"at least {least}" if least else "zero or more"
+            raise MistakeError(f"{name} {value} must be {bound}.")
+        return value
+
+    return click.option(name, parameter, type=int, callback=check, help=text, **more)
 
 
-def task(of_model: bool = False) -> Decorator:
-    """The column of the tasks; of a model it is known."""
-    return _column("--task", "Column that says the task of a row.", of_model)
+n_tasks = whole_number("--tasks", "n_tasks", "Number of tasks T.", required=True)
+n_features = whole_number("--features", "n_features", "Number of features d.", required=True)
 
 
-def target(of_model: bool = False) -> Decorator:
-    """The column to predict; of a model it is known."""
-    return _column("--target", "Column to predict.", of_model)
+def seed(purpose: str) -> Decorator:
+    """The seed of whatever is random in a command."""
+    text = f"Seed of {purpose}."
+    return whole_number("--seed", "seed", text, least=0, default=0)
 
 
-def _column(name: str, words: str, of_model: bool) -> Decorator:
-    default = "  [default: the model's]" if of_model else ""
-    return click.option(name, required=not of_model, metavar="COL", help=words + default)
+def _column(name: str, text: str, *, required: bool = True) -> Decorator:
+    default = "" if required else "  [default: the model's]"
+    return click.option(name, required=required, metavar="COL", help=text + default)
 
 
-def out(what: str, **more: Any) -> Decorator:
-    """Where the result goes."""
+task = _column("--task", "Column with the task of each row.")
+target = _column("--target", "Column to predict.")
+task_of_model = _column("--task", "Column with the task of each row.", required=False)
+target_of_model = _column("--target", "Column to predict.", required=False)
+
+
+def out(text: str, **more: Any) -> Decorator:
+    """The path of the result."""
     kind = click.Path(dir_okay=False, path_type=Path)
-    options: dict[str, Any] = {"type": kind, "help": what, "required": True} | more
-    return click.option("-o", "--out", **options)
+    settings: dict[str, Any] = {"type": kind, "help": text, "required": True} | more
+    return click.option("-o", "--out", **settings)

@@ -1,4 +1,4 @@
-"""``sharedspan predict``: a kept model on more rows."""
+"""``sharedspan predict``: predict more rows by a saved model."""
 
 from __future__ import annotations
 
@@ -7,28 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sharedspan.cli import options
-from sharedspan.cli.errors import (
-    MistakeError,
-    Tick,
-    echo_json,
-    finite,
-    manners,
-    read_model,
-    require_out,
-    shown,
-    ticking,
-    writing,
-)
+from sharedspan.cli import errors, options, output
+from sharedspan.progress import ProgressCallback, progress_bar
 
 if TYPE_CHECKING:
     from sharedspan.inputs.reader import RowBatch, RowReader
 
 
-@click.command(short_help="Predict rows by a kept model.")
+@click.command("predict", short_help="Predict rows by a saved model.")
 @options.model
 @options.tables
-@options.task(of_model=True)
+@options.task_of_model
 @options.missing
 @click.option(
     "--unseen",
@@ -45,9 +34,9 @@ if TYPE_CHECKING:
 @click.option(
     "--keep", multiple=True, metavar="COL", help="Column to copy to the output; repeatable."
 )
-@options.as_json
+@options.json_output
 @options.out("Where to write the predictions: a .csv or .parquet file.")
-def predict(
+def predict_command(
     model: Path,
     tables: tuple[str, ...],
     task: str | None,
@@ -58,87 +47,88 @@ def predict(
     as_json: bool,
     out: Path,
 ) -> None:
-    """Predict the rows of your files by a model that `sharedspan fit` has kept.
+    """Predict the rows of your files by a model that `sharedspan fit` has saved.
 
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes, with the columns that
-    the model was fitted to; it may be larger than memory. The output has a row for each row, in
-    their order: the task, the columns to keep, the target where the table has it, and the
-    prediction. With a target the error is printed, too. Rows left out by --missing drop are missing
-    there as well: keep a column that names the rows.
+    the model was fitted to; it may be larger than memory. The output has a line for each row, in
+    the same order: the task, copied columns, the target if the table has it, and the prediction.
+    With a target the error is printed, too. Rows that --missing drop leaves out are not in the
+    output: copy a column that identifies rows with --keep.
 
     Example: sharedspan predict sales.span next_week.csv --interval 0.9 -o predicted.csv
     """
     if interval is not None and not 0 < interval < 1:
-        raise MistakeError(f"--interval {interval} must lie between 0 and 1, such as 0.95.")
-    require_out(out, ".csv", ".parquet")
-    with manners(f"Stopped. {out} was not written."), ticking() as tick:
+        raise errors.MistakeError(f"--interval {interval} must lie between 0 and 1, such as 0.95.")
+    with errors.one_line_errors(out), progress_bar() as progress:
         from sharedspan.cli.models import columns_of, without_feature_names
+        from sharedspan.diagnosis.text import short
+        from sharedspan.estimators.base import IntervalRegressor
         from sharedspan.inputs.files import find_files
         from sharedspan.inputs.reader import read_matching
 
-        fitted = read_model(model)
-        require_out(out, apart_from=[model, *find_files(tables)])
+        fitted = errors.read_model(model)
+        errors.check_output(out, ".csv", ".parquet", inputs=[model, *find_files(tables)])
         if unseen is not None:
             fitted.set_params(unseen=unseen)
-        if interval is not None and not hasattr(fitted, "predict_interval"):
-            raise MistakeError(
-                f"{type(fitted).__name__} does not know how far off it may be: leave --interval "
-                "out, or fit SharedSpanRegressor or AdaptiveSpanRegressor."
+        by_sgd = fitted.get_params().get("method") == "sgd"
+        if interval is not None and (by_sgd or not isinstance(fitted, IntervalRegressor)):
+            raise errors.MistakeError(
+                f"The model, a {type(fitted).__name__}, has no prediction intervals: leave "
+                "--interval out, or fit SharedSpanRegressor or AdaptiveSpanRegressor (new tasks "
+                "with --method prior or least_squares)."
             )
         columns = columns_of(fitted, task)
         rows = read_matching(tables, columns, missing, also=keep, needs_target=False)
-        about = _predict(without_feature_names(fitted), rows, interval, out, tick)
-    if as_json:
-        echo_json(finite(about))
-        return
-    click.echo(f"{about['n_rows']:,} rows of {about['n_tasks']:,} tasks predicted.")
-    if about["n_rows_dropped"]:
-        click.echo(f"{about['n_rows_dropped']:,} row(s) with missing values were left out.")
-    if about["rmse"] is not None:
-        click.echo(f"Root mean squared error against {shown(about['target'])}: {about['rmse']:.5g}")
-    click.echo(f"Predictions: {about['out']}")
+        result = _predict(without_feature_names(fitted), rows, interval, out, progress)
+    lines = [f"{result['n_rows']:,} rows of {result['n_tasks']:,} tasks predicted."]
+    lines += output.missing_rows(result["n_rows_dropped"])
+    if result["rmse"] is not None:
+        target = short(result["target"])
+        lines.append(f"Root mean squared error against {target}: {result['rmse']:.5g}")
+    output.echo_result(result, [*lines, f"Predictions: {out}"], as_json=as_json)
 
 
 def _predict(
-    model: Any, rows: RowReader, interval: float | None, out: Path, tick: Tick
+    model: Any, rows: RowReader, interval: float | None, out: Path, progress: ProgressCallback
 ) -> dict[str, Any]:
-    """Predict batch by batch, and say what was done."""
+    """Write the predictions batch by batch, and return their number and error."""
     import math
 
     from sharedspan.persistence.atomic_write import atomic_table
 
-    seen: set[Any] = set()
+    tasks: set[Any] = set()
     n_rows, n_known, squares, total = 0, 0, 0.0, len(rows)
-    with writing(out), atomic_table(out) as write:
+    with errors.write_errors(out), atomic_table(out) as write:
         for batch in rows:
             labels = batch.labels.to_pylist()
-            given, found = _given(batch, rows), {"prediction": model.predict(batch.X, task=labels)}
+            copied = _copied(batch, rows)
+            predicted = {"prediction": model.predict(batch.X, task=labels)}
             if interval is not None:
                 bounds = model.predict_interval(batch.X, task=labels, level=interval)
-                found |= dict(zip(("low", "high"), bounds, strict=True))
-            names = [f"({name})" if name in given else name for name in found]
-            write([*given.values(), *found.values()], [*given, *names])
-            residual = batch.y - found["prediction"]
-            known = residual == residual  # where there is a target
+                predicted |= dict(zip(("low", "high"), bounds, strict=True))
+            names = [f"({name})" if name in copied else name for name in predicted]
+            write([*copied.values(), *predicted.values()], [*copied, *names])
+            residual = batch.y - predicted["prediction"]
+            known = residual == residual  # NaN where the table has no target
             squares += float(residual[known] @ residual[known])
             n_known += int(known.sum())
             n_rows += len(labels)
-            seen.update(labels)
-            tick("predicting", n_rows, total)
+            tasks.update(labels)
+            progress("predicting", n_rows, total)
     return {
         "n_rows": n_rows,
         "n_rows_dropped": rows.tally.n_incomplete,
-        "n_tasks": len(seen),
+        "n_tasks": len(tasks),
         "target": rows.selection.target,
         "rmse": math.sqrt(squares / n_known) if n_known else None,
-        "out": str(out),
+        "out": out,
     }
 
 
-def _given(batch: RowBatch, rows: RowReader) -> dict[str, Any]:
+def _copied(batch: RowBatch, rows: RowReader) -> dict[str, Any]:
     """The columns of the table that the output has as well."""
-    given: dict[str, Any] = {rows.selection.task: batch.labels}
-    given |= dict(zip(rows.also, batch.also, strict=True))
+    copied: dict[str, Any] = {rows.selection.task: batch.labels}
+    copied |= dict(zip(rows.also, batch.also, strict=True))
     if rows.selection.target is not None:
-        given.setdefault(rows.selection.target, batch.y)
-    return given
+        copied.setdefault(rows.selection.target, batch.y)
+    return copied

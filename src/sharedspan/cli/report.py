@@ -1,4 +1,4 @@
-"""``sharedspan report``: a page to look at and to show to others."""
+"""``sharedspan report``: write one page about a saved model, to read and to show to others."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from typing import Any
 
 import click
 
-from sharedspan.cli import options
-from sharedspan.cli.errors import (
-    MistakeError,
-    collected_warnings,
-    echo_json,
-    manners,
-    read_model,
-    require_out,
-    ticking,
-    writing,
-)
+from sharedspan.cli import errors, options, output
+from sharedspan.progress import progress_bar
 
 
-@click.command(short_help="Write a page on a kept model, to look at.")
+@click.command("report", short_help="Write a page about a saved model.")
 @options.model
 @click.argument("tables", nargs=-1, metavar="")
 @click.option(
@@ -29,13 +20,13 @@ from sharedspan.cli.errors import (
     metavar="TABLE",
     help="The rows, for errors, gains over other methods and tasks that do not fit; repeatable.",
 )
-@options.task(of_model=True)
-@options.target(of_model=True)
+@options.task_of_model
+@options.target_of_model
 @options.missing
 @click.option("--title", metavar="TEXT", help="Headline of the page.")
-@options.as_json
+@options.json_output
 @options.out("Where to write the page: an .html file.")
-def report(
+def report_command(
     model: Path,
     tables: tuple[str, ...],
     data: tuple[str, ...],
@@ -46,7 +37,7 @@ def report(
     as_json: bool,
     out: Path,
 ) -> None:
-    """Write one page on a kept model: what was found, how good it is, and what to do next.
+    """Write one page about a saved model: what was fitted, how good it is, and what to do next.
 
     The page needs no network and no other file. With --data (a CSV or Parquet file, a folder, or a
     pattern in quotes, best that of the fit) it also shows the error on rows left out, against
@@ -55,43 +46,41 @@ def report(
     Example: sharedspan report school.span --data school.csv -o school.html
     """
     if not data and (task or target):
-        raise MistakeError("--task and --target say what the columns of --data are: give it, too.")
+        raise errors.MistakeError("--task and --target name columns of --data: give --data, too.")
     if tables:
-        raise MistakeError(
+        raise errors.MistakeError(
             f"Give the table with --data: sharedspan report {model} --data {tables[0]}."
         )
-    require_out(out, ".html", ".htm")
     with (
-        manners(f"Stopped. {out} was not written."),
-        collected_warnings() as said,
-        ticking() as tick,
+        errors.one_line_errors(out),
+        output.collected_warnings() as messages,
+        progress_bar() as progress,
     ):
         from sharedspan.cli.models import columns_of, without_feature_names
         from sharedspan.inputs.files import find_files
         from sharedspan.inputs.reader import read_matching
         from sharedspan.report.page import write_report
 
-        fitted = read_model(model)
-        require_out(out, apart_from=[model, *(find_files(data) if data else ())])
+        fitted = errors.read_model(model)
+        errors.check_output(
+            out, ".html", ".htm", inputs=[model, *(find_files(data) if data else ())]
+        )
         rows: dict[str, Any] = {}
-        named = fitted.fitted_span.extra.get("columns")
+        columns = fitted.fitted_span.extra.get("columns")  # of a model that was fitted to files
         if data:
-            named = columns_of(fitted, task, target, needs_target=True)
-            tick("reading", 0, 0)
-            X, y, labels = read_matching(data, named, missing).arrays()
+            columns = columns_of(fitted, task, target, needs_target=True)
+            progress("reading", 0, 0)
+            X, y, labels = read_matching(data, columns, missing).arrays()
             rows |= {"X": X, "y": y, "task": labels.tolist()}
-        if named is not None:
-            rows |= {"task_name": named.task, "target_name": named.target}
-        with writing(out):
-            # Rows of tasks that were not fitted are passed over.
-            shown = without_feature_names(fitted).set_params(unseen="mean")
-            write_report(shown, out, **rows, title=title, tick=tick)
-    n_bytes = out.stat().st_size
-    if as_json:
-        echo_json({"out": str(out), "n_bytes": n_bytes, "warnings": said})
-        return
+        if columns is not None:
+            rows |= {"task_name": columns.task, "target_name": columns.target}
+        with errors.write_errors(out):
+            # Rows of tasks that were not fitted are left out of the page.
+            reported = without_feature_names(fitted).set_params(unseen="mean")
+            write_report(reported, out, **rows, title=title, tick=progress)
     from sharedspan.inputs.memory_limit import in_words
 
-    for warning in said:
-        click.echo(f"Warning: {warning}", err=True)
-    click.echo(f"Report: {out} ({in_words(n_bytes)})")
+    n_bytes = out.stat().st_size
+    result = {"out": out, "n_bytes": n_bytes, "warnings": messages}
+    lines = [f"Report: {out} ({in_words(n_bytes)})"]
+    output.echo_result(result, lines, as_json=as_json, warnings=messages)

@@ -8,47 +8,33 @@ error of that mean. Splits share rows, so this standard error is a little too sm
 from __future__ import annotations
 
 import csv
-import importlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sharedspan.datasets.simulate import simulate
+from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, N_FOLDS
+from sharedspan.diagnosis.text import listed
+from sharedspan.estimators import ESTIMATORS, estimator_class
 from sharedspan.inputs.rows import validate_rows
+from sharedspan.progress import ProgressCallback, no_progress
+from sharedspan.statistics.folds import deal
 
-# From the simplest to the most elaborate; names that the package does not have are passed over.
-METHODS = (
-    "PooledRegressor",
-    "PerTaskRegressor",
-    "AdaptiveSpanRegressor",
-    "SharedSpanRegressor",
-    "CurriculumRegressor",
-    "MomentRegressor",
-    "SpectralRegressor",
-    "ARMULRegressor",
-    "PenalizedERMRegressor",
-)
-PREFERRED = "AdaptiveSpanRegressor"  # of those that are equally good
-TEST_SHARE = 0.25
-FEWEST_ROWS = 4  # of a task: one to hold out, three to fit
-COLUMNS = {  # of the written leaderboard, and where they come from
-    "rank": "rank",
-    "method": "method",
-    "test_rmse": "rmse",
-    "difference_to_best": "difference",
-    "standard_error": "standard_error",
-    "fit_seconds": "seconds",
-    "failure": "failure",
+_BASELINES = [name for name, module in ESTIMATORS.items() if module.endswith(".baselines")]
+# The simplest first. NewTaskRegressor is for tasks that come after a fit, and not compared.
+COMPARED = (*_BASELINES, *(n for n in ESTIMATORS if n not in (*_BASELINES, "NewTaskRegressor")))
+PREFERRED = "AdaptiveSpanRegressor"  # among methods that are equally good
+LEADERBOARD = {  # columns of the written leaderboard, and the fields of an entry that they hold
+    "rank": "rank", "method": "method", "test_rmse": "rmse", "difference_to_best": "difference",
+    "standard_error": "standard_error", "fit_seconds": "seconds", "failure": "failure",
     "note": "note",
-}
-
-Tick = Callable[[str, int, int], None]  # method, fits done, fits in all
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,19 +42,39 @@ class Entry:
     """One line of the leaderboard; None where there is no number."""
 
     method: str
-    rank: int | None  # 1 is the best; none for a failed one
+    rank: int | None  # 1 is the best; a failed method has none
     rmse: float | None  # mean over splits of the test RMSE
-    difference: float | None  # mean over splits, to the best
-    standard_error: float | None  # of that mean
-    seconds: float | None  # mean of the fits
-    failure: str | None  # why it failed
-    note: str | None  # what it warned of
+    difference: float | None  # mean over splits of the RMSE minus that of the best
+    standard_error: float | None  # of this mean difference
+    seconds: float | None  # mean time of a fit
+    failure: str | None  # why the method failed
+    note: str | None  # the warnings of its fits
     rmse_per_split: tuple[float, ...]
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The entry as text: rank, method, RMSE, difference with its standard error, seconds."""
+        rank, rmse, seconds = (
+            "-" if value is None else format(value, style)
+            for value, style in ((self.rank, "d"), (self.rmse, "#.5g"), (self.seconds, ".2f"))
+        )
+        difference = "best" if self.rank == 1 else self._difference_with_error()
+        return rank, self.method, rmse, difference, seconds
+
+    def _difference_with_error(self) -> str:
+        """Both to the second digit of the error; fewer digits say nothing, more are noise."""
+        if self.difference is None or self.standard_error is None:
+            return "-"
+        if not self.standard_error > 0:
+            return f"{self.difference:+.3g}"
+        decimals = 1 - math.floor(math.log10(self.standard_error))
+        if not 0 <= decimals <= 6:
+            return f"{self.difference:+.2g} ± {self.standard_error:.1g}"
+        return f"{self.difference:+.{decimals}f} ± {self.standard_error:.{decimals}f}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The leaderboard, best first and failed ones last, and what to make of it."""
+    """The leaderboard, best first and failed methods last, and which method to use."""
 
     entries: tuple[Entry, ...]
     recommended: str | None
@@ -85,69 +91,44 @@ class Comparison:
         return asdict(self)
 
     def write_csv(self, path: str | Path) -> None:
-        """The leaderboard as a file; cells without a number are empty."""
+        """Write the leaderboard to a file; cells without a number are empty."""
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            for entry in self.entries:
-                writer.writerow([getattr(entry, name) for name in COLUMNS.values()])
+            writer.writerow(LEADERBOARD)
+            for entry in map(asdict, self.entries):
+                writer.writerow([entry[name] for name in LEADERBOARD.values()])
+
+    def remarks(self) -> list[str]:
+        """Sentences below the leaderboard: failures, warnings and tasks left out."""
+        lines = [f"{e.method} failed: {e.failure}." for e in self.entries if e.failure]
+        lines += [f"{e.method} warned: {e.note}." for e in self.entries if e.note]
+        if small := self.n_small_tasks:
+            lines.append(f"{small} task(s) with fewer than {FEWEST_ROWS} rows were left out.")
+        return lines
 
     def __str__(self) -> str:
-        lines = [f"{'rank':>4}  {'method':<22}  {'test RMSE':>10}  {'to the best':>20}  seconds"]
-        lines += ["  ".join((c[0].rjust(4), c[1].ljust(22), c[2].rjust(10), c[3].rjust(20),
-                             c[4].rjust(7))) for c in map(cells, self.entries)]  # fmt: skip
-        return "\n".join([*lines, *remarks(self), self.advice])
-
-
-def cells(entry: Entry) -> tuple[str, str, str, str, str]:
-    """An entry as text: rank, method, RMSE, difference and its standard error, seconds."""
-    gap = "-"
-    if entry.difference is not None and entry.standard_error is not None:
-        gap = "best" if entry.rank == 1 else _with_error(entry.difference, entry.standard_error)
-    return (
-        "-" if entry.rank is None else str(entry.rank),
-        entry.method,
-        "-" if entry.rmse is None else f"{entry.rmse:#.5g}",
-        gap,
-        "-" if entry.seconds is None else f"{entry.seconds:.2f}",
-    )
-
-
-def _with_error(value: float, error: float) -> str:
-    """Both to the second digit of the error; fewer digits say nothing, more are noise."""
-    if not error > 0:
-        return f"{value:+.3g}"
-    decimals = 1 - math.floor(math.log10(error))
-    if not 0 <= decimals <= 6:
-        return f"{value:+.2g} ± {error:.1g}"
-    return f"{value:+.{decimals}f} ± {error:.{decimals}f}"
-
-
-def remarks(found: Comparison) -> list[str]:
-    """What stands below the leaderboard: failures, warnings and tasks left out."""
-    lines = [f"{e.method} failed: {e.failure}." for e in found.entries if e.failure]
-    lines += [f"{e.method} warned: {e.note}." for e in found.entries if e.note]
-    if found.n_small_tasks:
-        lines.append(
-            f"{found.n_small_tasks} task(s) with fewer than {FEWEST_ROWS} rows were left out."
-        )
-    return lines
+        rows = [("rank", "method", "test RMSE", "to the best", "seconds")]
+        rows += [entry.cells() for entry in self.entries]
+        lines = ["{:>4}  {:<22}  {:>10}  {:>20}  {:>7}".format(*row) for row in rows]
+        return "\n".join([*lines, *self.remarks(), self.advice])
 
 
 @dataclass
-class _Record:
-    """What is known of one method so far."""
+class Runs:
+    """The test errors, times and messages of one method, split by split."""
 
     rmse: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    error: str | None = None  # ends its runs
+    error: str | None = None  # of an exception, which ends the runs of the method
     unconverged: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
 
-    def failure(self, repeats: int) -> str | None:
+    @property
+    def failure(self) -> str | None:
+        """Why the method failed, if it did."""
         if self.error is not None or not self.unconverged:
             return self.error
-        return f"{self.unconverged[0]}, in {len(self.unconverged)} of {repeats} splits"
+        return f"{self.unconverged[0]}, in {len(self.unconverged)} of {len(self.rmse)} splits"
 
 
 def compare(
@@ -157,8 +138,8 @@ def compare(
     *,
     repeats: int = 5,
     seed: int = 0,
-    methods: Sequence[str] = METHODS,
-    tick: Tick | None = None,
+    methods: Sequence[str] = COMPARED,
+    tick: ProgressCallback | None = None,
 ) -> Comparison:
     """Fit every estimator on repeated splits within tasks and rank them by their test error.
 
@@ -173,201 +154,147 @@ def compare(
     seed : int, default=0
         Of the splits and of the estimators.
     methods : sequence of str, optional
-        Names of estimators of the package, the simplest first.
+        Names of estimators of the package; other names are ignored.
     tick : callable, optional
-        Called before each fit with its name, the fits done and the fits in all.
+        Called before each fit with the name of the method, the number of finished fits and the
+        number of all fits.
 
     Returns
     -------
     Comparison
-        One that raises or does not converge is listed as failed, with its reason, and has no rank.
+        A method that raises or does not converge is listed as failed, with its reason and without
+        a rank.
     """
     if repeats < 2:
         raise ValueError(f"repeats={repeats} must be at least 2: one split has no standard error.")
     tasks = validate_rows(X, y, task)
     size = np.diff(tasks.starts)
-    code = np.repeat(np.arange(tasks.n_tasks), size)
-    large = (size >= FEWEST_ROWS)[code]
-    n_tasks = int(np.sum(size >= FEWEST_ROWS))
+    large = size >= FEWEST_ROWS
+    n_tasks = int(large.sum())
     if n_tasks < 2:
         raise ValueError(
             f"{n_tasks} of {tasks.n_tasks} task(s) have at least {FEWEST_ROWS} rows, and a "
             "comparison needs two: give more rows, or another task column."
         )
-    order = np.arange(len(code)) if tasks.order is None else tasks.order
-    rows, code = order[large], code[large]
+    order = np.arange(tasks.n_rows) if tasks.order is None else tasks.order
+    rows, size = order[np.repeat(large, size)], size[large]
     X, y = np.asarray(tasks.X[rows], dtype=float), np.asarray(tasks.y[rows], dtype=float)
-    known = {name: maker for name in methods if (maker := _maker(name)) is not None}
-    _warm_up(known)
-    records = {name: _Record() for name in known}
+    code = np.repeat(np.arange(n_tasks), size)
+    runs = {name: Runs() for name in methods if name in ESTIMATORS}
+    _compile_kernels(list(runs))
     for repeat in range(repeats):
-        held = hold_out(code, np.random.default_rng([seed, repeat]))
-        for i, (name, make) in enumerate(known.items()):
-            if tick is not None:
-                tick(name, repeat * len(known) + i, repeats * len(known))
-            if records[name].error is None:
-                _run(records[name], make(seed + repeat), X, y, code, held)
-    entries = leaderboard(
-        {name: record.rmse for name, record in records.items() if len(record.rmse) == repeats},
-        {name: record.failure(repeats) for name, record in records.items()},
-        {name: record.seconds for name, record in records.items()},
-        {name: "; ".join(dict.fromkeys(record.warned)) for name, record in records.items()},
-    )
-    recommended, advice = advise(entries)
+        held = hold_out(size, np.random.default_rng([seed, repeat]))
+        for i, name in enumerate(runs):
+            (tick or no_progress)(name, repeat * len(runs) + i, repeats * len(runs))
+            if runs[name].error is None:
+                _run(runs[name], _estimator(name, seed + repeat), X, y, code, held)
+    entries = leaderboard(runs)
     return Comparison(
-        entries=entries,
-        recommended=recommended,
-        advice=advice,
-        n_rows=len(y),
-        n_tasks=n_tasks,
-        n_features=tasks.n_features,
-        n_small_tasks=tasks.n_tasks - n_tasks,
-        repeats=repeats,
-        seed=seed,
-    )
+        entries, *recommend(entries), n_rows=len(y), n_tasks=n_tasks, n_features=tasks.n_features,
+        n_small_tasks=tasks.n_tasks - n_tasks, repeats=repeats, seed=seed,
+    )  # fmt: skip
 
 
-def hold_out(code: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A mask (rows,): a random quarter of each task's rows, rounded down, at least one."""
-    shuffled = np.lexsort((rng.random(len(code)), code))  # by task, at random within
-    size = np.bincount(code)
-    place = np.arange(len(code)) - np.repeat(np.cumsum(size) - size, size)
-    quota = np.maximum((size * TEST_SHARE).astype(int), 1)
-    held = np.zeros(len(code), dtype=bool)
-    held[shuffled] = place < quota[code[shuffled]]
-    return held
+def hold_out(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A mask over rows sorted by task, (rows,): one of N_FOLDS random folds of each task."""
+    starts = np.append(0, np.cumsum(size))
+    return deal(rng.random(starts[-1]), starts, np.arange(len(size)), N_FOLDS) == 0
 
 
-def leaderboard(
-    rmse: dict[str, list[float]],
-    failures: dict[str, str | None],
-    seconds: dict[str, list[float]],
-    notes: dict[str, str],
-) -> tuple[Entry, ...]:
-    """Entries by mean RMSE, the failed ones last.
-
-    Parameters
-    ----------
-    rmse : dict of {method: list of float}
-        One for each split; a method without them all is absent.
-    failures : dict of {method: str or None}
-        Every method; None for one that did not fail.
-    seconds : dict of {method: list of float}
-    notes : dict of {method: str}
-    """
-    mean = {name: float(np.mean(values)) for name, values in rmse.items()}
-    ranked = sorted((name for name in mean if failures[name] is None), key=mean.__getitem__)
-    failed = [name for name in failures if name not in ranked]
-    out = []
-    for place, name in enumerate([*ranked, *failed]):
-        difference = error = None
-        if ranked and name in rmse:
-            gaps = np.subtract(rmse[name], rmse[ranked[0]])
-            difference = float(gaps.mean())
-            error = float(gaps.std(ddof=1) / math.sqrt(len(gaps)))
-        out.append(
-            Entry(
-                method=name,
-                rank=place + 1 if place < len(ranked) else None,
-                rmse=mean.get(name),
-                difference=difference,
-                standard_error=error,
-                seconds=float(np.mean(seconds[name])) if seconds.get(name) else None,
-                failure=failures[name],
-                note=notes.get(name) or None,
-                rmse_per_split=tuple(rmse.get(name, ())),
-            )
+def leaderboard(runs: Mapping[str, Runs]) -> tuple[Entry, ...]:
+    """Entries by mean RMSE over all splits, the failed methods last."""
+    mean = {name: float(np.mean(run.rmse)) for name, run in runs.items() if run.error is None}
+    ranked = sorted((name for name in mean if not runs[name].failure), key=mean.__getitem__)
+    entries = []
+    for name in [*ranked, *(name for name in runs if name not in ranked)]:
+        run, difference, error = runs[name], None, None
+        if ranked and name in mean:
+            differences = np.subtract(run.rmse, runs[ranked[0]].rmse)
+            difference = float(differences.mean())
+            error = float(differences.std(ddof=1) / math.sqrt(len(differences)))
+        entry = Entry(
+            method=name,
+            rank=ranked.index(name) + 1 if name in ranked else None,
+            rmse=mean.get(name),
+            difference=difference,
+            standard_error=error,
+            seconds=float(np.mean(run.seconds)) if run.seconds else None,
+            failure=run.failure,
+            note="; ".join(dict.fromkeys(run.warned)) or None,
+            rmse_per_split=tuple(run.rmse) if name in mean else (),
         )
-    return tuple(out)
+        entries.append(entry)
+    return tuple(entries)
 
 
-def advise(entries: Sequence[Entry]) -> tuple[str | None, str]:
+def recommend(entries: Sequence[Entry]) -> tuple[str | None, str]:
     """The method to use, and why in one sentence.
 
-    Of those whose mean difference to the best is at most its standard error: the adaptive one,
-    or else the simplest, which stands first in METHODS.
+    Among the methods whose mean difference to the best is at most its standard error, this is the
+    adaptive one, or else the simplest, which stands first in COMPARED.
     """
     ranked = [entry for entry in entries if entry.rank is not None]
     if not ranked:
         return None, "No estimator could be fitted to this table: the reasons are above."
     tied = [e.method for e in ranked if (e.difference or 0.0) <= (e.standard_error or 0.0)]
-    best = ranked[0].method
-    chosen = PREFERRED if PREFERRED in tied else min(tied, key=_simplicity)
-    others = [name for name in tied if name != chosen]
+    method = PREFERRED if PREFERRED in tied else min(tied, key=[*COMPARED, *tied].index)
+    others = [name for name in tied if name != method]
     if not others:
-        return (
-            chosen,
-            f"Use {chosen}: its test error is the lowest, by more than one standard error.",
-        )
-    if chosen != best:
-        why = "it adapts to what the tasks share" if chosen == PREFERRED else "it is simpler"
-        return chosen, (
-            f"Use {chosen}: its test error is within one standard error of the best ({best}), and "
-            f"{why}."
-        )
-    return chosen, (
-        f"Use {chosen}: its test error is the lowest, though {_and(others)} "
-        f"{'is' if len(others) == 1 else 'are'} within one standard error of it."
-    )
+        why = "the lowest, by more than one standard error"
+    elif method != tied[0]:
+        reason = "it adapts to what the tasks share" if method == PREFERRED else "it is simpler"
+        why = f"within one standard error of the best ({tied[0]}), and {reason}"
+    else:
+        verb = "is" if len(others) == 1 else "are"
+        why = f"the lowest, though {listed(others)} {verb} within one standard error of it"
+    return method, f"Use {method}: its test error is {why}."
 
 
-def _simplicity(name: str) -> int:
-    return METHODS.index(name) if name in METHODS else len(METHODS)
+def _estimator(name: str, seed: int) -> Any:
+    """The estimator as ``sharedspan fit`` makes it by default."""
+    kind = estimator_class(name)
+    options, known = {"solver": "auto", "random_state": seed}, kind().get_params()
+    return kind(**{option: value for option, value in options.items() if option in known})
 
 
-def _and(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _maker(name: str) -> Callable[[int], Any] | None:
-    """How to make the estimator with a seed; None where the package has none of this name."""
-    kind = getattr(importlib.import_module("sharedspan"), name, None)
-    if kind is None:
-        return None
-    known = kind().get_params()
-    options = {"solver": "auto"} if "solver" in known else {}  # the one that `sharedspan fit` takes
-    if "random_state" in known:
-        return lambda seed: kind(random_state=seed, **options)
-    return lambda seed: kind(**options)
-
-
-def _warm_up(known: dict[str, Callable[[int], Any]]) -> None:
-    """Compile the kernels, so that the times in the table are those of the work."""
-    sim = simulate(n_tasks=4, n_features=3, rank=1, n_samples=8, random_state=0)
-    for make in known.values():
-        _run(_Record(), make(0), sim.X, sim.y, sim.task, sim.task < 0)
+def _compile_kernels(methods: Sequence[str]) -> None:
+    """Fit every method to a few rows, so that later times do not include compilation."""
+    rng = np.random.default_rng(0)
+    X, noise = rng.standard_normal((32, 3)), rng.standard_normal(32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in methods:
+            with suppress(Exception):  # which the table will meet as well, and tell
+                _estimator(name, 0).fit(X, X[:, 0] + noise, task=np.repeat(np.arange(4), 8))
 
 
 def _run(
-    record: _Record, model: Any, X: np.ndarray, y: np.ndarray, code: np.ndarray, held: np.ndarray
+    runs: Runs, model: Any, X: np.ndarray, y: np.ndarray, code: np.ndarray, held: np.ndarray
 ) -> None:
-    """One fit and its error on the held-out rows; nothing that goes wrong gets out."""
+    """Fit once and add the error on the held-out rows, or the exception, to the runs."""
     name = type(model).__name__
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             began = time.perf_counter()
             model.fit(X[~held], y[~held], task=code[~held])
-            record.seconds.append(time.perf_counter() - began)
-            if not held.any():
-                return
+            runs.seconds.append(time.perf_counter() - began)
             rmse = math.sqrt(np.mean((y[held] - model.predict(X[held], task=code[held])) ** 2))
-        except Exception as error:  # whatever it is, the others go on
-            record.error = _first_sentence(error, name) or type(error).__name__
+            if not math.isfinite(rmse):
+                raise ArithmeticError("its predictions are not finite")
+        except Exception as error:  # any exception: the other methods go on
+            runs.error = _first_sentence(error, name) or type(error).__name__
             return
-    if not math.isfinite(rmse):
-        record.error = "its predictions are not finite"
-        return
-    record.rmse.append(rmse)
-    converged = bool(getattr(model, "converged_", True))
-    said = {_first_sentence(w.message, name): w.category.__name__ for w in caught}
-    about = [text for text, kind in said.items() if kind == "ConvergenceWarning"]
+    runs.rmse.append(rmse)
+    converged = model.fitted_span.converged in (None, True)
+    messages = {_first_sentence(w.message, name): w.category.__name__ for w in caught}
+    reasons = [text for text, kind in messages.items() if kind == "ConvergenceWarning"]
     if not converged:
-        record.unconverged.append(about[0] if about else "it did not converge")
-    record.warned += [text for text in said if converged or text not in about]
+        runs.unconverged.append(reasons[0] if reasons else "it did not converge")
+    runs.warned += [text for text in messages if converged or text not in reasons]
 
 
 def _first_sentence(message: object, speaker: str) -> str:
-    """Without its full stop, and without the name of who says it."""
+    """The first sentence of a message, without its full stop and the name of the estimator."""
     text = " ".join(str(message).split()).removeprefix(f"{speaker} ")
     return text.split(". ")[0].rstrip(".")

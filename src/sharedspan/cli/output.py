@@ -1,0 +1,86 @@
+"""What commands print: JSON for programs, lines and tables for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+TEXT_COLUMNS = ("", "method", "claim", "verdict")  # the other columns hold numbers
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """A list that holds the warnings of the block at its end, each of them once."""
+    import warnings
+
+    messages: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield messages
+    messages += dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught)
+
+
+def echo_result(
+    result: Any, lines: Sequence[str], *, as_json: bool, warnings: Sequence[str] = ()
+) -> None:
+    """Print a result as JSON and nothing else, or as lines of text after the warnings."""
+    if as_json:
+        echo_json(result)
+        return
+    for warning in warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    for line in lines:
+        click.echo(line)
+
+
+def echo_json(result: Any) -> None:
+    """Print a result as JSON: null for numbers that are not finite, paths as text."""
+    import json
+
+    click.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """The same value with None for numbers that are not finite, and paths as text."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def print_wrapped(*lines: str) -> None:
+    """Print sentences, wrapped between words on a terminal and as they are in a pipe."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=not console.is_terminal)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], **settings: Any
+) -> None:
+    """Print a table with rich's settings, columns of text aligned left and numbers right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left", title_style="bold", **settings)
+    for name in columns:
+        table.add_column(name, justify="left" if name in TEXT_COLUMNS else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def missing_rows(n_rows: int) -> list[str]:
+    """The line that says how many rows were left out; none if there are no such rows."""
+    return [f"{n_rows:,} row(s) with missing values were left out."] if n_rows else []
