@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.paper.table import Table
+from sharedspan.paper.table import ResultTable
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,17 @@ class Exponent:
         return abs(self.value - target) <= tolerance
 
 
-def exponent(table: Table, by: str, measure: str = "error") -> Exponent:
+def exponent(table: ResultTable, by: str, measure: str = "error") -> Exponent:
     """The slope of log ``measure`` in log ``by``, a straight line through each seed's points.
 
     The interval is Student's, over the slopes of the seeds: data of different seeds are
-    independent. With one seed there is none.
+    independent. With one seed it is infinite.
     """
     from scipy.stats import t
 
-    slopes = np.array([_slope(seed, by, measure) for _, seed in table.groups("seed")])
+    slopes = np.array([
+        log_slope(seed.column(by), seed.column(measure)) for _, seed in table.groups("seed")
+    ])  # fmt: skip
     mean, n = float(slopes.mean()), len(slopes)
     if n < 2:
         return Exponent(mean, -np.inf, np.inf, n)
@@ -42,8 +44,7 @@ def exponent(table: Table, by: str, measure: str = "error") -> Exponent:
     return Exponent(mean, mean - half, mean + half, n)
 
 
-def _slope(table: Table, by: str, measure: str) -> float:
-    x, y = table.column(by).astype(float), table.column(measure).astype(float)
-    if not (y > 0).all():  # a run that never got there
-        return np.nan
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+def log_slope(x: np.ndarray, y: np.ndarray) -> float:
+    """The slope of log y in log x; NaN where a y is missing, as of a count never reached."""
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if (y > 0).all() else np.nan
