@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from sharedspan.paper import curriculum, table1, table2, theory, transfer
-from sharedspan.paper.curves import LOW, plotted_measure
-from sharedspan.paper.experiment import (
+from sharedspan.paper.curves import LOW, plotted
+from sharedspan.paper.methods import (
     ALTMIN,
     LFFO,
     LOSS_1,
@@ -22,9 +22,8 @@ from sharedspan.paper.experiment import (
     TPGD,
     WELL_SET,
 )
-from sharedspan.paper.exponents import exponent
 from sharedspan.paper.table import ResultTable
-from sharedspan.paper.verdicts import Check, Claim, Rule, median_ratio, power_check
+from sharedspan.paper.verdicts import Check, Claim, Rule, median_ratios, power_check
 
 CLAIMS: dict[Claim, Rule] = {}
 Findings = Iterator[Check | str]
@@ -43,7 +42,7 @@ def claim(letter: str, says: str, experiment: str, rule: str) -> Callable[[Rule]
 @claim("a", "TPGD's error falls like dk/(NT).", "table1",
        "The fitted power of N is within 0.1 of -1; of k and d within 0.15 of 1; of T within "
        "0.15 of -1.")  # fmt: skip
-def error_rates(table: ResultTable) -> Findings:
+def _error_rates(table: ResultTable) -> Findings:
     for size, target in table1.EXPECTED.items():
         rows, tolerance = table.where(part=size, method=TPGD), 0.1 if size == "N" else 0.15
         yield power_check(f"in {size}", rows, size, target, tolerance)
@@ -52,11 +51,11 @@ def error_rates(table: ResultTable) -> Findings:
 @claim("b", "Iterations to the floor do not grow with d, T and N.", "theory",
        "The fitted power of the iterations to 1.05 of the floor is at most 0.15: a logarithm, "
        "which the paper's Õ allows, looks like 0.1 over these ranges.")  # fmt: skip
-def flat_iterations(table: ResultTable) -> Findings:
+def _flat_iterations(table: ResultTable) -> Findings:
     for setting in SETTINGS:
         for size in theory.FLAT_SWEEPS:
             rows = table.where(part=f"flat {size}", setting=setting)
-            slope = exponent(rows, size, "iteration")
+            slope = rows.exponent(size, "iteration")
             x, counts = rows.median_curve("iteration", size)
             text = f"{counts[0]:.0f} at {size} = {x[0]}, {counts[-1]:.0f} at {x[-1]}; power {slope}"
             reached = bool((rows.column("iteration") > 0).all())
@@ -71,7 +70,7 @@ def iterations_text(value: float) -> str:
 @claim("c", "TPGD is the fastest of the likelihood methods without a decomposition.", "table1",
        "It needs at most 0.95 of the iterations of every rival to 1.05 of the floor "
        "(median).")  # fmt: skip
-def fastest(table: ResultTable) -> Findings:
+def _fastest(table: ResultTable) -> Findings:
     costs, tail = table.where(part=table1.COST), ", tail average"
     contests = (
         ("rivals by their tail average (as the paper plots them)", PAPER,
@@ -94,91 +93,65 @@ def fastest(table: ResultTable) -> Findings:
     )
 
 
-def budget_ratios(
-    table: ResultTable, setting: str, rivals: tuple[str, ...]
-) -> Iterator[tuple[int, float]]:
-    """Budgets, with the largest ratio over N of TPGD's median error to the best of the rivals."""
-    methods = (TPGD, *rivals)
-    for budget in sorted(table.values("iteration")):
-        worst = 0.0
-        for _, rows in table.where(iteration=budget, setting=setting).groups("N"):
-            own, *others = (rows.median(plotted_measure(m, setting), method=m) for m in methods)
-            worst = max(worst, own / min(others))
-        yield budget, worst
-
-
 @claim("d", "TPGD has the lowest error at a fixed number of iterations.", "figure2",
        "Its median error is under 0.98 of the best rival's at every N.")  # fmt: skip
-def lowest_error(table: ResultTable) -> Findings:
-    ratios = {s: list(budget_ratios(table, s, (LOSS_1, LOSS_2, NSGD))) for s in SETTINGS}
-    for setting, along in ratios.items():
-        for budget, worst in along:
-            text = f"at worst {worst:.2f} of the best rival over N"
-            yield Check(setting, worst < 0.98, text, f"{budget} iterations")
-    worst = max(ratio for along in ratios.values() for _, ratio in along)
-    first, ratio = next(budget_ratios(table, WELL_SET, (LOSS_2, NSGD)))
+def _lowest_error(table: ResultTable) -> Findings:
+    worst = {}
+    for (setting, budget), rows in plotted(table).groups("setting", "iteration"):
+        ratio = max(median_ratios(rows, "error", TPGD, (LOSS_1, LOSS_2, NSGD), "N"))
+        text = f"at worst {ratio:.2f} of the best rival over N"
+        yield Check(setting, ratio < 0.98, text, f"{budget} iterations")
+        worst[budget, setting] = ratio
+    first = min(table.values("iteration"))
+    rows = plotted(table).where(iteration=first, setting=WELL_SET)
+    ratio = max(median_ratios(rows, "error", TPGD, (LOSS_2, NSGD), "N"))
     yield (
-        f"Nobody is lower by more than rounding and chance (at worst {worst:.2f} of the "
-        "best rival), but GD + Loss 1, which takes the same steps, is level, and so is every "
+        f"Nobody is lower by more than rounding and chance (at worst {max(worst.values()):.2f} of "
+        "the best rival), but GD + Loss 1, which takes the same steps, is level, and so is every "
         f"method once it has converged. Against the other two TPGD has {ratio:.2f} of the "
         f"error after {first} iterations, well set."
     )
 
 
-def time_to_reach(table: ResultTable, level: float) -> float:
-    """The first checkpoint where the median error is within 5 percent of a level."""
-    x, error = table.median_curve("error", "iteration")
-    reached = np.flatnonzero(error <= 1.05 * level)
-    return float(x[reached[0]]) if len(reached) else np.inf
-
-
 def slowdown(table: ResultTable) -> float:
-    """Iterations of Phase I alone to TPGD's least error, over TPGD's."""
-    both, alone = table.where(method=TPGD), table.where(method=PHASE_ONE_ONLY)
-    level = both.median_curve("error", "iteration")[1].min()
-    return time_to_reach(alone, level) / time_to_reach(both, level)
-
-
-def ablation_checks(
-    table: ResultTable, ratio: Callable[[ResultTable], float], unit: str
-) -> Iterator[Check]:
-    """Whether a ratio to TPGD is over 1.05 at every N, for each rank and setting."""
-    for part in table.values("part"):
-        for setting in SETTINGS:
-            rows = table.where(part=part, setting=setting)
-            ratios = [ratio(size) for _, size in rows.groups("N")]
-            text = f"{min(ratios):.2f} to {max(ratios):.2f} of TPGD's {unit}"
-            if not np.isfinite(max(ratios)):
-                text = "does not get there"
-            yield Check(part, min(ratios) > 1.05, text, setting)
+    """Iterations of Phase I alone to within 5 percent of TPGD's least error, over TPGD's."""
+    curves = [
+        table.where(method=method).median_curve("error", "iteration")
+        for method in (PHASE_ONE_ONLY, TPGD)
+    ]
+    level = 1.05 * curves[1][1].min()
+    alone, both = (min(x[error <= level], default=np.inf) for x, error in curves)
+    return float(alone / both)
 
 
 @claim("e", "Phase I alone is slower.", "ablation",
        "It needs over 1.05 of TPGD's iterations to come within 5 percent of TPGD's least "
        "error, at every N.")  # fmt: skip
-def phase_one_slower(table: ResultTable) -> Findings:
+def _phase_one_slower(table: ResultTable) -> Findings:
+    for (part, setting), rows in table.groups("part", "setting"):
+        ratios = [slowdown(size) for _, size in rows.groups("N")]
+        text = f"{min(ratios):.2f} to {max(ratios):.2f} of TPGD's iterations"
+        text = text if np.isfinite(max(ratios)) else "does not get there"
+        yield Check(part, min(ratios) > 1.05, text, setting)
     last = table.where(part=LOW, setting=PAPER, iteration=max(table.values("iteration")))
-    yield from ablation_checks(table, slowdown, "iterations")
+    (ratio,) = median_ratios(last, "error", PHASE_ONE_ONLY, (TPGD,), "part")
     yield (
         "Until its second phase begins TPGD is Phase I alone, and by then it has arrived. Both end "
-        f"at the same error ({median_ratio(last, 'error', PHASE_ONE_ONLY, TPGD):.3f} of TPGD's at "
-        "k = 7)."
+        f"at the same error ({ratio:.3f} of TPGD's at k = 7)."
     )
-
-
-def phase_two_ratio(table: ResultTable) -> float:
-    """The error of Phase II alone over TPGD's."""
-    return median_ratio(table, "error", PHASE_TWO_ONLY, TPGD)
 
 
 @claim("f", "Phase II alone ends worse.", "ablation",
        "Its median error at the end is over 1.05 of TPGD's, at every N.")  # fmt: skip
-def phase_two_worse(table: ResultTable) -> Findings:
+def _phase_two_worse(table: ResultTable) -> Findings:
     iterations = table.values("iteration")
     early, last = min(iterations, key=lambda at: abs(at - 50)), max(iterations)
-    low = table.where(part=LOW, setting=PAPER)
-    gap, end = (phase_two_ratio(low.where(iteration=at)) for at in (early, last))
-    yield from ablation_checks(table.where(iteration=last), phase_two_ratio, "error")
+    for (part, setting), rows in table.where(iteration=last).groups("part", "setting"):
+        ratios = median_ratios(rows, "error", PHASE_TWO_ONLY, (TPGD,), "N")
+        text = f"{min(ratios):.2f} to {max(ratios):.2f} of TPGD's error"
+        yield Check(part, min(ratios) > 1.05, text, setting)
+    low = table.where(part=LOW, setting=PAPER, iteration=(early, last))
+    gap, end = median_ratios(low, "error", PHASE_TWO_ONLY, (TPGD,), "iteration")
     yield (
         "All variants have one minimiser; Phase II alone takes smaller steps in the paper's "
         f"setting, so it is behind on the way ({gap:.2f} of TPGD's error after {early} iterations "
@@ -188,23 +161,18 @@ def phase_two_worse(table: ResultTable) -> Findings:
 
 @claim("g", "TPGD stabilises in fewer iterations and at a lower loss than AltMinGD and GD + SVD.",
        "table2", "Fewer iterations and under 0.99 of the loss, at every T (median).")  # fmt: skip
-def stabilises_first(table: ResultTable) -> Findings:
+def _stabilises_first(table: ResultTable) -> Findings:
     for setting in (table2.STOPPED, table2.SMALL, WELL_SET):
-        own_setting = table2.source_of(TPGD, setting)
+        rows = table2.shown_in(table, setting)
         count, loss = (
-            max(
-                rows.median(measure, method=TPGD, setting=own_setting)
-                / rows.median(measure, method=rival, setting=setting)
-                for _, rows in table.groups("T") for rival in (ALTMIN, SVP)
-            )
+            max(median_ratios(rows, measure, TPGD, (ALTMIN, SVP), "T"))
             for measure in ("iteration", "error")
-        )  # fmt: skip
+        )
         text = f"at worst {count:.2f} of a rival's iterations and {loss:.2f} of its loss"
         yield Check(setting, count < 1 and loss < 0.99, text)
     well_set = table.where(setting=WELL_SET)
     counts = ", ".join(
-        f"{method} {well_set.median('iteration', method=method):.0f}"
-        for method in (TPGD, ALTMIN, SVP)
+        f"{m} {well_set.median('iteration', method=m):.0f}" for m in (TPGD, ALTMIN, SVP)
     )
     yield (
         f"With well-set steps all three end at the same loss, after {counts} iterations. The "
@@ -217,7 +185,7 @@ def stabilises_first(table: ResultTable) -> Findings:
 @claim("h", "With T >= d the error is of the order k/N.", "theory",
        "The fitted powers of k and N are within 0.15 of 1 and -1, and the error at the largest "
        "T is at most 1.3 σ²k/N.")  # fmt: skip
-def many_tasks(table: ResultTable) -> Findings:
+def _many_tasks(table: ResultTable) -> Findings:
     for size, target in (("k", 1.0), ("N", -1.0)):
         rows = table.where(part=f"{theory.MANY_TASKS}, {size}", method=TPGD)
         yield power_check(f"in {size}", rows, size, target, 0.15)
@@ -248,18 +216,18 @@ def beyond_span(table: ResultTable) -> ResultTable:
        "The fitted powers of the span's term are within 0.3 of 1 in d, 2 in k, -1 in T and N; "
        "the rest, for M >= 20k, has a power of M within 0.3 of -1 and of k of at most "
        "1.3.")  # fmt: skip
-def transfer_rates(table: ResultTable) -> Findings:
+def _transfer_rates(table: ResultTable) -> Findings:
     spans = {size: table.where(part=f"{transfer.SPAN} {size}") for size in ("d", "k", "T", "N")}
     for size, target in (("d", 1.0), ("k", 2.0), ("T", -1.0), ("N", -1.0)):
         yield power_check(f"span's term in {size}", spans[size], size, target, 0.3)
     for method in (transfer.SGD, transfer.LEAST_SQUARES):
         rows, where = beyond_span(table).where(method=method), f"M-term of {method}"
-        rank = exponent(rows.where(part=transfer.RANK), "k")
+        rank = rows.where(part=transfer.RANK).exponent("k")
         yield power_check(where, rows.where(part="Gaussian"), "M", -1.0, 0.3)
         yield Check(f"{where} in k", rank.value <= 1.3, f"{rank} for +1 at most")
     yield (
         "As a bound it holds. For new tasks of unit length the span's error grows like "
-        f"k^{exponent(spans['k'], 'k').value:.2f}, as the paper's remark on E|w|² of order 1/k has "
+        f"k^{spans['k'].exponent('k').value:.2f}, as the paper's remark on E|w|² of order 1/k has "
         "it, not like k²."
     )
 
@@ -267,11 +235,11 @@ def transfer_rates(table: ResultTable) -> Findings:
 @claim("j", "Transfer needs only bounded kurtosis of the features.", "transfer",
        "For M >= 20k the power of M is within 0.4 of -1, and the M-term at the largest M at "
        "most 3 σ²k/(2M).")  # fmt: skip
-def any_features(table: ResultTable) -> Findings:
+def _any_features(table: ResultTable) -> Findings:
     beyond = beyond_span(table)
     for law in transfer.LAWS:
         rows = beyond.where(part=law, method=transfer.SGD)
-        slope, row = exponent(rows, "M"), max(rows.rows, key=lambda row: row["M"])
+        slope, row = rows.exponent("M"), max(rows.rows, key=lambda row: row["M"])
         M, bound = row["M"], row["noise"] ** 2 * row["k"] / (2 * row["M"])
         ratio = rows.median("error", M=M) / bound
         text = f"power of M {slope}; {ratio:.2f} of σ²k/(2M) at M = {M}"
@@ -280,10 +248,10 @@ def any_features(table: ResultTable) -> Findings:
 
 @claim("k", "A curriculum beats pooling.", "curriculum",
        "Its median error is below that of a pooled fit.")  # fmt: skip
-def curriculum_beats_pooling(table: ResultTable) -> Findings:
+def _curriculum_beats_pooling(table: ResultTable) -> Findings:
     for name in curriculum.ALGORITHM_3:
-        for part, rows in table.groups("part"):
-            ratio = median_ratio(rows, "error", name, curriculum.POOLED)
+        ratios = median_ratios(table, "error", name, (curriculum.POOLED,), "part")
+        for part, ratio in zip(table.values("part"), ratios, strict=True):
             yield Check(name, ratio < 1, f"{ratio:.2f} of pooling's error", f"noise {part}")
     part = table.values("part")[0]
     pooled, weighted, frozen = (
@@ -301,7 +269,7 @@ def curriculum_beats_pooling(table: ResultTable) -> Findings:
 
 @claim("l", "Phase I ends within σ_k^½/8 of the truth, from tiny random starts.", "theory",
        "Theorem 1's distance at the end of Phase I is at most σ_k^½/8 in every run.")  # fmt: skip
-def phase_one_ends_near(table: ResultTable) -> Findings:
+def _phase_one_ends_near(table: ResultTable) -> Findings:
     rows = table.where(part=theory.PHASE_I)
     for setting in SETTINGS:
         for kappa in sorted(rows.where(setting=setting).values("kappa")):
@@ -333,7 +301,7 @@ def contraction(table: ResultTable) -> float:
 @claim("m", "Phase II contracts at its rate.", "theory",
        "Without noise the squared distance shrinks by a factor of 1 - η₂σ_k/4 or less per "
        "iteration, in every run.")  # fmt: skip
-def phase_two_contracts(table: ResultTable) -> Findings:
+def _phase_two_contracts(table: ResultTable) -> Findings:
     noiseless = table.where(part=theory.PHASE_II, noise=0.0)
     for kappa in sorted(noiseless.values("kappa")):
         rows = noiseless.where(kappa=kappa)
@@ -345,11 +313,11 @@ def phase_two_contracts(table: ResultTable) -> Findings:
 
 @claim("n", "The rivals' error grows like k².", "table1",
        "The fitted power of k is within 0.3 of 2.")  # fmt: skip
-def squared_rank(table: ResultTable) -> Findings:
+def _squared_rank(table: ResultTable) -> Findings:
     squared = [method for method, bound in table1.RATES.items() if "k²" in bound]
     rows = table.where(part="k")
     for method in squared:
         yield power_check(method, rows.where(method=method), "k", 2.0, 0.3)
-    slopes = {m: exponent(rows.where(method=m), "k").value for m in (*squared, TPGD)}
+    slopes = {m: rows.where(method=m).exponent("k").value for m in (*squared, TPGD)}
     text = ", ".join(f"{method} {slope:+.2f}" for method, slope in slopes.items())
     yield f"The k² of the rivals is in their bounds, not in their errors: {text}."

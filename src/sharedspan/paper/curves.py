@@ -1,7 +1,4 @@
-"""Figures 1 and 2 and the ablation: what methods reach as iterations or rows grow.
-
-The paper leaves out d, k, T, sigma and kappa of its two figures.
-"""
+"""Figures 1 and 2 and the ablation: what methods reach as iterations or rows grow."""
 
 from __future__ import annotations
 
@@ -9,99 +6,100 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sharedspan.paper import drawing
-from sharedspan.paper.experiment import (
+from sharedspan.paper.experiment import Cell, Experiment
+from sharedspan.paper.methods import (
     NSGD,
+    PAPER,
     SETTINGS,
     TPGD,
-    WELL_SET,
-    Cell,
-    Experiment,
     ablation_methods,
     figure_methods,
 )
 from sharedspan.paper.problem import SimulatedProblem, geometric
 from sharedspan.paper.table import ResultRow, ResultTable
 
-D, T, K, KAPPA = 100, 50, 5, 1.5
 BUDGETS = (50, 200, 800)  # iterations of Figure 2
 # The paper prints k = 70 = d for its ablation, where nothing is low-rank. Its k was probably 7.
 LOW, LITERAL, TOO_HIGH = "k = 7", "k = 70", "k = 70, truth 7"
 MODEL_RANK = {LOW: 7, LITERAL: 70, TOO_HIGH: 70}
 
 
-def plotted_measure(method: str, setting: str) -> str:
-    """What the paper plots: rivals by their tail average, but last iterates when well set.
+def plotted(table: ResultTable) -> ResultTable:
+    """The errors that the paper plots: of rivals the tail average, but last iterates when well set.
 
     NSGD's last iterate stays in a ball of noise, so it is averaged in both.
     """
-    return "error" if method == TPGD or (setting == WELL_SET and method != NSGD) else "tail"
+    return ResultTable(
+        row | {"error": row["tail"]}
+        if row["method"] == NSGD or (row["setting"] == PAPER and row["method"] != TPGD) else row
+        for row in table.rows
+    )  # fmt: skip
 
 
-def figure_cell(name: str, N: int, seed: int, iterations: int) -> Cell:
-    """A cell of Figure 1 or 2."""
-    return Cell(name, "", D, T, K, N, seed, kappa=KAPPA, iterations=iterations,
-                methods=figure_methods(KAPPA))  # fmt: skip
+class ErrorCurves(Experiment):
+    """The errors of the likelihood methods, in two rows of panels by setting."""
+
+    across: str  # the column whose values have a panel each
+    by: str  # the column along an axis
+    xlabel: str
+    panel_title: str
+
+    def cell(self, N: int, seed: int, iterations: int) -> Cell:
+        """A cell of this figure; the paper leaves out its d, k, T, sigma and kappa."""
+        return Cell(self.name, "", 100, 50, 5, N, seed, kappa=1.5, iterations=iterations,
+                    methods=figure_methods(1.5))  # fmt: skip
+
+    def draw(self, table: ResultTable) -> Any:
+        lines = [{"setting": setting} for setting in SETTINGS]
+        ylabel = "error, mean over tasks"
+        figure, panels = drawing.panels_by(plotted(table), lines, self.across, ylabel, 3.2)
+        for panel, rows in panels:
+            along_rows = self.by == "N"
+            for method, curve in rows.groups("method"):
+                drawing.draw_band(panel, curve, "error", self.by, method, marker=along_rows)
+            if along_rows:
+                drawing.draw_floor(panel, rows, "N")
+                drawing.size_ticks(panel, rows.values("N"))
+            else:
+                floor = drawing.theory_error(rows.rows[0])
+                panel.axhline(floor, label=drawing.THEORY, **drawing.DASHED)
+                panel.set_xlim(left=5)
+            panel.set(title=self.panel_title.format_map(rows.rows[0]), xlabel=self.xlabel)
+        return drawing.add_legend(figure)
 
 
-def figure_panels(table: ResultTable, across: str, by: str) -> tuple[Any, list[Any]]:
-    """Two rows of panels, by setting, with the error of every method against ``by``."""
-    lines = [{"setting": setting} for setting in SETTINGS]
-    figure, panels = drawing.panels_by(table, lines, across, "error, mean over tasks", 3.2)
-    for panel, rows in panels:
-        for (method, setting), curve in rows.groups("method", "setting"):
-            measure = plotted_measure(method, setting)
-            drawing.draw_band(panel, curve, measure, by, method, marker=by == "N")
-    return figure, panels
-
-
-class Figure1(Experiment):
+class Figure1(ErrorCurves):
     """Figure 1: error against iterations, for three numbers of rows per task."""
 
     name, title, n_seeds = "figure1", "error against iterations", (3, 20)
+    across, by, xlabel, panel_title = "N", "iteration", "iteration", "N = {N}, {setting}"
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
-        iterations, sizes = 1000 if full else 400, (200, 500, 1000)
-        return [figure_cell(self.name, N, seed, iterations) for seed in seeds for N in sizes]
+        iterations = 1000 if full else 400
+        return [self.cell(N, seed, iterations) for seed in seeds for N in (200, 500, 1000)]
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:
         problem = SimulatedProblem(cell)
         for method in cell.methods:
             yield from problem.curve(method, geometric(cell.iterations))
 
-    def draw(self, table: ResultTable) -> Any:
-        figure, panels = figure_panels(table, "N", "iteration")
-        for panel, rows in panels:
-            row = rows.rows[0]
-            panel.axhline(drawing.theory_error(row), label=drawing.THEORY, **drawing.DASHED)
-            panel.set(title=f"N = {row['N']}, {row['setting']}", xlabel="iteration")
-            panel.set_xlim(left=5)
-        return drawing.add_legend(figure)
 
-
-class Figure2(Experiment):
+class Figure2(ErrorCurves):
     """Figure 2: error against the number of rows per task, for three iteration budgets."""
 
     name, title, n_seeds, pace = "figure2", "error against rows per task", (2, 20), (2.0, 0.0)
+    across, by, xlabel = "iteration", "N", "rows per task, N"
+    panel_title = "{iteration} iterations, {setting}"
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
         sizes = (150, 200, 300, 500, 800, 1200, 2000) if full else (150, 500, 1600)
-        return [figure_cell(self.name, N, seed, sum(BUDGETS)) for seed in seeds for N in sizes]
+        return [self.cell(N, seed, sum(BUDGETS)) for seed in seeds for N in sizes]
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:
         problem = SimulatedProblem(cell)
         for method in cell.methods:
             for budget in BUDGETS:  # a run for each: TPGD changes phase after half of it
                 yield from problem.curve(method, [budget])
-
-    def draw(self, table: ResultTable) -> Any:
-        figure, panels = figure_panels(table, "iteration", "N")
-        for panel, rows in panels:
-            row = rows.rows[0]
-            drawing.draw_floor(panel, rows, "N")
-            drawing.size_ticks(panel, rows.values("N"))
-            panel.set(title=f"{row['iteration']} iterations, {row['setting']}",
-                      xlabel="rows per task, N")  # fmt: skip
-        return drawing.add_legend(figure)
 
 
 class Ablation(Experiment):

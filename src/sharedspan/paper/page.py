@@ -7,9 +7,8 @@ import numpy as np
 from sharedspan.paper import EXPERIMENTS, experiment_named, table1, table2
 from sharedspan.paper.claims import CLAIMS, iterations_text
 from sharedspan.paper.drawing import theory_error
-from sharedspan.paper.experiment import TPGD, WELL_SET
-from sharedspan.paper.exponents import exponent, log_slope
-from sharedspan.paper.table import ResultTable
+from sharedspan.paper.methods import TPGD, WELL_SET
+from sharedspan.paper.table import ResultTable, log_slope
 from sharedspan.paper.verdicts import CONDITIONAL, HOLDS, Verdict, judge
 
 Lines = list[str]
@@ -109,7 +108,7 @@ def _exponents(table: ResultTable) -> Lines:
     lines = _header("method", "paper's bound", *(f"power of {size}" for size in sizes),
                     "error over ERM's")  # fmt: skip
     for method, base in table.where(part="N").groups("method"):
-        slopes = [str(exponent(table.where(part=size, method=method), size)) for size in sizes]
+        slopes = [str(table.where(part=size, method=method).exponent(size)) for size in sizes]
         ratio = float(np.median(base.column("error") / base.column("erm")))
         lines.append(_row(method, table1.RATES.get(method, ""), *slopes, f"{ratio:.2f}"))
     floors = ", ".join(f"{_floor_slope(table, size):+.2f} in {size}" for size in sizes)
@@ -162,11 +161,10 @@ def _stabilisation(table: ResultTable) -> Lines:
         pairs = [printed[table2.TASKS.index(T)] for T in tasks]
         lines.append(_row(method, "paper", *(f"{count}: {loss}" for count, loss in pairs)))
         for setting in (table2.STOPPED, table2.SMALL, WELL_SET):
-            if table2.source_of(method, setting) == setting:
-                runs = [table.where(method=method, setting=setting, T=T) for T in tasks]
-                texts = [f"{np.mean(r.column('iteration')):.0f}: "
-                         f"{np.mean(r.column('error')) * T:.3f}"
-                         for r, T in zip(runs, tasks, strict=True)]  # fmt: skip
+            runs = table.where(method=method, setting=setting).groups("T")
+            texts = [f"{rows.column('iteration').mean():.0f}: {rows.column('error').mean() * T:.3f}"
+                     for T, rows in runs]  # fmt: skip
+            if texts:
                 lines.append(f"| {_row(setting, *texts)}")
     floors = _row(*(f"{table2.total_floor(T):.3f}" for T in tasks))
     return [

@@ -14,10 +14,11 @@ import numpy as np
 from sharedspan.datasets.simulate import simulate
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective.base import Objective, build_objective
-from sharedspan.paper.experiment import Cell, Method
+from sharedspan.paper.experiment import Cell
+from sharedspan.paper.methods import Method
 from sharedspan.paper.table import ResultRow
 from sharedspan.solvers import SOLVERS, needs_rows
-from sharedspan.solvers.loop import run
+from sharedspan.solvers.loop import SolverResult, run
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.sums import collect
 
@@ -75,9 +76,9 @@ class SimulatedProblem:
         return 0.5 * self.V.shape[1] * (self.error(V) + self.cell.noise**2)
 
     def solve(
-        self, method: Method, iterations: int, watch: Callable[[dict[str, Any]], Any],
+        self, method: Method, iterations: int, watch: Callable[[dict[str, Any]], Any] | None = None,
         k: int | None = None, tol: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> SolverResult:  # fmt: skip
         """Run a method for so many iterations, or until ``watch`` returns true."""
         options, k = dict(method.options), k or self.cell.k
         if method.oracle:
@@ -86,21 +87,18 @@ class SimulatedProblem:
         objective = self.rows if needs_rows(method.solver, options) else self.gram
         rng = np.random.default_rng([1, self.cell.seed])  # not the stream that drew the rows
         solver = SOLVERS[method.solver](objective, k, rng, max_iter=iterations, tol=tol, **options)
-        run(solver, objective, max_iter=iterations, tol=0.0, callback=watch)
+        return run(solver, objective, max_iter=iterations, tol=0.0, callback=watch)
 
     def converged_error(self, method: Method, tolerance: float) -> float:
         """Error where the tangent gradient has fallen to ``tolerance`` of |V|."""
         every = 1 if method.solver in ("als", "svp") else 10
-        last: dict[str, Any] = {}
 
         def stop(at: dict[str, Any]) -> bool:
-            last.update(at)
-            point = at["point"]
-            due = at["iteration"] % every == 0
+            point, due = at["point"], at["iteration"] % every == 0
             return due and point.tangent_gradient() <= tolerance * point.norm()
 
-        self.solve(method, 20_000, stop, tol=tolerance)
-        return self.error(last["B"] @ last["W"])
+        end = self.solve(method, 20_000, stop, tol=tolerance)
+        return self.error(end.B @ end.W)
 
     def curve(
         self, method: Method, checkpoints: Sequence[int], k: int | None = None, losses: bool = False

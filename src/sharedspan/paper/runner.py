@@ -12,7 +12,6 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,6 @@ TIMES = "seconds.csv"
 STAGE = "seconds of work"  # about as many as one core needs
 THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
            "VECLIB_MAXIMUM_THREADS")  # fmt: skip
-
-
-class LostWorkerError(RuntimeError):
-    """A worker process died; most often for want of memory."""
 
 
 class InterruptedRunError(Exception):
@@ -109,8 +104,6 @@ def run_missing(store: Store, progress: ProgressCallback) -> None:
                 store.add(cell, future.result())
                 done += seconds[cell.key]
                 progress(STAGE, done, total)
-        except BrokenProcessPool as error:
-            raise LostWorkerError from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():

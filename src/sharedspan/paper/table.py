@@ -7,11 +7,11 @@ seeds give the same file. Measured times differ from run to run, so they have a 
 from __future__ import annotations
 
 import csv
-import functools
 import math
 import os
 import platform
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,30 @@ COLUMN_TYPES = {
     "version": str, "machine": str,
 }  # fmt: skip
 MISSING = {str: "", int: -1, float: math.nan}  # an empty cell of the file
+MACHINE = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"  # without a comma
 
 ResultRow = dict[str, Any]
 
 
 class TableError(ValueError):
     """A table that a run cannot resume from, and why."""
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """The power of a size in an error: mean over seeds, and a 95 percent interval."""
+
+    value: float
+    low: float
+    high: float
+    n_seeds: int
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+    def near(self, target: float, tolerance: float) -> bool:
+        """Whether the power lies within ``tolerance`` of ``target``."""
+        return abs(self.value - target) <= tolerance
 
 
 class ResultTable:
@@ -95,17 +113,32 @@ class ResultTable:
         x, _, middle, _ = self.percentiles(measure, by)
         return x, middle
 
+    def exponent(self, by: str, measure: str = "error") -> Exponent:
+        """The slope of log ``measure`` in log ``by``, a straight line through each seed's points.
+
+        The interval is Student's, over the slopes of the seeds: data of different seeds are
+        independent. With one seed it is infinite.
+        """
+        from scipy.stats import t
+
+        slopes = np.array([
+            log_slope(rows.column(by), rows.column(measure)) for _, rows in self.groups("seed")
+        ])  # fmt: skip
+        mean, n = float(slopes.mean()), len(slopes)
+        half = np.inf if n < 2 else float(t.ppf(0.975, n - 1) * slopes.std(ddof=1) / np.sqrt(n))
+        return Exponent(mean, mean - half, mean + half, n)
+
+
+def log_slope(x: np.ndarray, y: np.ndarray) -> float:
+    """The slope of log y in log x; NaN where a y is missing, as of a count never reached."""
+    x, y = x.astype(float), y.astype(float)
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if (y > 0).all() else np.nan
+
 
 def result_row(**values: Any) -> ResultRow:
     """A row with these values, and every other column missing."""
     row: ResultRow = {name: MISSING[kind] for name, kind in COLUMN_TYPES.items()}
-    return row | {"version": __version__, "machine": machine()} | values
-
-
-@functools.cache
-def machine() -> str:
-    """What the numbers were computed on, in a few words without a comma."""
-    return f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
+    return row | {"version": __version__, "machine": MACHINE} | values
 
 
 def read_table(path: Path) -> ResultTable:

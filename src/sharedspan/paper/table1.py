@@ -12,18 +12,8 @@ from sharedspan.estimators.moment import MomentRegressor
 from sharedspan.estimators.penalized import PenalizedERMRegressor
 from sharedspan.estimators.spectral import SpectralRegressor
 from sharedspan.paper import drawing
-from sharedspan.paper.experiment import (
-    LOSS_1,
-    LOSS_2,
-    NSGD,
-    PAPER,
-    TPGD,
-    WELL_SET,
-    Cell,
-    Experiment,
-    likelihood_methods,
-)
-from sharedspan.paper.exponents import exponent
+from sharedspan.paper.experiment import Cell, Experiment
+from sharedspan.paper.methods import LOSS_1, LOSS_2, NSGD, PAPER, TPGD, WELL_SET, likelihood_methods
 from sharedspan.paper.problem import SimulatedProblem
 from sharedspan.paper.table import ResultRow, ResultTable
 
@@ -102,7 +92,7 @@ class Table1(Experiment):
             yield cell.row(method=name, setting=WELL_SET, error=error, erm=problem.erm)
 
     def _costs(self, problem: SimulatedProblem) -> Iterator[ResultRow]:
-        """Iterations to 1.05 of the floor, by the last iterate and, for rivals, the tail average."""
+        """Iterations to 1.05 of the floor, by the last iterate and, for rivals, by the average."""
         for method in problem.cell.methods:
             rival = method.setting == PAPER and method.name in (LOSS_1, LOSS_2, NSGD)
             for average in (False, True) if rival or method.name == NSGD else (False,):
@@ -122,7 +112,7 @@ class Table1(Experiment):
             rows = table.where(part=size)
             drawing.draw_sweep(panel, rows, size)
             fixed = [f"{n} = {rows.rows[0][n]}" for n in ("d", "T", "k", "N") if n != size]
-            slope = exponent(rows.where(method=TPGD), size)
+            slope = rows.where(method=TPGD).exponent(size)
             panel.set_title(f"{', '.join(fixed)}; TPGD's slope {slope.value:+.2f}", fontsize=9)
             panel.set(xlabel=size, ylabel="error, mean over tasks")
         return drawing.add_legend(figure)

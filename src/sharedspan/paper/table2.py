@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from sharedspan.paper import drawing
-from sharedspan.paper.experiment import ALTMIN, SVP, TPGD, WELL_SET, Cell, Experiment, Method
+from sharedspan.paper.experiment import Cell, Experiment
+from sharedspan.paper.methods import ALTMIN, SVP, TPGD, WELL_SET, Method
 from sharedspan.paper.problem import SimulatedProblem
 from sharedspan.paper.table import ResultRow, ResultTable
 
@@ -38,9 +39,12 @@ TABLE_METHODS = (
 )
 
 
-def source_of(method: str, setting: str) -> str:
-    """The setting whose rows to show: TPGD where it is stable, never stopped at a count."""
-    return SMALL if method == TPGD and setting == STOPPED else setting
+def shown_in(table: ResultTable, setting: str) -> ResultTable:
+    """The rows to show for a setting: TPGD is never stopped at a count, so it is shown stable."""
+    own = SMALL if setting == STOPPED else setting
+    return ResultTable(
+        row for row in table.rows if row["setting"] == (own if row["method"] == TPGD else setting)
+    )
 
 
 def total_floor(T: int) -> float:
@@ -48,29 +52,30 @@ def total_floor(T: int) -> float:
     return K * 0.4**2 * (D + T - K) / N
 
 
-class Stabilisation:
-    """Records the iterate where the training loss has stabilised, and the one at ``count``."""
+def run_until_stable(problem: SimulatedProblem, method: Method, count: int) -> list[dict[str, Any]]:
+    """The iterate at ``count``, and the one where the training loss stabilised, or the last one.
 
-    def __init__(self, zero_loss: float, count: int) -> None:
-        self.zero_loss, self.count = zero_loss, count  # the loss at V = 0
-        self.losses: deque[float] = deque(maxlen=WINDOW + 1)
-        self.stable: dict[str, Any] = {}
-        self.counted: dict[str, Any] = {}
-        self.last: dict[str, Any] = {}
+    The run ends when it has passed both. The first is empty where ``count`` is never reached.
+    """
+    zero_loss = problem.gram.residuals(0 * problem.V)[1].sum()
+    losses: deque[float] = deque(maxlen=WINDOW + 1)
+    counted, stable, last = dict[str, Any](), dict[str, Any](), dict[str, Any]()
 
-    def watch(self, at: dict[str, Any]) -> bool:
-        """Whether a run may end at this iterate."""
+    def watch(at: dict[str, Any]) -> bool:
         loss = at["point"].loss
-        self.losses.append(loss)
-        self.last = at
-        if at["iteration"] == self.count:
-            self.counted = at
+        losses.append(loss)
+        last.update(at)
+        if at["iteration"] == count:
+            counted.update(at)
         # At a small start the loss hardly moves either: it must have moved first.
-        moved = loss < 0.5 * self.zero_loss
-        settled = len(self.losses) > WINDOW and self.losses[0] - loss <= SHARE * loss
-        if moved and settled and not self.stable:
-            self.stable = at
-        return bool(self.stable) and at["iteration"] >= self.count
+        moved = loss < 0.5 * zero_loss
+        settled = len(losses) > WINDOW and losses[0] - loss <= SHARE * loss
+        if moved and settled and not stable:
+            stable.update(at)
+        return bool(stable) and at["iteration"] >= count
+
+    problem.solve(method, LAST_ITERATION, watch, tol=1e-7)
+    return [counted, stable or last]
 
 
 class Table2(Experiment):
@@ -94,7 +99,6 @@ class Table2(Experiment):
     def run(self, cell: Cell) -> Iterator[ResultRow]:
         """The iteration where each method stabilises, and its error there."""
         problem = SimulatedProblem(cell)
-        zero_loss = problem.gram.residuals(0 * problem.V)[1].sum()
         for method in cell.methods:
             count = 0
             if method.setting == SMALL and method.name == TPGD:
@@ -102,16 +106,12 @@ class Table2(Experiment):
                 method = replace(method, options={"steps": (relative, relative)})
             elif method.setting == SMALL:
                 count = PAPER_NUMBERS[method.name][TASKS.index(cell.T)][0]
-            run = Stabilisation(zero_loss, count)
-            problem.solve(method, LAST_ITERATION, run.watch, tol=1e-7)
-            ends = {STOPPED: run.counted, method.setting: run.stable or run.last}
-            for setting, at in ends.items():
+            ends = run_until_stable(problem, method, count)
+            for setting, at in zip((STOPPED, method.setting), ends, strict=True):
                 if at:
-                    yield cell.row(
-                        method=method.name, setting=setting, iteration=at["iteration"],
-                        error=problem.error(at["B"] @ at["W"]), loss=at["point"].loss,
-                        erm=problem.erm,
-                    )  # fmt: skip
+                    error = problem.error(at["B"] @ at["W"])
+                    yield cell.row(method=method.name, setting=setting, iteration=at["iteration"],
+                                   error=error, loss=at["point"].loss, erm=problem.erm)  # fmt: skip
 
     def draw(self, table: ResultTable) -> Any:
         """Loss and iterations against T: the paper's numbers, and both settings."""
@@ -124,7 +124,7 @@ class Table2(Experiment):
                     for panel, y in zip((bottom, top), zip(*printed, strict=True), strict=True):
                         panel.plot(TASKS, y, color=color, marker=mark, lw=1.8, ms=5, label=method)
                     continue
-                rows = total.where(method=method, setting=source_of(method, source))
+                rows = shown_in(total, source).where(method=method)
                 drawing.draw_band(top, rows, "error", "T", method)
                 drawing.draw_band(bottom, rows, "iteration", "T", method)
             title = "as printed in the paper" if source == "paper" else f"measured: {source}"

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from sharedspan.estimators.baselines import PerTaskRegressor
 from sharedspan.paper import drawing
-from sharedspan.paper.experiment import (
-    LOSS_1,
-    LOSS_2,
-    PAPER,
-    TPGD,
-    WELL_SET,
-    Cell,
-    Experiment,
-    Method,
-)
+from sharedspan.paper.experiment import Cell, Experiment
+from sharedspan.paper.methods import LOSS_1, LOSS_2, PAPER, TPGD, WELL_SET, Method
 from sharedspan.paper.problem import SimulatedProblem
 from sharedspan.paper.table import ResultRow, ResultTable
 from sharedspan.solvers.gradient import descend
-from sharedspan.solvers.initialization import small_random_start
 from sharedspan.solvers.loop import Iterate, Solver, run
 from sharedspan.solvers.tpgd import BALANCE, phase_one_length, step_sizes
 from sharedspan.subspace import balanced_factors, factor_distance
@@ -95,9 +86,9 @@ class Theory(Experiment):
     def draw(self, table: ResultTable) -> Any:
         """Eight panels, one or more for each prediction."""
         figure, (top, bottom) = drawing.log_panels(2, 4, height=3.5)
-        draw_phase_one(top[0], table.where(part=PHASE_I))
-        draw_phase_two(top[1], table.where(part=PHASE_II))
-        draw_rows_needed(top[2], table.where(part=ROWS_NEEDED))
+        _draw_phase_one(top[0], table.where(part=PHASE_I))
+        _draw_phase_two(top[1], table.where(part=PHASE_II))
+        _draw_rows_needed(top[2], table.where(part=ROWS_NEEDED))
         labels = {SEPARATE: "separate regressions"}
         for panel, size in ((top[3], "T"), (bottom[3], "k")):
             rows = table.where(part=f"{MANY_TASKS}, {size}")
@@ -119,86 +110,60 @@ class Theory(Experiment):
         return figure
 
 
-def two_phases(
-    start: tuple[np.ndarray, np.ndarray], eta_1: float, eta_2: float, switch: int
-) -> Solver:
-    """TPGD with given steps, from a given start; Phase II begins at iteration ``switch``."""
-    step = yield Iterate(*start, phase="I")
-    step = yield from descend(step, eta_1, until=switch, phase="I")
-    yield from descend(step, eta_2, balance=BALANCE, phase="II")
-
-
-class PhaseRuns:
-    """Runs of the two phases on one problem, with the distance to its truth."""
-
-    def __init__(self, problem: SimulatedProblem) -> None:
-        self.problem, self.s = problem, problem.sim.singular_values
-
-    def distance(self, at: dict[str, Any]) -> float:
-        """Theorem 1's distance to the truth over sqrt(s_k)."""
-        sim = self.problem.sim
-        away = factor_distance(at["B"], at["W"], sim.representation, sim.task_weights)
-        return away / math.sqrt(self.s[-1])
-
-    def run(
-        self, alpha: float, eta_1: float, eta_2: float, switch: int, max_iter: int,
-        watch: Callable[[dict[str, Any]], Any],
-    ) -> None:  # fmt: skip
-        """Run both phases from a random start of scale ``alpha``."""
-        objective, cell = self.problem.gram, self.problem.cell
-        rng = np.random.default_rng([1, cell.seed])
-        start = small_random_start(objective, cell.k, alpha, rng)
-        solver = two_phases(start, eta_1, eta_2, switch)
-        run(solver, objective, max_iter=max_iter, tol=0.0, callback=watch)
+def truth_distance(problem: SimulatedProblem, B: np.ndarray, W: np.ndarray) -> float:
+    """Theorem 1's distance to the truth over sqrt(s_k)."""
+    sim = problem.sim
+    away = factor_distance(B, W, sim.representation, sim.task_weights)
+    return away / math.sqrt(sim.singular_values[-1])
 
 
 def end_of_phase_one(problem: SimulatedProblem) -> Iterator[ResultRow]:
     """The distance where Phase I ends, over start scales; paper's steps while they are feasible."""
-    runs, cell = PhaseRuns(problem), problem.cell
-    B, W = balanced_factors(np.dot(*problem.minimiser), cell.k)
-    reachable = runs.distance({"B": B, "W": W})  # of the fit that all steps lead to
+    s, cell = problem.sim.singular_values, problem.cell
+    best = balanced_factors(np.dot(*problem.minimiser), cell.k)  # where all steps lead to
+    reachable = truth_distance(problem, *best)
     for setting, steps in ((PAPER, "theory"), (WELL_SET, "practical")):
         if setting == PAPER and cell.kappa > 3:
             continue  # its step, 1.1 / kappa^5, would need hundreds of thousands of iterations
-        eta, _ = step_sizes(runs.s, steps, known=True)
+        eta, _ = step_sizes(s, steps, known=True)
         for scale in START_SCALES:
-            alpha = scale * math.sqrt(runs.s[0])
-            length = phase_one_length(runs.s, eta, alpha, cell.d)
-            last: dict[str, Any] = {}
-            runs.run(alpha, eta, eta, length + 1, length, last.update)
+            alpha = scale * math.sqrt(s[0])
+            length = phase_one_length(s, eta, alpha, cell.d)
+            options = {"steps": steps, "init_scale": alpha}
+            end = problem.solve(Method(PHASE_I, "phase_one", setting, options, True), length)
+            distance = truth_distance(problem, end.B, end.W)
             yield cell.row(method=PHASE_I, setting=setting, rate=scale, iteration=length,
-                           distance=runs.distance(last), erm=reachable)  # fmt: skip
+                           distance=distance, erm=reachable)  # fmt: skip
 
 
 def distances_of_phase_two(problem: SimulatedProblem) -> Iterator[ResultRow]:
     """Distances from where Phase I has come within an eighth of sqrt(s_k)."""
-    runs = PhaseRuns(problem)
-    eta_1, _ = step_sizes(runs.s, "practical", known=True)
-    _, eta_2 = step_sizes(runs.s, "theory", known=True)
-    alpha = 0.01 * math.sqrt(runs.s[0])
-    last: dict[str, Any] = {}
+    s = problem.sim.singular_values
 
     def inside(at: dict[str, Any]) -> bool:
-        last.update(at)
-        return runs.distance(at) <= RADIUS
+        return truth_distance(problem, at["B"], at["W"]) <= RADIUS
 
-    runs.run(alpha, eta_1, eta_2, 10_000, 5000, inside)
-    switch, length = last["iteration"], math.ceil(12 / (eta_2 * runs.s[-1]))
-    predicted = 1 - eta_2 * runs.s[-1] / 4  # of the squared distance, per iteration
-    rows = []
+    end = problem.solve(Method(PHASE_I, "phase_one", WELL_SET, oracle=True), 5000, inside)
+    _, eta = step_sizes(s, "theory", known=True)
+    length = math.ceil(12 / (eta * s[-1]))
+    distances = {0: truth_distance(problem, end.B, end.W)}
+
+    def phase_two() -> Solver:
+        step = yield Iterate(end.B, end.W, BALANCE)
+        yield from descend(step, eta, balance=BALANCE)
 
     def watch(at: dict[str, Any]) -> None:
-        since = at["iteration"] - switch
-        if since >= 0 and since % max(length // 60, 1) == 0:
-            rows.append(problem.cell.row(method=PHASE_II, setting=PAPER, iteration=since,
-                                         distance=runs.distance(at), rate=predicted))  # fmt: skip
+        if at["iteration"] % max(length // 60, 1) == 0:
+            distances[at["iteration"]] = truth_distance(problem, at["B"], at["W"])
 
-    runs.run(alpha, eta_1, eta_2, switch, switch + length, watch)
-    yield from rows
+    run(phase_two(), problem.gram, max_iter=length, tol=0.0, callback=watch)
+    predicted = 1 - eta * s[-1] / 4  # of the squared distance, per iteration
+    for iteration, distance in distances.items():
+        yield problem.cell.row(method=PHASE_II, setting=PAPER, iteration=iteration,
+                               distance=distance, rate=predicted)  # fmt: skip
 
 
-def draw_phase_one(panel: Any, table: ResultTable) -> None:
-    """The distance where Phase I ends against the scale of its start."""
+def _draw_phase_one(panel: Any, table: ResultTable) -> None:
     for i, kappa in enumerate(sorted(table.values("kappa"))):
         rows = table.where(kappa=kappa, setting=WELL_SET)
         drawing.draw_band(panel, rows, "distance", "rate", f"κ = {kappa:g}", style=i)
@@ -207,8 +172,7 @@ def draw_phase_one(panel: Any, table: ResultTable) -> None:
               ylabel=r"distance over $\sqrt{\sigma_k}$")  # fmt: skip
 
 
-def draw_phase_two(panel: Any, table: ResultTable) -> None:
-    """The distance along Phase II, with and without noise."""
+def _draw_phase_two(panel: Any, table: ResultTable) -> None:
     rows = table.where(kappa=2.0 if 2.0 in table.values("kappa") else 1.5)
     for noise, label, style in ((0.0, "without noise", LOSS_2), (0.2, "σ = 0.2", TPGD)):
         curve = rows.where(noise=noise)
@@ -220,8 +184,7 @@ def draw_phase_two(panel: Any, table: ResultTable) -> None:
               ylabel=r"distance over $\sqrt{\sigma_k}$", xscale="linear")  # fmt: skip
 
 
-def draw_rows_needed(panel: Any, table: ResultTable) -> None:
-    """The error over that of theory against N / d."""
+def _draw_rows_needed(panel: Any, table: ResultTable) -> None:
     ratio = ResultTable(
         row | {"error": row["error"] / drawing.theory_error(row), "rate": row["N"] / row["d"]}
         for row in table.rows

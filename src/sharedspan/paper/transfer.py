@@ -10,8 +10,8 @@ import numpy as np
 from sharedspan.datasets.simulate import simulate
 from sharedspan.estimators.transfer import NewTaskRegressor
 from sharedspan.paper import drawing
-from sharedspan.paper.experiment import TPGD, WELL_SET, Cell, Experiment, Method
-from sharedspan.paper.exponents import exponent
+from sharedspan.paper.experiment import Cell, Experiment
+from sharedspan.paper.methods import TPGD, WELL_SET, Method
 from sharedspan.paper.problem import SimulatedProblem
 from sharedspan.paper.table import ResultRow, ResultTable
 
@@ -58,9 +58,8 @@ class Transfer(Experiment):
     def run(self, cell: Cell) -> Iterator[ResultRow]:
         """Learn a span, then 100 new tasks of unit length in it, with M rows each."""
         problem = SimulatedProblem(cell)
-        last: dict[str, np.ndarray] = {}
-        problem.solve(Method(TPGD, "tpgd", WELL_SET), 400, last.update)
-        B, truth = np.linalg.qr(last["B"])[0], problem.sim.representation
+        learned = problem.solve(Method(TPGD, "tpgd", WELL_SET), 400)
+        B, truth = np.linalg.qr(learned.B)[0], problem.sim.representation
         rng = np.random.default_rng([2, cell.seed])
         weights = rng.standard_normal((TARGETS, cell.k))
         coef = weights / np.linalg.norm(weights, axis=1, keepdims=True) @ truth.T
@@ -99,7 +98,7 @@ class Transfer(Experiment):
         for size, panel in zip(("d", "k", "T", "N"), bottom, strict=True):
             rows = table.where(part=f"{SPAN} {size}")
             drawing.draw_sweep(panel, rows, size, floor=False)
-            slope = exponent(rows, size).value
+            slope = rows.exponent(size).value
             panel.set(title=f"span's own error, slope {slope:+.2f}", xlabel=f"{size} (source)")
         for row in (top, bottom):
             row[0].set_ylabel("excess risk")

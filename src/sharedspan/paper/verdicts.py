@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from sharedspan.paper.exponents import exponent
 from sharedspan.paper.table import ResultTable
 
 HOLDS, CONDITIONAL, NOT = "holds", "holds under a condition", "not reproduced"
@@ -85,10 +84,15 @@ def judge(rules: Mapping[Claim, Rule], tables: Mapping[str, ResultTable]) -> lis
 
 def power_check(where: str, table: ResultTable, by: str, target: float, tolerance: float) -> Check:
     """Whether the error's fitted power of a size is within ``tolerance`` of ``target``."""
-    slope = exponent(table, by)
+    slope = table.exponent(by)
     return Check(where, slope.near(target, tolerance), f"{slope} for {target:+.0f}")
 
 
-def median_ratio(table: ResultTable, measure: str, one: str, other: str) -> float:
-    """The median over seeds of one method over that of another."""
-    return table.median(measure, method=one) / table.median(measure, method=other)
+def median_ratios(
+    table: ResultTable, measure: str, one: str, others: Iterable[str], by: str
+) -> list[float]:
+    """The median over seeds of one method over that of each other, for each value of ``by``."""
+    return [
+        rows.median(measure, method=one) / rows.median(measure, method=other)
+        for _, rows in table.groups(by) for other in others
+    ]  # fmt: skip
