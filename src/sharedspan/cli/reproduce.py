@@ -11,7 +11,7 @@ from sharedspan.cli import options
 from sharedspan.cli.errors import MistakeError, echo_json, finite, require_seed, stopped
 
 if TYPE_CHECKING:
-    from sharedspan.paper.claims import Verdict
+    from sharedspan.paper.verdicts import Verdict
 
 
 @click.command(short_help="Run the paper again and judge its claims.")
@@ -55,23 +55,24 @@ def reproduce(
         + ([f"--seed {seed}"] if seed else [])
     )
     try:
-        from sharedspan.paper.run_all import InterruptedRunError, reproduce_all
-        from sharedspan.paper.runner import LostWorkerError
+        from concurrent.futures.process import BrokenProcessPool
+
+        from sharedspan.paper.runner import InterruptedRunError, reproduce_all
         from sharedspan.paper.table import TableError
     except KeyboardInterrupt:
         stopped(f"Stopped before any run. Give the same command again to start in {folder}.")
     try:
-        found = reproduce_all(chosen, full=not quick, seed=seed, folder=folder, command=command)
+        verdicts = reproduce_all(chosen, full=not quick, seed=seed, folder=folder, command=command)
     except KeyboardInterrupt:
         stopped(f"Stopped. Give the same command again to go on in {folder}.")
     except InterruptedRunError as run:
         stopped(
-            f"Stopped. {run.done} of {run.planned} runs are kept in {folder}; give the same "
+            f"Stopped. {run.done} of {run.planned} runs are saved in {folder}; give the same "
             "command again to go on from there."
         )
-    except LostWorkerError:
+    except BrokenProcessPool:
         raise click.ClickException(
-            f"A worker process died, most likely for want of memory. What was done is kept in "
+            f"A worker process died, most likely for want of memory. What was done is saved in "
             f"{folder}: give the same command again to go on, with NUMBA_NUM_THREADS=1 set for one "
             "worker only."
         ) from None
@@ -85,23 +86,24 @@ def reproduce(
     if as_json:
         from dataclasses import asdict
 
-        echo_json(finite({"folder": str(folder), "verdicts": [asdict(one) for one in found]}))
+        rows = [asdict(verdict) | {"outcome": verdict.outcome} for verdict in verdicts]
+        echo_json(finite({"folder": str(folder), "verdicts": rows}))
     else:
-        _print_verdicts(found, folder)
+        _print_verdicts(verdicts, folder)
 
 
-def _print_verdicts(found: list[Verdict], folder: Path) -> None:
+def _print_verdicts(verdicts: list[Verdict], folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sharedspan.paper.claims import HOLDS, NOT
     from sharedspan.paper.page import terminal_rows
+    from sharedspan.paper.verdicts import HOLDS, NOT
 
     table = Table(title="The paper's claims", title_justify="left", title_style="bold")
     for name in ("", "claim", "verdict"):
         table.add_column(name)
     colors = {HOLDS: "green", NOT: "red"}
-    for (letter, says, text), verdict in zip(terminal_rows(found), found, strict=True):
+    for (letter, says, text), verdict in zip(terminal_rows(verdicts), verdicts, strict=True):
         table.add_row(letter, says, f"[{colors.get(verdict.outcome, 'yellow')}]{text}[/]")
     console = Console()
     console.print(table)
