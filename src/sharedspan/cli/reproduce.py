@@ -65,9 +65,10 @@ def reproduce(
         verdicts = reproduce_all(chosen, full=not quick, seed=seed, folder=folder, command=command)
     except KeyboardInterrupt:
         stopped(f"Stopped. Give the same command again to go on in {folder}.")
-    except InterruptedRunError as run:
+    except InterruptedRunError as interrupt:
+        done, planned = interrupt.args
         stopped(
-            f"Stopped. {run.done} of {run.planned} runs are saved in {folder}; give the same "
+            f"Stopped. {done} of {planned} runs are saved in {folder}; give the same "
             "command again to go on from there."
         )
     except BrokenProcessPool:
@@ -96,15 +97,15 @@ def _print_verdicts(verdicts: list[Verdict], folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sharedspan.paper.page import terminal_rows
     from sharedspan.paper.verdicts import HOLDS, NOT
 
     table = Table(title="The paper's claims", title_justify="left", title_style="bold")
     for name in ("", "claim", "verdict"):
         table.add_column(name)
     colors = {HOLDS: "green", NOT: "red"}
-    for (letter, says, text), verdict in zip(terminal_rows(verdicts), verdicts, strict=True):
-        table.add_row(letter, says, f"[{colors.get(verdict.outcome, 'yellow')}]{text}[/]")
+    for verdict in verdicts:
+        color = colors.get(verdict.outcome, "yellow")
+        table.add_row(verdict.claim.letter, verdict.claim.says, f"[{color}]{verdict.summary}[/]")
     console = Console()
     console.print(table)
     console.print(f"Rules, figures and tables: {folder / 'results.md'}", soft_wrap=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from sharedspan.paper import curriculum, table1, table2, theory, transfer
-from sharedspan.paper.curves import LOW, plotted
+from sharedspan.paper.curves import LOW, plotted, slowdown
 from sharedspan.paper.methods import (
     ALTMIN,
     LFFO,
@@ -62,11 +62,6 @@ def _flat_iterations(table: ResultTable) -> Findings:
             yield Check(setting, reached and slope.value <= 0.15, text, f"in {size}")
 
 
-def iterations_text(value: float) -> str:
-    """A count, or that it lies beyond what was run."""
-    return f"{value:.0f}" if np.isfinite(value) else f"over {table1.MAX_ITERATIONS}"
-
-
 @claim("c", "TPGD is the fastest of the likelihood methods without a decomposition.", "table1",
        "It needs at most 0.95 of the iterations of every rival to 1.05 of the floor "
        "(median).")  # fmt: skip
@@ -82,7 +77,7 @@ def _fastest(table: ResultTable) -> Findings:
     for where, setting, rivals in contests:
         rows = costs.where(setting=setting)
         counts = {m: rows.median("iteration", method=m) for m in (TPGD, *rivals)}
-        text = ", ".join(f"{m} {iterations_text(c)}" for m, c in counts.items())
+        text = ", ".join(f"{m} {table1.iterations_text(c)}" for m, c in counts.items())
         own = counts.pop(TPGD)
         yield Check(where, own <= 0.95 * min(counts.values()), text)
     one, two = (costs.median("iteration", setting=PAPER, method=m) for m in (TPGD, LOSS_1))
@@ -111,17 +106,6 @@ def _lowest_error(table: ResultTable) -> Findings:
         f"method once it has converged. Against the other two TPGD has {ratio:.2f} of the "
         f"error after {first} iterations, well set."
     )
-
-
-def slowdown(table: ResultTable) -> float:
-    """Iterations of Phase I alone to within 5 percent of TPGD's least error, over TPGD's."""
-    curves = [
-        table.where(method=method).median_curve("error", "iteration")
-        for method in (PHASE_ONE_ONLY, TPGD)
-    ]
-    level = 1.05 * curves[1][1].min()
-    alone, both = (min(x[error <= level], default=np.inf) for x, error in curves)
-    return float(alone / both)
 
 
 @claim("e", "Phase I alone is slower.", "ablation",
@@ -199,19 +183,6 @@ def _many_tasks(table: ResultTable) -> Findings:
     yield Check(f"level at T = {row['T']}", ratio <= 1.3, text)
 
 
-def beyond_span(table: ResultTable) -> ResultTable:
-    """Risks less that of the best weights in the span, seed by seed."""
-    best = {
-        (r["part"], r["M"], r["k"], r["seed"]): r["error"]
-        for r in table.where(method=transfer.BEST).rows
-    }
-    return ResultTable(
-        row | {"error": row["error"] - best[row["part"], row["M"], row["k"], row["seed"]]}
-        for row in table.where(method=(transfer.SGD, transfer.LEAST_SQUARES)).rows
-        if row["M"] >= 20 * row["k"]
-    )
-
-
 @claim("i", "A new task's excess risk is of the order dk²/(NT) + k/M.", "transfer",
        "The fitted powers of the span's term are within 0.3 of 1 in d, 2 in k, -1 in T and N; "
        "the rest, for M >= 20k, has a power of M within 0.3 of -1 and of k of at most "
@@ -221,7 +192,7 @@ def _transfer_rates(table: ResultTable) -> Findings:
     for size, target in (("d", 1.0), ("k", 2.0), ("T", -1.0), ("N", -1.0)):
         yield power_check(f"span's term in {size}", spans[size], size, target, 0.3)
     for method in (transfer.SGD, transfer.LEAST_SQUARES):
-        rows, where = beyond_span(table).where(method=method), f"M-term of {method}"
+        rows, where = transfer.beyond_span(table).where(method=method), f"M-term of {method}"
         rank = rows.where(part=transfer.RANK).exponent("k")
         yield power_check(where, rows.where(part="Gaussian"), "M", -1.0, 0.3)
         yield Check(f"{where} in k", rank.value <= 1.3, f"{rank} for +1 at most")
@@ -236,7 +207,7 @@ def _transfer_rates(table: ResultTable) -> Findings:
        "For M >= 20k the power of M is within 0.4 of -1, and the M-term at the largest M at "
        "most 3 σ²k/(2M).")  # fmt: skip
 def _any_features(table: ResultTable) -> Findings:
-    beyond = beyond_span(table)
+    beyond = transfer.beyond_span(table)
     for law in transfer.LAWS:
         rows = beyond.where(part=law, method=transfer.SGD)
         slope, row = rows.exponent("M"), max(rows.rows, key=lambda row: row["M"])
@@ -291,13 +262,6 @@ def _phase_one_ends_near(table: ResultTable) -> Findings:
         )
 
 
-def contraction(table: ResultTable) -> float:
-    """Factor on the squared distance per iteration, fitted while it can still be measured."""
-    inside = ResultTable(row for row in table.rows if row["distance"] > 1e-9)
-    x, y = inside.median_curve("distance", "iteration")
-    return float(np.exp(np.polyfit(x, 2 * np.log(y), 1)[0]))
-
-
 @claim("m", "Phase II contracts at its rate.", "theory",
        "Without noise the squared distance shrinks by a factor of 1 - η₂σ_k/4 or less per "
        "iteration, in every run.")  # fmt: skip
@@ -305,7 +269,7 @@ def _phase_two_contracts(table: ResultTable) -> Findings:
     noiseless = table.where(part=theory.PHASE_II, noise=0.0)
     for kappa in sorted(noiseless.values("kappa")):
         rows = noiseless.where(kappa=kappa)
-        rate = max(contraction(seed) for _, seed in rows.groups("seed"))
+        rate = max(theory.contraction(seed) for _, seed in rows.groups("seed"))
         bound = rows.rows[0]["rate"]
         text = f"{rate:.4f} per iteration, bound {bound:.4f}"
         yield Check(f"κ = {kappa:g}", rate <= bound, text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -54,12 +53,8 @@ class Curriculum(Experiment):
         models: dict[str, Any] = {POOLED: SharedSpanRegressor(solver="tpgd", **common)}
         for name, mode in CURRICULUM_MODES.items():
             models[name] = CurriculumRegressor(mode=mode, levels=levels, **common)
-        sim = problem.sim
         for name, model in models.items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model.fit(sim.X, sim.y, task=sim.task)
-            yield cell.row(method=name, error=problem.error(model.coef_.T))
+            yield cell.row(method=name, error=problem.fit_error(model))
 
     def draw(self, table: ResultTable) -> Any:
         """Errors over the promise, one panel for each set of levels."""

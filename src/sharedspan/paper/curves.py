@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from sharedspan.paper import drawing
 from sharedspan.paper.experiment import Cell, Experiment
 from sharedspan.paper.methods import (
     NSGD,
     PAPER,
+    PHASE_ONE_ONLY,
     SETTINGS,
     TPGD,
     ablation_methods,
@@ -34,6 +37,17 @@ def plotted(table: ResultTable) -> ResultTable:
         if row["method"] == NSGD or (row["setting"] == PAPER and row["method"] != TPGD) else row
         for row in table.rows
     )  # fmt: skip
+
+
+def slowdown(table: ResultTable) -> float:
+    """Iterations of Phase I alone to within 5 percent of TPGD's least error, over TPGD's."""
+    curves = [
+        table.where(method=method).median_curve("error", "iteration")
+        for method in (PHASE_ONE_ONLY, TPGD)
+    ]
+    level = 1.05 * curves[1][1].min()
+    alone, both = (min(x[error <= level], default=np.inf) for x, error in curves)
+    return float(alone / both)
 
 
 class ErrorCurves(Experiment):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.paper import EXPERIMENTS, experiment_named, table1, table2
-from sharedspan.paper.claims import CLAIMS, iterations_text
+from sharedspan.paper.claims import CLAIMS
 from sharedspan.paper.drawing import theory_error
 from sharedspan.paper.methods import TPGD, WELL_SET
 from sharedspan.paper.table import ResultTable, log_slope
-from sharedspan.paper.verdicts import CONDITIONAL, HOLDS, Verdict, judge
+from sharedspan.paper.verdicts import CONDITIONAL, Verdict, judge
 
 Lines = list[str]
 
@@ -134,7 +134,7 @@ def _costs(table: ResultTable, times: ResultTable) -> Lines:
     timed = times.where(experiment="table1", part=table1.COST)
     unit = timed.where(method=TPGD, setting=WELL_SET)
     for (method, setting), rows in costs.groups("method", "setting"):
-        count = iterations_text(rows.median("iteration"))
+        count = table1.iterations_text(rows.median("iteration"))
         own, ratio = timed.where(method=method, setting=setting), 0.0
         if len(own) and len(unit):
             ratio = own.median("seconds") / unit.median("seconds")
@@ -175,14 +175,3 @@ def _stabilisation(table: ResultTable) -> Lines:
         *lines,
         f"| kσ²(d+T-k)/N | {floors}",
     ]
-
-
-def terminal_rows(verdicts: list[Verdict]) -> list[tuple[str, str, str]]:
-    """Letter, claim and verdict, short enough for a terminal."""
-    rows = []
-    for verdict in verdicts:
-        passed = sum(check.passed for check in verdict.checks)
-        checks = f" ({passed} of {len(verdict.checks)} checks)"
-        text = verdict.outcome + ("" if verdict.outcome == HOLDS else checks)
-        rows.append((verdict.claim.letter, verdict.claim.says, text))
-    return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +71,13 @@ class SimulatedProblem:
     def error(self, V: np.ndarray) -> float:
         """The paper's error, the mean over tasks of |v_t - v*_t|^2."""
         return float(np.sum((V - self.V) ** 2) / self.V.shape[1])
+
+    def fit_error(self, model: Any) -> float:
+        """Error of an estimator fitted to the rows; its warnings are not shown."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(self.sim.X, self.sim.y, task=self.sim.task)
+        return self.error(model.coef_.T)
 
     def validation(self, V: np.ndarray) -> float:
         """Expected loss on fresh rows: features are isotropic, so no rows are needed."""

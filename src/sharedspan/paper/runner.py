@@ -34,11 +34,7 @@ THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_
 
 
 class InterruptedRunError(Exception):
-    """Ctrl-C: the runs that are done are saved."""
-
-    def __init__(self, done: int, planned: int) -> None:
-        super().__init__(f"{done} of {planned} runs done")
-        self.done, self.planned = done, planned
+    """Ctrl-C; its arguments are the runs done, which are saved, and the runs planned."""
 
 
 class Store:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -45,6 +45,11 @@ def other_estimators(k: int) -> dict[str, Any]:
     }
 
 
+def iterations_text(value: float) -> str:
+    """A count, or that it lies beyond what was run."""
+    return f"{value:.0f}" if math.isfinite(value) else f"over {MAX_ITERATIONS}"
+
+
 class Table1(Experiment):
     """Table 1: how the error grows with d, k, T and N, and what an iteration costs."""
 
@@ -83,11 +88,7 @@ class Table1(Experiment):
                 errors[NSGD] = next(problem.curve(method, [cell.iterations]))["tail"]
             elif method.setting == WELL_SET:
                 errors[method.name] = problem.converged_error(method, 1e-5)
-        sim = problem.sim
-        for name, model in other_estimators(cell.k).items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                errors[name] = problem.error(model.fit(sim.X, sim.y, task=sim.task).coef_.T)
+        errors |= {name: problem.fit_error(m) for name, m in other_estimators(cell.k).items()}
         for name, error in errors.items():
             yield cell.row(method=name, setting=WELL_SET, error=error, erm=problem.erm)
 

@@ -48,7 +48,7 @@ def shown_in(table: ResultTable, setting: str) -> ResultTable:
 
 
 def total_floor(T: int) -> float:
-    """K sigma^2 (d + T - k) / N, the total error that the best fit can reach."""
+    """The total error that the best fit can reach, k sigma^2 (d + T - k) / N."""
     return K * 0.4**2 * (D + T - K) / N
 
 

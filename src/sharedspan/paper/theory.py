@@ -76,12 +76,11 @@ class Theory(Experiment):
                 yield cell.row(method=TPGD, setting=method.setting, erm=problem.erm,
                                iteration=reached)  # fmt: skip
         else:
-            error, sim = problem.converged_error(TPGD_WELL_SET, 1e-6), problem.sim
+            error = problem.converged_error(TPGD_WELL_SET, 1e-6)
             yield cell.row(method=TPGD, setting=WELL_SET, error=error)
             if cell.part != ROWS_NEEDED:  # elsewhere there are rows enough for separate regressions
                 model = PerTaskRegressor(alpha=0.0, fit_intercept=False)
-                model.fit(sim.X, sim.y, task=sim.task)
-                yield cell.row(method=SEPARATE, error=problem.error(model.coef_.T))
+                yield cell.row(method=SEPARATE, error=problem.fit_error(model))
 
     def draw(self, table: ResultTable) -> Any:
         """Eight panels, one or more for each prediction."""
@@ -161,6 +160,13 @@ def distances_of_phase_two(problem: SimulatedProblem) -> Iterator[ResultRow]:
     for iteration, distance in distances.items():
         yield problem.cell.row(method=PHASE_II, setting=PAPER, iteration=iteration,
                                distance=distance, rate=predicted)  # fmt: skip
+
+
+def contraction(table: ResultTable) -> float:
+    """Factor on the squared distance per iteration, fitted while it can still be measured."""
+    inside = ResultTable(row for row in table.rows if row["distance"] > 1e-9)
+    x, y = inside.median_curve("distance", "iteration")
+    return float(np.exp(np.polyfit(x, 2 * np.log(y), 1)[0]))
 
 
 def _draw_phase_one(panel: Any, table: ResultTable) -> None:

@@ -54,6 +54,13 @@ class Verdict:
         passed = [check.passed for check in self.checks]
         return HOLDS if all(passed) else CONDITIONAL if any(passed) else NOT
 
+    @property
+    def summary(self) -> str:
+        """The outcome, with the number of checks that passed where not all did."""
+        passed = sum(check.passed for check in self.checks)
+        checks = f" ({passed} of {len(self.checks)} checks)"
+        return self.outcome + ("" if self.outcome == HOLDS else checks)
+
     def places(self, passed: bool) -> str:
         """Where it holds, or where not, with shared places named once."""
         groups: dict[str, list[str]] = {}
