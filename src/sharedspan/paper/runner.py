@@ -10,14 +10,14 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sharedspan import __version__
-from sharedspan.kernels.threads import n_threads
+from sharedspan.kernels.threads import n_threads, one_blas_thread, use_threads
 from sharedspan.paper import EXPERIMENTS, experiment_named
 from sharedspan.paper.claims import CLAIMS
 from sharedspan.paper.drawing import save_figure
@@ -29,8 +29,6 @@ from sharedspan.progress import ProgressCallback, progress_bar
 
 TIMES = "seconds.csv"
 STAGE = "seconds of work"  # about as many as one core needs
-THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
-           "VECLIB_MAXIMUM_THREADS")  # fmt: skip
 
 
 class InterruptedRunError(Exception):
@@ -89,25 +87,25 @@ def run_missing(store: Store, progress: ProgressCallback) -> None:
     total = sum(seconds.values())
     done = total - sum(seconds[cell.key] for cell in todo)
     progress(STAGE, done, total)
-    with _one_thread_each():
-        context = multiprocessing.get_context("spawn")
-        workers = min(n_threads(), len(todo))
-        pool = ProcessPoolExecutor(workers, context, initializer=_follow_parent)
-        try:
-            futures = {pool.submit(run_cell, cell): cell for cell in todo}
-            for future in as_completed(futures):
-                cell = futures[future]
-                store.add(cell, future.result())
-                done += seconds[cell.key]
-                progress(STAGE, done, total)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(n_threads(), len(todo)), context, initializer=_start_worker)
+    try:
+        futures = {pool.submit(run_cell, cell): cell for cell in todo}
+        for future in as_completed(futures):
+            cell = futures[future]
+            store.add(cell, future.result())
+            done += seconds[cell.key]
+            progress(STAGE, done, total)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
 
 
-def _follow_parent() -> None:
-    """Leave interrupts to the parent process, and exit when it does."""
+def _start_worker() -> None:
+    """Compute with one thread, leave interrupts to the parent process, and exit when it does."""
+    use_threads(1)
+    one_blas_thread().__enter__()  # for as long as the process lives
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -117,20 +115,6 @@ def _follow_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """An environment in which new processes compute with one thread."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
 
 
 def reproduce_all(
