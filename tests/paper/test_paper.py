@@ -33,10 +33,10 @@ from sharedspan.paper.runner import TIMES, Store, reproduce_all
 from sharedspan.paper.table import (
     ResultTable,
     TableError,
-    read_table,
+    read_results,
     result_row,
     rounded,
-    write_table,
+    write_results,
 )
 from sharedspan.paper.verdicts import CONDITIONAL, HOLDS, NOT, judge
 
@@ -49,7 +49,7 @@ SMALL = Cell("figure1", "", 12, 10, 2, 60, 0, iterations=40, methods=likelihood_
 
 @pytest.fixture(scope="module")
 def committed():
-    return {name: read_table(COMMITTED / f"{name}.csv") for name in EXPERIMENTS}
+    return {name: read_results(COMMITTED / f"{name}.csv") for name in EXPERIMENTS}
 
 
 # The table --------------------------------------------------------------------------------------
@@ -60,8 +60,8 @@ def test_a_table_comes_back_as_it_was_written(tmp_path):
         rounded(result_row(experiment="x", method="a, b", N=3, error=1 / 3, seed=0)),
         rounded(result_row(experiment="x", part='"quoted"', iteration=10, loss=1e-300)),
     ]
-    write_table(tmp_path / "x.csv", rows)
-    back = read_table(tmp_path / "x.csv").rows
+    write_results(tmp_path / "x.csv", rows)
+    back = read_results(tmp_path / "x.csv").rows
     for row, read in zip(rows, back, strict=True):
         for name, value in row.items():
             assert read[name] == value or (value != value and read[name] != read[name])
@@ -69,7 +69,7 @@ def test_a_table_comes_back_as_it_was_written(tmp_path):
 
 
 def test_a_failed_write_leaves_the_old_table(tmp_path):
-    write_table(tmp_path / "x.csv", [result_row(experiment="x")])
+    write_results(tmp_path / "x.csv", [result_row(experiment="x")])
     before = (tmp_path / "x.csv").read_bytes()
 
     def rows():
@@ -77,7 +77,7 @@ def test_a_failed_write_leaves_the_old_table(tmp_path):
         raise RuntimeError("interrupted")
 
     with pytest.raises(RuntimeError):
-        write_table(tmp_path / "x.csv", rows())
+        write_results(tmp_path / "x.csv", rows())
     assert (tmp_path / "x.csv").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -284,7 +284,7 @@ def test_distances_decide_on_the_phases(committed):
 
 def test_the_committed_page_is_made_of_the_committed_tables(committed):
     page = results_page(
-        committed, read_table(COMMITTED / TIMES), "sharedspan reproduce --full"
+        committed, read_results(COMMITTED / TIMES), "sharedspan reproduce --full"
     )  # fmt: skip
     assert page == (COMMITTED / "results.md").read_text(encoding="utf-8")
 
@@ -375,13 +375,13 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
 def test_tables_of_other_runs_are_refused_with_what_to_do(tmp_path):
     cell = CURRICULUM.grid(False, 0)[0]
     path = tmp_path / "curriculum.csv"
-    write_table(path, [cell.row(method="pooled", error=1.0) | {"version": "0.0.1"}])
+    write_results(path, [cell.row(method="pooled", error=1.0) | {"version": "0.0.1"}])
     result = invoke("curriculum", "-o", tmp_path)
     assert result.exit_code == 2
     assert "0.0.1" in result.output
     assert "-o" in result.output
     other = dataclasses.replace(cell, seed=99)
-    write_table(path, [other.row(method="pooled", error=1.0)])
+    write_results(path, [other.row(method="pooled", error=1.0)])
     result = invoke("curriculum", "-o", tmp_path)
     assert result.exit_code == 2
     assert "another command" in result.output
@@ -414,7 +414,7 @@ def test_a_store_resumes_from_what_is_there(tmp_path):
 
 def test_a_quick_table_is_not_resumed_in_full(tmp_path):
     quick, full = (experiment_named("figure1").grid(whole, 0) for whole in (False, True))
-    write_table(tmp_path / "figure1.csv", [quick[0].row(method="TPGD", error=1.0)])
+    write_results(tmp_path / "figure1.csv", [quick[0].row(method="TPGD", error=1.0)])
     with pytest.raises(TableError, match="another command"):
         Store(tmp_path, {"figure1": full})
 
@@ -433,7 +433,7 @@ def test_measured_times_stay_out_of_the_table(tmp_path):
     store.add(cell, [cell.row(method="TPGD", seconds=0.25, iteration=3)])
     with (tmp_path / "table1.csv").open() as file:
         assert next(csv.DictReader(file))["seconds"] == ""
-    assert read_table(tmp_path / TIMES).rows[0]["seconds"] == 0.25
+    assert read_results(tmp_path / TIMES).rows[0]["seconds"] == 0.25
 
 
 def test_verdicts_are_printed_for_machines(tmp_path):
@@ -464,7 +464,7 @@ def test_an_interrupted_run_saves_its_table_and_resumes_to_the_same_one(tmp_path
     assert stopped.returncode == 130, error
     assert "same command again" in error
     assert "Traceback" not in error
-    partial = read_table(path)
+    partial = read_results(path)
     planned = CURRICULUM.grid(False, 0)
     assert 5 <= len(partial) < 5 * len(planned)
     for folder in ("a", "b"):
@@ -476,4 +476,4 @@ def test_an_interrupted_run_saves_its_table_and_resumes_to_the_same_one(tmp_path
         assert (tmp_path / folder / "curriculum.png").stat().st_size > 10_000
     first, second = (tmp_path / f / "curriculum.csv" for f in "ab")
     assert first.read_bytes() == second.read_bytes()
-    assert len(read_table(first)) == 5 * len(planned)
+    assert len(read_results(first)) == 5 * len(planned)

@@ -57,11 +57,12 @@ def _header(*names: str) -> Lines:
 
 def _summary(verdicts: list[Verdict]) -> Lines:
     return _header("", "the paper's claim", "verdict") + [
-        _row(verdict.claim.letter, verdict.claim.says, _sentence(verdict)) for verdict in verdicts
+        _row(verdict.claim.letter, verdict.claim.says, _outcome_sentence(verdict))
+        for verdict in verdicts
     ]
 
 
-def _sentence(verdict: Verdict) -> str:
+def _outcome_sentence(verdict: Verdict) -> str:
     """The verdict with its condition or its reason."""
     text = f"**{verdict.outcome}**"
     if verdict.outcome == CONDITIONAL:

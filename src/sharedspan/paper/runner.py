@@ -23,7 +23,7 @@ from sharedspan.paper.claims import CLAIMS
 from sharedspan.paper.drawing import save_figure
 from sharedspan.paper.experiment import Cell, row_key, run_cell
 from sharedspan.paper.page import results_page
-from sharedspan.paper.table import ResultRow, ResultTable, TableError, read_table, write_table
+from sharedspan.paper.table import ResultRow, ResultTable, TableError, read_results, write_results
 from sharedspan.paper.verdicts import Verdict, judge
 from sharedspan.progress import ProgressCallback, progress_bar
 
@@ -41,12 +41,12 @@ class Store:
     def __init__(self, folder: Path, plan: dict[str, list[Cell]]) -> None:
         self.folder, self.plan = folder, plan
         self.done: dict[tuple[Any, ...], list[ResultRow]] = {}
-        self.times = read_table(folder / TIMES).rows
+        self.times = read_results(folder / TIMES).rows
         for name, cells in plan.items():
             self._read(folder / f"{name}.csv", {cell.key for cell in cells})
 
     def _read(self, path: Path, planned: set[tuple[Any, ...]]) -> None:
-        for row in read_table(path).rows:
+        for row in read_results(path).rows:
             if row["version"] != __version__:
                 raise TableError(
                     f"{path} was written by sharedspan {row['version'] or '?'}, this is "
@@ -68,9 +68,9 @@ class Store:
         timed = [row for row in rows if not math.isnan(row["seconds"])]
         if timed:
             self.times = [row for row in self.times if row_key(row) != cell.key] + timed
-            write_table(self.folder / TIMES, self.times)
+            write_results(self.folder / TIMES, self.times)
         self.done[cell.key] = [row | {"seconds": math.nan} for row in rows]
-        write_table(self.folder / f"{cell.experiment}.csv", self.table(cell.experiment).rows)
+        write_results(self.folder / f"{cell.experiment}.csv", self.table(cell.experiment).rows)
 
     def table(self, name: str) -> ResultTable:
         """The finished part of an experiment, in the order of its grid."""
@@ -153,7 +153,7 @@ def reproduce_all(
                 other = Store(folder, {name: plans[name]})
                 if not other.missing():
                     tables[name] = other.table(name)
-        page = results_page(tables, read_table(folder / TIMES), command)
+        page = results_page(tables, read_results(folder / TIMES), command)
         (folder / "results.md").write_text(page, encoding="utf-8")
         return judge(CLAIMS, tables)
     except KeyboardInterrupt:

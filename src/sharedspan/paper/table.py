@@ -141,7 +141,7 @@ def result_row(**values: Any) -> ResultRow:
     return row | {"version": __version__, "machine": MACHINE} | values
 
 
-def read_table(path: Path) -> ResultTable:
+def read_results(path: Path) -> ResultTable:
     """The table at ``path``, empty where there is no file."""
     if not path.exists():
         return ResultTable([])
@@ -157,7 +157,7 @@ def read_table(path: Path) -> ResultTable:
             raise TableError(f"{path} cannot be read: {error}") from error
 
 
-def write_table(path: Path, rows: Iterable[ResultRow]) -> None:
+def write_results(path: Path, rows: Iterable[ResultRow]) -> None:
     """Replace the table at ``path`` in one step: a reader never sees half of it."""
     with file_appearing(path) as hidden, hidden.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -15,7 +15,7 @@ from sharedspan.paper.methods import TPGD, WELL_SET, Method
 from sharedspan.paper.problem import SimulatedProblem
 from sharedspan.paper.table import ResultRow, ResultTable
 
-BASE: dict[str, Any] = {"d": 50, "T": 40, "k": 5, "N": 400, "noise": 0.4}
+SOURCE_TASKS: dict[str, Any] = {"d": 50, "T": 40, "k": 5, "N": 400, "noise": 0.4}
 TARGETS = 100  # new tasks
 SGD, LEAST_SQUARES, BEST = "Algorithm 2", "least squares in the span", "best in the span"
 # Laws of a new task's features: options of ``simulate``. A t law of 5 degrees of freedom has
@@ -63,7 +63,7 @@ class Transfer(Experiment):
         parts += [(RANK, {"k": k}) for k in sweeps["k"]]
         parts += [(f"{SPAN} {name}", {name: v}) for name, values in sweeps.items() for v in values]
         return [
-            Cell(self.name, part, seed=seed, **BASE | sizes)
+            Cell(self.name, part, seed=seed, **SOURCE_TASKS | sizes)
             for part, sizes in parts for seed in seeds
         ]  # fmt: skip
 
@@ -103,7 +103,7 @@ class Transfer(Experiment):
             rows = table.where(part=law)
             drawing.draw_sweep(panel, rows, "M", floor=False)
             x = sorted(rows.values("M"))
-            variance = BASE["noise"] ** 2 * BASE["k"]
+            variance = SOURCE_TASKS["noise"] ** 2 * SOURCE_TASKS["k"]
             panel.plot(x, [variance / 2 / m for m in x], label=r"$\sigma^2 k/(2M)$",
                        **drawing.DASHED)  # fmt: skip
             panel.set(title=law, xlabel="rows of the new task, M")
