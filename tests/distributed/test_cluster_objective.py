@@ -12,7 +12,7 @@ from sharedspan.distributed.matrix import Cluster, ClusterMatrix
 from sharedspan.distributed.objective import ClusterObjective, ClusterStatistics
 from sharedspan.distributed.sources import DriverRows
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.objective.base import build_objective
+from sharedspan.objective import build_objective
 from sharedspan.statistics.task_statistics import gather
 
 

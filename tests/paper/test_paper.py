@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 import os
 import re
 import signal
@@ -17,26 +18,38 @@ from numpy.testing import assert_allclose
 
 import sharedspan as ss
 from sharedspan.cli import main
-from sharedspan.paper import EXPERIMENTS, claims, curriculum, table1, table2
-from sharedspan.paper import table as tables
-from sharedspan.paper.exponents import exponent
+from sharedspan.paper import EXPERIMENTS, experiment_named, table1, table2
+from sharedspan.paper.claims import CLAIMS
+from sharedspan.paper.experiment import Cell, run_cell
 from sharedspan.paper.methods import likelihood_methods
 from sharedspan.paper.page import results_page
-from sharedspan.paper.problem import Cell, Tail, counted_decompositions, geometric
-from sharedspan.paper.problem import iterations_to_floor as to_floor
-from sharedspan.paper.run_all import reproduce_all
-from sharedspan.paper.runner import TIMES, Store, experiment, run_cell
-from sharedspan.paper.table import Table, TableError, blank
+from sharedspan.paper.problem import (
+    SimulatedProblem,
+    TailAverage,
+    counted_decompositions,
+    geometric,
+)
+from sharedspan.paper.runner import TIMES, Store, reproduce_all
+from sharedspan.paper.table import (
+    ResultTable,
+    TableError,
+    read_results,
+    result_row,
+    rounded,
+    write_results,
+)
+from sharedspan.paper.verdicts import CONDITIONAL, HOLDS, NOT, judge
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "docs" / "reproduction"
 PAPER = ROOT.parent / "shared" / "paper" / "paper.tex"
+CURRICULUM = experiment_named("curriculum")
 SMALL = Cell("figure1", "", 12, 10, 2, 60, 0, iterations=40, methods=likelihood_methods(1.5)[:4])
 
 
 @pytest.fixture(scope="module")
 def committed():
-    return {name: tables.read(COMMITTED / f"{name}.csv") for name in EXPERIMENTS}
+    return {name: read_results(COMMITTED / f"{name}.csv") for name in EXPERIMENTS}
 
 
 # The table --------------------------------------------------------------------------------------
@@ -44,11 +57,11 @@ def committed():
 
 def test_a_table_comes_back_as_it_was_written(tmp_path):
     rows = [
-        tables.rounded(blank(experiment="x", method="a, b", N=3, error=1 / 3, seed=0)),
-        tables.rounded(blank(experiment="x", part='"quoted"', iteration=10, loss=1e-300)),
+        rounded(result_row(experiment="x", method="a, b", N=3, error=1 / 3, seed=0)),
+        rounded(result_row(experiment="x", part='"quoted"', iteration=10, loss=1e-300)),
     ]
-    tables.write(tmp_path / "x.csv", rows)
-    back = tables.read(tmp_path / "x.csv").rows
+    write_results(tmp_path / "x.csv", rows)
+    back = read_results(tmp_path / "x.csv").rows
     for row, read in zip(rows, back, strict=True):
         for name, value in row.items():
             assert read[name] == value or (value != value and read[name] != read[name])
@@ -56,25 +69,25 @@ def test_a_table_comes_back_as_it_was_written(tmp_path):
 
 
 def test_a_failed_write_leaves_the_old_table(tmp_path):
-    tables.write(tmp_path / "x.csv", [blank(experiment="x")])
+    write_results(tmp_path / "x.csv", [result_row(experiment="x")])
     before = (tmp_path / "x.csv").read_bytes()
 
     def rows():
-        yield blank(experiment="y")
+        yield result_row(experiment="y")
         raise RuntimeError("interrupted")
 
     with pytest.raises(RuntimeError):
-        tables.write(tmp_path / "x.csv", rows())
+        write_results(tmp_path / "x.csv", rows())
     assert (tmp_path / "x.csv").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_medians_and_groups_follow_their_columns():
-    table = Table(
-        blank(method=m, N=n, seed=s, error=float(n + s))
+    table = ResultTable(
+        result_row(method=m, N=n, seed=s, error=float(n + s))
         for m in "ab" for n in (2, 1) for s in range(3)
     )  # fmt: skip
-    x, y = table.where(method="a").median("error", "N")
+    x, y = table.where(method="a").median_curve("error", "N")
     assert_allclose(x, [1, 2])
     assert_allclose(y, [2.0, 3.0])
     assert [key for key, _ in table.groups("method")] == ["a", "b"]
@@ -82,14 +95,14 @@ def test_medians_and_groups_follow_their_columns():
 
 
 def test_an_exact_power_law_has_its_exponent_and_no_width():
-    table = Table(
-        blank(N=n, seed=s, error=(1 + s) * n**-1.25) for n in (10, 20, 80) for s in (0, 1)
+    table = ResultTable(
+        result_row(N=n, seed=s, error=(1 + s) * n**-1.25) for n in (10, 20, 80) for s in (0, 1)
     )
-    slope = exponent(table, "N")
+    slope = table.exponent("N")
     assert_allclose([slope.value, slope.low, slope.high], -1.25, atol=1e-9)
     assert slope.near(-1.2, 0.06)
     assert not slope.near(-1.2, 0.04)
-    assert np.isinf(exponent(table.where(seed=0), "N").high)
+    assert np.isinf(table.where(seed=0).exponent("N").high)
 
 
 def test_the_interval_of_an_exponent_covers_the_truth_at_its_rate():
@@ -97,10 +110,10 @@ def test_the_interval_of_an_exponent_covers_the_truth_at_its_rate():
     covered = 0
     for _ in range(300):
         rows = [
-            blank(N=n, seed=s, error=n**-1.0 * np.exp(0.1 * rng.standard_normal()))
+            result_row(N=n, seed=s, error=n**-1.0 * np.exp(0.1 * rng.standard_normal()))
             for n in (10, 20, 40, 80) for s in range(5)
         ]  # fmt: skip
-        slope = exponent(Table(rows), "N")
+        slope = ResultTable(rows).exponent("N")
         covered += slope.low <= -1.0 <= slope.high
     assert 0.91 <= covered / 300 <= 0.985
 
@@ -110,7 +123,7 @@ def test_the_interval_of_an_exponent_covers_the_truth_at_its_rate():
 
 def test_the_tail_average_is_the_mean_of_the_last_half():
     rng = np.random.default_rng(0)
-    tail, seen = Tail(), []
+    tail, seen = TailAverage(), []
     for j in range(1, 12):
         B, W = rng.standard_normal((4, 2)), rng.standard_normal((2, 3))
         seen.append(B @ W)
@@ -134,7 +147,7 @@ def test_the_same_cell_gives_the_same_rows_and_other_seeds_others():
 
 
 def test_errors_are_those_of_the_truth_and_validation_is_the_expected_loss():
-    problem = SMALL.problem()
+    problem = SimulatedProblem(SMALL)
     assert problem.error(problem.V) == 0
     assert_allclose(problem.error(0 * problem.V), np.mean(np.sum(problem.sim.coef**2, axis=1)))
     V = 0.5 * problem.V
@@ -148,7 +161,7 @@ def test_errors_are_those_of_the_truth_and_validation_is_the_expected_loss():
 
 
 def test_the_reference_fit_is_that_of_the_estimator():
-    problem = SMALL.problem()
+    problem = SimulatedProblem(SMALL)
     sim = problem.sim
     model = ss.SharedSpanRegressor(
         rank=2, fit_intercept=False, whiten=False, solver="als", tol=1e-10, random_state=0
@@ -157,9 +170,9 @@ def test_the_reference_fit_is_that_of_the_estimator():
 
 
 def test_decompositions_are_counted_as_the_paper_counts_them():
-    problem = SMALL.problem()
+    problem = SimulatedProblem(SMALL)
     per = {
-        (m.name, m.setting): to_floor(problem, m, 500, 0) for m in likelihood_methods(1.5)
+        (m.name, m.setting): problem.iterations_to_floor(m, 500) for m in likelihood_methods(1.5)
     }  # fmt: skip
     for method in ("TPGD", "GD + Loss 1", "GD + Loss 2", "LF-FO"):
         assert per[method, "well set"][1] == 0
@@ -181,45 +194,45 @@ def test_counting_decompositions_leaves_numpy_as_it_was():
 
 
 def outcome(letter, table):
-    claim = next(c for c in claims.CLAIMS if c.letter == letter)
-    return claims.verdicts({claim.experiment: table})[
-        [c.letter for c in claims.CLAIMS if c.experiment == claim.experiment].index(letter)
+    claim = next(c for c in CLAIMS if c.letter == letter)
+    return judge(CLAIMS, {claim.experiment: table})[
+        [c.letter for c in CLAIMS if c.experiment == claim.experiment].index(letter)
     ]
 
 
 def scaled(table, factor):
     """The table with errors changed by a function of the row."""
-    return Table(row | {"error": row["error"] * factor(row)} for row in table.rows)
+    return ResultTable(row | {"error": row["error"] * factor(row)} for row in table.rows)
 
 
 def test_every_claim_of_the_paper_has_a_verdict(committed):
-    found = claims.verdicts(committed)
-    assert [v.claim.letter for v in found] == list("abcdefghijklmn")
-    assert all(v.checks and v.claim.rule for v in found)
-    assert all(v.reason for v in found if v.outcome == claims.NOT)
+    verdicts = judge(CLAIMS, committed)
+    assert [v.claim.letter for v in verdicts] == list("abcdefghijklmn")
+    assert all(v.checks and v.claim.rule for v in verdicts)
+    assert all(v.reason for v in verdicts if v.outcome == NOT)
 
 
 def test_claims_without_a_table_are_left_out(committed):
-    found = claims.verdicts({"transfer": committed["transfer"]})
-    assert [v.claim.letter for v in found] == ["i", "j"]
+    verdicts = judge(CLAIMS, {"transfer": committed["transfer"]})
+    assert [v.claim.letter for v in verdicts] == ["i", "j"]
 
 
 @pytest.mark.parametrize(
     ("letter", "name", "spoil", "expected"),
     [
-        ("a", "table1", lambda r: r["k"] if r["method"] == "TPGD" else 1.0, claims.CONDITIONAL),
-        ("a", "table1", lambda r: (r["k"] * r["d"] / r["T"] / r["N"]) ** 0.5, claims.NOT),
-        ("d", "figure2", lambda r: 0.5 if r["method"] == "TPGD" else 1.0, claims.HOLDS),
-        ("d", "figure2", lambda r: 1.2 if r["method"] == "TPGD" else 1.0, claims.NOT),
-        ("f", "ablation", lambda r: 2.0 if r["method"] == "Phase II only" else 1.0, claims.HOLDS),
-        ("i", "transfer", lambda r: r["k"] ** 1.17, claims.CONDITIONAL),
+        ("a", "table1", lambda r: r["k"] if r["method"] == "TPGD" else 1.0, CONDITIONAL),
+        ("a", "table1", lambda r: (r["k"] * r["d"] / r["T"] / r["N"]) ** 0.5, NOT),
+        ("d", "figure2", lambda r: 0.5 if r["method"] == "TPGD" else 1.0, HOLDS),
+        ("d", "figure2", lambda r: 1.2 if r["method"] == "TPGD" else 1.0, NOT),
+        ("f", "ablation", lambda r: 2.0 if r["method"] == "Phase II only" else 1.0, HOLDS),
+        ("i", "transfer", lambda r: r["k"] ** 1.17, CONDITIONAL),
         ("i", "transfer", lambda r: r["d"] * r["k"] ** 9 * r["T"] ** 2 * r["N"] ** 2 * r["M"] ** 2,
-         claims.NOT),
-        ("g", "table2", lambda r: 99.0 if r["method"] == "TPGD" else 1.0, claims.NOT),
-        ("h", "theory", lambda r: r["N"] ** 0.5 * r["k"] ** 0.5, claims.NOT),
-        ("j", "transfer", lambda r: r["M"] if r["method"] == "Algorithm 2" else 1.0, claims.NOT),
-        ("k", "curriculum", lambda r: 9.0 if r["method"] == "pooled" else 1.0, claims.HOLDS),
-        ("n", "table1", lambda r: r["k"] ** 1.05 if r["part"] == "k" else 1.0, claims.HOLDS),
+         NOT),
+        ("g", "table2", lambda r: 99.0 if r["method"] == "TPGD" else 1.0, NOT),
+        ("h", "theory", lambda r: r["N"] ** 0.5 * r["k"] ** 0.5, NOT),
+        ("j", "transfer", lambda r: r["M"] if r["method"] == "Algorithm 2" else 1.0, NOT),
+        ("k", "curriculum", lambda r: 9.0 if r["method"] == "pooled" else 1.0, HOLDS),
+        ("n", "table1", lambda r: r["k"] ** 1.05 if r["part"] == "k" else 1.0, HOLDS),
     ],
 )  # fmt: skip
 def test_verdicts_follow_the_table_and_not_the_paper(letter, name, spoil, expected, committed):
@@ -228,42 +241,42 @@ def test_verdicts_follow_the_table_and_not_the_paper(letter, name, spoil, expect
 
 def test_speed_is_counted_in_iterations(committed):
     def tpgd_needs(factor):
-        return Table(
+        return ResultTable(
             row | ({"iteration": int(row["iteration"] * factor)} if row["method"] == "TPGD" else {})
             for row in committed["table1"].rows
         )
 
-    assert outcome("c", tpgd_needs(0.5)).outcome == claims.HOLDS
-    assert outcome("c", tpgd_needs(50.0)).outcome == claims.NOT
+    assert outcome("c", tpgd_needs(0.5)).outcome == HOLDS
+    assert outcome("c", tpgd_needs(50.0)).outcome == NOT
     late = scaled(
         committed["ablation"],
         lambda r: 9.0 if r["method"] == "Phase I only" and r["iteration"] < 900 else 1.0,
     )
-    assert outcome("e", late).outcome != claims.NOT
-    assert outcome("e", committed["ablation"]).outcome == claims.NOT
+    assert outcome("e", late).outcome != NOT
+    assert outcome("e", committed["ablation"]).outcome == NOT
 
 
 def test_iterations_that_grow_or_never_end_are_no_flat_count(committed):
     def doctored(change):
-        return Table(
+        return ResultTable(
             row | ({"iteration": change(row)} if row["part"].startswith("flat") else {})
             for row in committed["theory"].rows
         )
 
-    assert outcome("b", committed["theory"]).outcome == claims.HOLDS
+    assert outcome("b", committed["theory"]).outcome == HOLDS
     growing = doctored(lambda r: int(r["iteration"] * r["d"] * r["T"] * r["N"]))
-    assert outcome("b", growing).outcome == claims.NOT
-    assert outcome("b", doctored(lambda r: -1)).outcome == claims.NOT
+    assert outcome("b", growing).outcome == NOT
+    assert outcome("b", doctored(lambda r: -1)).outcome == NOT
 
 
 def test_distances_decide_on_the_phases(committed):
-    far = Table(row | {"distance": row["distance"] * 10} for row in committed["theory"].rows)
-    assert outcome("l", far).outcome == claims.NOT
-    slow = Table(
+    far = ResultTable(row | {"distance": row["distance"] * 10} for row in committed["theory"].rows)
+    assert outcome("l", far).outcome == NOT
+    slow = ResultTable(
         row | {"distance": row["rate"] ** (row["iteration"] / 4)}
         for row in committed["theory"].rows
     )
-    assert outcome("m", slow).outcome == claims.NOT
+    assert outcome("m", slow).outcome == NOT
 
 
 # The committed run ------------------------------------------------------------------------------
@@ -271,7 +284,7 @@ def test_distances_decide_on_the_phases(committed):
 
 def test_the_committed_page_is_made_of_the_committed_tables(committed):
     page = results_page(
-        committed, tables.read(COMMITTED / TIMES), "sharedspan reproduce --full"
+        committed, read_results(COMMITTED / TIMES), "sharedspan reproduce --full"
     )  # fmt: skip
     assert page == (COMMITTED / "results.md").read_text(encoding="utf-8")
 
@@ -281,14 +294,14 @@ def test_the_committed_run_is_complete_and_small(committed):
         assert (COMMITTED / f"{name}.png").stat().st_size > 20_000
         names = ("part", "d", "T", "k", "N", "noise", "kappa", "seed", "budget")
         keys = {tuple(row[n] for n in names) for row in table.rows}
-        assert keys == {cell.key[1:] for cell in experiment(name).cells(True, 0)}
+        assert keys == {cell.key[1:] for cell in experiment_named(name).grid(True, 0)}
     assert sum(p.stat().st_size for p in COMMITTED.iterdir()) < 10e6
 
 
 def test_committed_cells_come_out_again(committed):
     """One cheap cell of each kind, run now, against the committed rows."""
     for name, part in (("figure1", ""), ("theory", "flat d"), ("transfer", "span d")):
-        cell = next(c for c in experiment(name).cells(True, 0) if c.part == part)
+        cell = next(c for c in experiment_named(name).grid(True, 0) if c.part == part)
         if name == "figure1":
             cell = dataclasses.replace(cell, methods=cell.methods[:3])
         for row in run_cell(cell):
@@ -297,9 +310,9 @@ def test_committed_cells_come_out_again(committed):
             }
             if name == "figure1":
                 same["iteration"] = row["iteration"]
-            kept = committed[name].where(**same).rows[0]
-            assert_allclose(row["error"], kept["error"], rtol=1e-3)
-            assert row["iteration"] == pytest.approx(kept["iteration"], abs=1)
+            saved = committed[name].where(**same).rows[0]
+            assert_allclose(row["error"], saved["error"], rtol=1e-3)
+            assert row["iteration"] == pytest.approx(saved["iteration"], abs=1)
 
 
 def test_table_one_has_the_exponents_of_the_theory(committed):
@@ -310,7 +323,7 @@ def test_table_one_has_the_exponents_of_the_theory(committed):
         ("d", 1, 0.15),
         ("T", -1, 0.15),
     ):
-        slope = exponent(own.where(part=size), size)
+        slope = own.where(part=size).exponent(size)
         assert abs(slope.value - target) <= tolerance
         assert slope.n_seeds >= 5
 
@@ -322,14 +335,14 @@ def test_table_two_has_the_losses_of_the_theory(committed):
         assert abs(np.mean(rows.column("error")) * T / floor - 1) <= 0.15, (T, setting)
 
 
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper's source is not here")
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's source is not available")
 def test_the_papers_numbers_are_typed_as_printed():
     text = PAPER.read_text(encoding="utf-8")
     text = text[text.index("Comparison of the number of iterations") :]
-    found = re.findall(
+    pairs = re.findall(
         r"Iter: \$(?:\\mathbf\{)?(\d+).*?Loss: \$(?:\\mathbf\{)?([\d.]+)", text, re.DOTALL
     )
-    printed = [(int(i), float(e)) for i, e in found[:15]]
+    printed = [(int(i), float(e)) for i, e in pairs[:15]]
     ours = [pair for method in ("AltMinGD", "GD + SVD", "TPGD")
             for pair in table2.PAPER_NUMBERS[method]]  # fmt: skip
     assert printed == ours
@@ -360,15 +373,15 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
 
 
 def test_tables_of_other_runs_are_refused_with_what_to_do(tmp_path):
-    cell = curriculum.cells(False, 0)[0]
+    cell = CURRICULUM.grid(False, 0)[0]
     path = tmp_path / "curriculum.csv"
-    tables.write(path, [cell.row(method="pooled", error=1.0) | {"version": "0.0.1"}])
+    write_results(path, [cell.row(method="pooled", error=1.0) | {"version": "0.0.1"}])
     result = invoke("curriculum", "-o", tmp_path)
     assert result.exit_code == 2
     assert "0.0.1" in result.output
     assert "-o" in result.output
     other = dataclasses.replace(cell, seed=99)
-    tables.write(path, [other.row(method="pooled", error=1.0)])
+    write_results(path, [other.row(method="pooled", error=1.0)])
     result = invoke("curriculum", "-o", tmp_path)
     assert result.exit_code == 2
     assert "another command" in result.output
@@ -387,8 +400,8 @@ def test_tables_of_other_runs_are_refused_with_what_to_do(tmp_path):
     assert "cannot be read" in result.output
 
 
-def test_a_store_goes_on_with_what_is_there(tmp_path):
-    cells = curriculum.cells(False, 0)[:2]
+def test_a_store_resumes_from_what_is_there(tmp_path):
+    cells = CURRICULUM.grid(False, 0)[:2]
     store = Store(tmp_path, {"curriculum": cells})
     assert store.missing() == cells
     store.add(cells[0], [cells[0].row(method="pooled", error=1.0)])
@@ -399,32 +412,42 @@ def test_a_store_goes_on_with_what_is_there(tmp_path):
         Store(tmp_path, {"curriculum": cells[1:]})
 
 
-def test_a_quick_table_is_not_gone_on_with_in_full(tmp_path):
-    quick, full = (experiment("figure1").cells(whole, 0) for whole in (False, True))
-    tables.write(tmp_path / "figure1.csv", [quick[0].row(method="TPGD", error=1.0)])
+def test_a_quick_table_is_not_resumed_in_full(tmp_path):
+    quick, full = (experiment_named("figure1").grid(whole, 0) for whole in (False, True))
+    write_results(tmp_path / "figure1.csv", [quick[0].row(method="TPGD", error=1.0)])
     with pytest.raises(TableError, match="another command"):
         Store(tmp_path, {"figure1": full})
 
 
-def test_the_page_keeps_what_earlier_commands_completed(tmp_path):
+def test_the_page_shows_what_earlier_commands_completed(tmp_path):
     for name in ("curriculum", "transfer"):
         (tmp_path / f"{name}.csv").write_bytes((COMMITTED / f"{name}.csv").read_bytes())
-    found = reproduce_all(["transfer"], full=True, seed=0, folder=tmp_path, command="again")
-    assert [verdict.claim.letter for verdict in found] == ["i", "j", "k"]
+    verdicts = reproduce_all(["transfer"], full=True, seed=0, folder=tmp_path, command="again")
+    assert [verdict.claim.letter for verdict in verdicts] == ["i", "j", "k"]
     assert "## curriculum" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
 
-def test_what_the_clock_said_stays_out_of_the_table(tmp_path):
-    cell = Cell(table1.NAME, table1.COST, 5, 4, 2, 20, 0)
-    store = Store(tmp_path, {table1.NAME: [cell]})
+def test_measured_times_stay_out_of_the_table(tmp_path):
+    cell = Cell("table1", table1.COST, 5, 4, 2, 20, 0)
+    store = Store(tmp_path, {"table1": [cell]})
     store.add(cell, [cell.row(method="TPGD", seconds=0.25, iteration=3)])
     with (tmp_path / "table1.csv").open() as file:
         assert next(csv.DictReader(file))["seconds"] == ""
-    assert tables.read(tmp_path / TIMES).rows[0]["seconds"] == 0.25
+    assert read_results(tmp_path / TIMES).rows[0]["seconds"] == 0.25
+
+
+def test_verdicts_are_printed_for_machines(tmp_path):
+    (tmp_path / "transfer.csv").write_bytes((COMMITTED / "transfer.csv").read_bytes())
+    result = invoke("transfer", "--full", "--json", "-o", tmp_path)
+    assert result.exit_code == 0, result.output
+    verdicts = json.loads(result.stdout)["verdicts"]
+    assert [v["claim"]["letter"] for v in verdicts] == ["i", "j"]
+    assert [v["outcome"] for v in verdicts] == [CONDITIONAL, HOLDS]
+    assert all(check["passed"] in (True, False) for v in verdicts for check in v["checks"])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="interrupts are sent as signals")
-def test_an_interrupted_run_keeps_its_table_and_goes_on_to_the_same_one(tmp_path):
+def test_an_interrupted_run_saves_its_table_and_resumes_to_the_same_one(tmp_path):
     def command(folder):
         code = "from sharedspan.cli import main; main()"
         return [sys.executable, "-c", code, "reproduce", "curriculum", "--quick", "-o", str(folder)]
@@ -441,8 +464,8 @@ def test_an_interrupted_run_keeps_its_table_and_goes_on_to_the_same_one(tmp_path
     assert stopped.returncode == 130, error
     assert "same command again" in error
     assert "Traceback" not in error
-    partial = tables.read(path)
-    planned = curriculum.cells(False, 0)
+    partial = read_results(path)
+    planned = CURRICULUM.grid(False, 0)
     assert 5 <= len(partial) < 5 * len(planned)
     for folder in ("a", "b"):
         done = subprocess.run(
@@ -453,4 +476,4 @@ def test_an_interrupted_run_keeps_its_table_and_goes_on_to_the_same_one(tmp_path
         assert (tmp_path / folder / "curriculum.png").stat().st_size > 10_000
     first, second = (tmp_path / f / "curriculum.csv" for f in "ab")
     assert first.read_bytes() == second.read_bytes()
-    assert len(tables.read(first)) == 5 * len(planned)
+    assert len(read_results(first)) == 5 * len(planned)

@@ -62,7 +62,6 @@ def predict_command(
     with errors.one_line_errors(out), progress_bar() as progress:
         from sharedspan.cli.models import columns_of, without_feature_names
         from sharedspan.diagnosis.text import short
-        from sharedspan.estimators.base import IntervalRegressor
         from sharedspan.inputs.files import find_files
         from sharedspan.inputs.reader import read_matching
 
@@ -71,7 +70,7 @@ def predict_command(
         if unseen is not None:
             fitted.set_params(unseen=unseen)
         by_sgd = fitted.get_params().get("method") == "sgd"
-        if interval is not None and (by_sgd or not isinstance(fitted, IntervalRegressor)):
+        if interval is not None and (by_sgd or not fitted.has_intervals):
             raise errors.MistakeError(
                 f"The model, a {type(fitted).__name__}, has no prediction intervals: leave "
                 "--interval out, or fit SharedSpanRegressor or AdaptiveSpanRegressor (new tasks "

@@ -24,7 +24,7 @@ from sharedspan.diagnosis.text import listed
 from sharedspan.estimators import ESTIMATORS, estimator_class
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.progress import ProgressCallback, no_progress
-from sharedspan.statistics.folds import deal
+from sharedspan.statistics.folds import folds_by_hash
 
 _BASELINES = [name for name, module in ESTIMATORS.items() if module.endswith(".baselines")]
 # The simplest first. NewTaskRegressor is for tasks that come after a fit, and not compared.
@@ -198,7 +198,7 @@ def compare(
 def hold_out(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A mask over rows sorted by task, (rows,): one of N_FOLDS random folds of each task."""
     starts = np.append(0, np.cumsum(size))
-    return deal(rng.random(starts[-1]), starts, np.arange(len(size)), N_FOLDS) == 0
+    return folds_by_hash(rng.random(starts[-1]), starts, np.arange(len(size)), N_FOLDS) == 0
 
 
 def leaderboard(runs: Mapping[str, Runs]) -> tuple[Entry, ...]:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from sharedspan.paper import EXPERIMENTS, drawing, table1, table2
-from sharedspan.paper.claims import (
-    CONDITIONAL,
-    HOLDS,
-    Verdict,
-    iterations_text,
-    median_over_seeds,
-    verdicts,
-)
-from sharedspan.paper.exponents import exponent
-from sharedspan.paper.problem import WELL_SET
-from sharedspan.paper.runner import experiment
-from sharedspan.paper.table import Table
+from sharedspan.paper import EXPERIMENTS, experiment_named, table1, table2
+from sharedspan.paper.claims import CLAIMS
+from sharedspan.paper.drawing import theory_error
+from sharedspan.paper.methods import TPGD, WELL_SET
+from sharedspan.paper.table import ResultTable, log_slope
+from sharedspan.paper.verdicts import CONDITIONAL, Verdict, judge
 
 Lines = list[str]
 
 
-def results_page(tables: dict[str, Table], times: Table, command: str) -> str:
+def results_page(tables: dict[str, ResultTable], times: ResultTable, command: str) -> str:
     """Markdown, from the tables alone."""
-    found = verdicts(tables)
+    verdicts = judge(CLAIMS, tables)
     rows = next(table for table in tables.values() if len(table)).rows
     lines = [
         "# The paper, reproduced",
@@ -48,46 +39,53 @@ def results_page(tables: dict[str, Table], times: Table, command: str) -> str:
         "",
         "## Verdicts",
         "",
-        *_summary(found),
+        *_summary(verdicts),
     ]
     for name in EXPERIMENTS:
         if name in tables and len(tables[name]):
-            lines += _section(name, tables[name], times, found)
+            lines += _section(name, tables[name], times, verdicts)
     return "\n".join(lines) + "\n"
 
 
-def _summary(found: list[Verdict]) -> Lines:
-    lines = _header("", "the paper's claim", "verdict")
-    for verdict in found:
-        claim = verdict.claim
-        lines.append(f"| {claim.letter} | {claim.says} | {sentence(verdict)} |")
-    return lines
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
-def sentence(verdict: Verdict) -> str:
+def _header(*names: str) -> Lines:
+    return [_row(*names), "|" + "---|" * len(names)]
+
+
+def _summary(verdicts: list[Verdict]) -> Lines:
+    return _header("", "the paper's claim", "verdict") + [
+        _row(verdict.claim.letter, verdict.claim.says, _outcome_sentence(verdict))
+        for verdict in verdicts
+    ]
+
+
+def _outcome_sentence(verdict: Verdict) -> str:
     """The verdict with its condition or its reason."""
     text = f"**{verdict.outcome}**"
     if verdict.outcome == CONDITIONAL:
         text += f": {verdict.places(True)}. Not: {verdict.places(False)}"
-    return f"{text}. {verdict.reason}".removesuffix(". ") + ("" if verdict.reason else ".")
+    return f"{text}. {verdict.reason}".rstrip()
 
 
-def _section(name: str, table: Table, times: Table, found: list[Verdict]) -> Lines:
-    lines = ["", f"## {name}: {experiment(name).TITLE}", "", f"![{name}]({name}.png)", ""]
+def _section(name: str, table: ResultTable, times: ResultTable, verdicts: list[Verdict]) -> Lines:
+    experiment = experiment_named(name)
     n_seeds = len(table.values("seed"))
     seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
     sizes = ", ".join(f"{n} = {_range(table.column(n))}" for n in ("d", "T", "k", "N"))
-    note = getattr(experiment(name), "NOTE", "")
-    about = f"{experiment(name).__doc__ or ''} {sizes}; {seeds}; table: [{name}.csv]({name}.csv)."
-    lines += [f"{about} {note}".rstrip(), ""]
-    if name == table1.NAME:
-        lines += [*_exponents(table), "", *_costs(table, times), ""]
-    if name == table2.NAME:
-        lines += [*_stabilisation(table), ""]
-    for verdict in found:
+    about = f"{experiment.__doc__} {sizes}; {seeds}; table: [{name}.csv]({name}.csv)."
+    lines = ["", f"## {name}: {experiment.title}", "", f"![{name}]({name}.png)", "",
+             f"{about} {experiment.note}".rstrip()]  # fmt: skip
+    if name == "table1":
+        lines += ["", *_exponents(table), "", *_costs(table, times)]
+    if name == "table2":
+        lines += ["", *_stabilisation(table)]
+    for verdict in verdicts:
         if verdict.claim.experiment == name:
-            lines += _claim(verdict)
-    return lines[:-1] if lines[-1] == "" else lines
+            lines += ["", *_claim(verdict)]
+    return lines
 
 
 def _range(values: np.ndarray) -> str:
@@ -97,30 +95,24 @@ def _range(values: np.ndarray) -> str:
 
 def _claim(verdict: Verdict) -> Lines:
     claim = verdict.claim
-    lines = [f"### ({claim.letter}) {claim.says}", "", f"**{verdict.outcome}**. {verdict.reason}",
-             "", f"Rule: {claim.rule}", "", *_header("where", "passes", "measured")]  # fmt: skip
-    lines += [
-        f"| {c.place} | {'yes' if c.passed else 'no'} | {c.figures} |" for c in verdict.checks
-    ]
-    return [line.rstrip() for line in lines] + [""]
+    return [
+        f"### ({claim.letter}) {claim.says}", "",
+        f"**{verdict.outcome}**. {verdict.reason}".rstrip(), "",
+        f"Rule: {claim.rule}", "",
+        *_header("where", "passes", "measured"),
+        *(_row(c.place, "yes" if c.passed else "no", c.figures) for c in verdict.checks),
+    ]  # fmt: skip
 
 
-def _header(*names: str) -> Lines:
-    return ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-
-
-def _exponents(table: Table) -> Lines:
-    lines = _header("method", "paper's bound", *(f"power of {size}" for size in table1.SWEEPS),
+def _exponents(table: ResultTable) -> Lines:
+    sizes = table1.EXPECTED
+    lines = _header("method", "paper's bound", *(f"power of {size}" for size in sizes),
                     "error over ERM's")  # fmt: skip
-    for method in table.where(part="N").values("method"):
-        slopes = [
-            str(exponent(table.where(part=size, method=method), size)) for size in table1.SWEEPS
-        ]
-        base = table.where(part="N", method=method)
+    for method, base in table.where(part="N").groups("method"):
+        slopes = [str(table.where(part=size, method=method).exponent(size)) for size in sizes]
         ratio = float(np.median(base.column("error") / base.column("erm")))
-        bound = table1.RATES.get(method, "")
-        lines.append(f"| {method} | {bound} | {' | '.join(slopes)} | {ratio:.2f} |")
-    floors = ", ".join(f"{_floor_slope(table, size):+.2f} in {size}" for size in table1.SWEEPS)
+        lines.append(_row(method, table1.RATES.get(method, ""), *slopes, f"{ratio:.2f}"))
+    floors = ", ".join(f"{_floor_slope(table, size):+.2f} in {size}" for size in sizes)
     return [
         "Fitted powers of the error, mean over seeds with a 95 percent interval. The floor itself, "
         f"which grows with d + T - k, has {floors} over these ranges.",
@@ -129,34 +121,31 @@ def _exponents(table: Table) -> Lines:
     ]
 
 
-def _floor_slope(table: Table, size: str) -> float:
+def _floor_slope(table: ResultTable, size: str) -> float:
     """The power of a size in the floor, over the range of its sweep."""
-    here = table.where(part=size, method="TPGD", seed=table.rows[0]["seed"])
-    floors = [drawing.theory(Table([row])) for row in here.rows]
-    return float(np.polyfit(np.log(here.column(size).astype(float)), np.log(floors), 1)[0])
+    sweep = table.where(part=size, method=TPGD, seed=table.rows[0]["seed"])
+    return log_slope(sweep.column(size), np.array([theory_error(row) for row in sweep.rows]))
 
 
-def _costs(table: Table, times: Table) -> Lines:
+def _costs(table: ResultTable, times: ResultTable) -> Lines:
     lines = _header("method", "steps", "IC (paper)", "iterations to 1.05 of the floor",
                     "AC (paper)", "decompositions per iteration",
                     "time per iteration over TPGD's")  # fmt: skip
-    cost = table.where(part=table1.COST)
-    timed = times.where(experiment=table1.NAME, part=table1.COST)
-    unit = timed.where(method="TPGD", setting=WELL_SET)
-    for (method, setting), here in cost.groups("method", "setting"):
-        count = iterations_text(median_over_seeds(here, "iteration"))
-        seconds = timed.where(method=method, setting=setting).column("seconds").astype(float)
-        ratio = math.nan
-        if len(seconds) and len(unit):
-            ratio = float(np.median(seconds) / np.median(unit.column("seconds")))
-        per = float(np.median(here.column("decompositions")))
+    costs = table.where(part=table1.COST)
+    timed = times.where(experiment="table1", part=table1.COST)
+    unit = timed.where(method=TPGD, setting=WELL_SET)
+    for (method, setting), rows in costs.groups("method", "setting"):
+        count = table1.iterations_text(rows.median("iteration"))
+        own, ratio = timed.where(method=method, setting=setting), 0.0
+        if len(own) and len(unit):
+            ratio = own.median("seconds") / unit.median("seconds")
         ic, ac = table1.PAPER_COST.get(method, ("", ""))
-        clock = "" if math.isnan(ratio) or ratio == 0 else f"{ratio:.1f}"
-        lines.append(f"| {method} | {setting} | {ic} | {count} | {ac} | {per:.0f} | {clock} |")
+        per = f"{rows.median('decompositions'):.0f}"
+        lines.append(_row(method, setting, ic, count, ac, per, f"{ratio:.1f}" if ratio else ""))
     for method, (ic, ac) in table1.PAPER_COST.items():
-        if method not in cost.values("method"):
+        if method not in costs.values("method"):
             lines.append(f"| {method} | | {ic} | | {ac} | | |")
-    row = cost.rows[0]
+    row = costs.rows[0]
     return [
         f"Cost of an iteration at d = {row['d']}, T = {row['T']}, k = {row['k']}, N = {row['N']} "
         "(medians). An iteration of ALS solves for B by many inner steps, and arrives with its "
@@ -166,42 +155,24 @@ def _costs(table: Table, times: Table) -> Lines:
     ]
 
 
-def _stabilisation(table: Table) -> Lines:
+def _stabilisation(table: ResultTable) -> Lines:
     tasks = sorted(table.values("T"))
     lines = _header("method", "", *(f"T = {T}" for T in tasks))
     for method, printed in table2.PAPER_NUMBERS.items():
-        cells = [printed[table2.TASKS.index(T)] for T in tasks]
-        lines.append(f"| {method} | paper | " + " | ".join(f"{i}: {e}" for i, e in cells) + " |")
+        pairs = [printed[table2.TASKS.index(T)] for T in tasks]
+        lines.append(_row(method, "paper", *(f"{count}: {loss}" for count, loss in pairs)))
         for setting in (table2.STOPPED, table2.SMALL, WELL_SET):
-            if table2.source_of(method, setting) != setting:
-                continue
-            texts = []
-            for T in tasks:
-                here = table.where(method=method, setting=setting, T=T)
-                count = np.mean(here.column("iteration"))
-                texts.append(f"{count:.0f}: {np.mean(here.column('error')) * T:.3f}")
-            lines.append(f"| | {setting} | " + " | ".join(texts) + " |")
-    own = table.where(method="TPGD", setting=WELL_SET)
-    floors = [
-        table2.K * own.rows[0]["noise"] ** 2 * (table2.D + T - table2.K) / table2.N for T in tasks
-    ]
-    lines.append("| kσ²(d+T-k)/N | | " + " | ".join(f"{floor:.3f}" for floor in floors) + " |")
+            runs = table.where(method=method, setting=setting).groups("T")
+            texts = [f"{rows.column('iteration').mean():.0f}: {rows.column('error').mean() * T:.3f}"
+                     for T, rows in runs]  # fmt: skip
+            if texts:
+                lines.append(f"| {_row(setting, *texts)}")
+    floors = _row(*(f"{table2.total_floor(T):.3f}" for T in tasks))
     return [
         "Iterations: total error at stabilisation, means over seeds. A run has stabilised when its "
         f"training loss falls by less than {table2.SHARE:g} of itself in {table2.WINDOW} "
-        f"iterations, at most {table2.CAP}.",
+        f"iterations, at most {table2.LAST_ITERATION}.",
         "",
         *lines,
+        f"| kσ²(d+T-k)/N | {floors}",
     ]
-
-
-def terminal_rows(found: list[Verdict]) -> list[tuple[str, str, str]]:
-    """Letter, claim and verdict, short enough for a terminal."""
-    rows = []
-    for verdict in found:
-        passed = sum(check.passed for check in verdict.checks)
-        text = verdict.outcome
-        if verdict.outcome != HOLDS:
-            text += f" ({passed} of {len(verdict.checks)} checks)"
-        rows.append((verdict.claim.letter, verdict.claim.says, text))
-    return rows

@@ -1,106 +1,48 @@
-"""Data, objective and solver: what every experiment is made of."""
+"""The simulated problem of a cell: its rows, its objective, and solvers run on it."""
 
 from __future__ import annotations
 
 import functools
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from sharedspan.datasets.simulate import Simulation, simulate
+from sharedspan.datasets.simulate import simulate
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective import Objective, build_objective
-from sharedspan.paper.table import Row, blank
+from sharedspan.paper.experiment import Cell
+from sharedspan.paper.methods import Method
+from sharedspan.paper.table import ResultRow
 from sharedspan.solvers import SOLVERS, needs_rows
-from sharedspan.solvers.loop import run
+from sharedspan.solvers.loop import SolverResult, run
 from sharedspan.statistics.rows import collect
 from sharedspan.statistics.scaling import Units
 
-PAPER = "paper's steps"
-WELL_SET = "well set"
 COUNTED = 5  # iterations at least, to tell what one of them costs
-# Seconds of a cell, and for each entry of its Grams, as once measured.
-PACE = {
-    "figure1": (1.0, 0.0), "figure2": (2.0, 0.0), "ablation": (1.5, 0.0), "table1": (0.8, 1.2e-6),
-    "table2": (1.0, 4e-6), "transfer": (0.6, 0.0), "curriculum": (1.4, 0.0), "theory": (0.5, 1e-6),
-}  # fmt: skip
 NEAR_FLOOR = 1.05  # of the error of empirical risk minimisation on the same rows
+DECOMPOSITIONS = ("svd", "qr", "eigh", "eig", "eigvalsh", "pinv")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One simulated problem of a grid: the unit that is run, kept and gone on with."""
+class SimulatedProblem:
+    """The rows of a cell; statistics and the reference fit are made when first asked for."""
 
-    experiment: str
-    part: str
-    d: int
-    T: int
-    k: int
-    N: int
-    seed: int
-    noise: float = 0.4
-    kappa: float = 1.5
-    iterations: int = 0
-    methods: tuple[Method, ...] = field(default=(), repr=False)
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells its rows from those of other cells."""
-        return (self.experiment, self.part, self.d, self.T, self.k, self.N, self.noise, self.kappa,
-                self.seed, self.iterations or -1)  # fmt: skip
-
-    @property
-    def cost(self) -> float:
-        """About how many seconds it takes, for the time that remains."""
-        fixed, per_entry = PACE.get(self.experiment, (1.0, 0.0))
-        return fixed + per_entry * self.T * self.d**2
-
-    def row(self, **values: Any) -> Row:
-        """A row of this cell."""
-        names = ("experiment", "part", "d", "T", "k", "N", "seed", "noise", "kappa")
-        own = {name: getattr(self, name) for name in names} | {"budget": self.iterations or -1}
-        return blank(**own | values)
-
-    def problem(self, **options: Any) -> Problem:
-        """The rows of this cell, and what is known of them."""
+    def __init__(self, cell: Cell, **options: Any) -> None:
         settings = {
-            "n_tasks": self.T, "n_features": self.d, "rank": self.k, "n_samples": self.N,
-            "noise": self.noise, "condition_number": self.kappa, "random_state": self.seed,
+            "n_tasks": cell.T, "n_features": cell.d, "rank": cell.k, "n_samples": cell.N,
+            "noise": cell.noise, "condition_number": cell.kappa, "random_state": cell.seed,
         }  # fmt: skip
-        return Problem(simulate(**settings | options), self.noise)
-
-
-@dataclass(frozen=True)
-class Method:
-    """A solver with its settings; ``oracle`` gives it the true singular values."""
-
-    name: str
-    solver: str
-    setting: str = ""
-    oracle: bool = False
-    options: tuple[tuple[str, Any], ...] = ()
-
-    def __call__(self, **options: Any) -> Method:
-        """The same with more options."""
-        return replace(self, options=self.options + tuple(options.items()))
-
-
-class Problem:
-    """Simulated rows; statistics and the reference fit are made when first asked for."""
-
-    def __init__(self, sim: Simulation, noise: float) -> None:
-        self.sim, self.noise = sim, noise
-        self.V = sim.coef.T  # (d, T)
-        self.k = sim.representation.shape[1]
+        self.cell = cell
+        self.sim = simulate(**settings | options)
+        self.V = self.sim.coef.T  # (d, T)
 
     @functools.cached_property
     def gram(self) -> Objective:
-        """The loss on sums per task, features as they are: isotropic already."""
+        """The loss on task statistics, features not scaled: they are isotropic already."""
         return self._objective("gram")
 
     @functools.cached_property
@@ -109,17 +51,16 @@ class Problem:
         return self._objective("rows")
 
     def _objective(self, kind: str) -> Objective:
-        sim = self.sim
-        tasks = validate_rows(sim.X, sim.y, sim.task)
-        d = sim.X.shape[1]
-        return build_objective(collect(tasks, Units(np.zeros(d), np.ones(d), 1.0), False, kind))
+        sim, d = self.sim, self.cell.d
+        rows = validate_rows(sim.X, sim.y, sim.task)
+        return build_objective(collect(rows, Units(np.zeros(d), np.ones(d), 1.0), False, kind))
 
     @functools.cached_property
     def minimiser(self) -> tuple[np.ndarray, np.ndarray]:
         """Factors of the rank-k fit of least loss."""
-        rng = np.random.default_rng(0)
-        budget = {"max_iter": 20_000, "tol": 1e-8}
-        result = run(SOLVERS["scaled_gd"](self.gram, self.k, rng, **budget), self.gram, **budget)  # type: ignore[arg-type]
+        budget: dict[str, Any] = {"max_iter": 20_000, "tol": 1e-8}
+        solver = SOLVERS["scaled_gd"](self.gram, self.cell.k, np.random.default_rng(0), **budget)
+        result = run(solver, self.gram, **budget)
         return result.B, result.W
 
     @functools.cached_property
@@ -131,29 +72,89 @@ class Problem:
         """The paper's error, the mean over tasks of |v_t - v*_t|^2."""
         return float(np.sum((V - self.V) ** 2) / self.V.shape[1])
 
+    def fit_error(self, model: Any) -> float:
+        """Error of an estimator fitted to the rows; its warnings are not shown."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(self.sim.X, self.sim.y, task=self.sim.task)
+        return self.error(model.coef_.T)
+
     def validation(self, V: np.ndarray) -> float:
         """Expected loss on fresh rows: features are isotropic, so no rows are needed."""
-        return 0.5 * self.V.shape[1] * (self.error(V) + self.noise**2)
+        return 0.5 * self.V.shape[1] * (self.error(V) + self.cell.noise**2)
 
     def solve(
-        self, method: Method, iterations: int, watch: Callable[[dict[str, Any]], Any],
-        k: int | None = None, tol: float = 0.0, seed: int = 0,
-    ) -> int:  # fmt: skip
-        """Run a method for so many iterations, or until ``watch`` says so; the number done."""
-        options = dict(method.options)
-        k = k or self.k
+        self, method: Method, iterations: int, watch: Callable[[dict[str, Any]], Any] | None = None,
+        k: int | None = None, tol: float = 0.0,
+    ) -> SolverResult:  # fmt: skip
+        """Run a method for so many iterations, or until ``watch`` returns true."""
+        options, k = dict(method.options), k or self.cell.k
         if method.oracle:
             s = self.sim.singular_values
             options["singular_values"] = np.concatenate([s, np.full(k - len(s), s[-1])])
         objective = self.rows if needs_rows(method.solver, options) else self.gram
-        rng = np.random.default_rng([1, seed])  # not the stream that drew the rows
-        budget = {"max_iter": iterations, "tol": tol}
-        solver = SOLVERS[method.solver](objective, k, rng, **budget, **options)
-        done = run(solver, objective, max_iter=iterations, tol=0.0, callback=watch)
-        return done.n_iter
+        rng = np.random.default_rng([1, self.cell.seed])  # not the stream that drew the rows
+        solver = SOLVERS[method.solver](objective, k, rng, max_iter=iterations, tol=tol, **options)
+        return run(solver, objective, max_iter=iterations, tol=0.0, callback=watch)
+
+    def converged_error(self, method: Method, tolerance: float) -> float:
+        """Error where the tangent gradient has fallen to ``tolerance`` of |V|."""
+        every = 1 if method.solver in ("als", "svp") else 10
+
+        def stop(at: dict[str, Any]) -> bool:
+            point, due = at["point"], at["iteration"] % every == 0
+            return due and point.tangent_gradient() <= tolerance * point.norm()
+
+        end = self.solve(method, 20_000, stop, tol=tolerance)
+        return self.error(end.B @ end.W)
+
+    def curve(
+        self, method: Method, checkpoints: Sequence[int], k: int | None = None, losses: bool = False
+    ) -> Iterator[ResultRow]:
+        """Rows of one run: errors at the checkpoints, and losses or errors of the tail average."""
+        tail, rows = TailAverage(), []
+
+        def watch(at: dict[str, Any]) -> None:
+            mean = self.V if losses else tail.add(at["B"], at["W"])
+            if at["iteration"] not in checkpoints:
+                return
+            V = at["B"] @ at["W"]
+            measures = {"loss": at["point"].loss, "validation": self.validation(V)}
+            rows.append(self.cell.row(
+                method=method.name, setting=method.setting, iteration=at["iteration"],
+                error=self.error(V), **measures if losses else {"tail": self.error(mean)},
+            ))  # fmt: skip
+
+        self.solve(method, max(checkpoints), watch, k=k)
+        yield from rows
+
+    def iterations_to_floor(
+        self, method: Method, cap: int, average: bool = False
+    ) -> tuple[int, float, float]:
+        """Iterations to 1.05 of the error of the fit of least loss, -1 if ``cap`` comes first.
+
+        Also the decompositions and the seconds per iteration, both counted after the first.
+        """
+        target = NEAR_FLOOR * self.erm
+        tail, reached = TailAverage(), -1
+        marks: list[tuple[int, float]] = []
+
+        def watch(at: dict[str, Any]) -> bool:
+            nonlocal reached
+            marks.append((counter[0], time.perf_counter()))
+            V = tail.add(at["B"], at["W"]) if average else at["B"] @ at["W"]
+            if reached < 0 and self.error(V) <= target:
+                reached = at["iteration"]
+            return reached >= 0 and len(marks) > COUNTED
+
+        with counted_decompositions() as counter:
+            self.solve(method, cap, watch, tol=1e-7)
+        steps = max(len(marks) - 1, 1)
+        (first, began), (last, ended) = marks[0], marks[-1]
+        return reached, (last - first) / steps, (ended - began) / steps
 
 
-class Tail:
+class TailAverage:
     """The mean of BW over the last half of the iterates so far, iterate by iterate."""
 
     def __init__(self) -> None:
@@ -162,6 +163,7 @@ class Tail:
         self.dropped = 0
 
     def add(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:
+        """The mean with one more iterate."""
         self.factors.append((B, W))
         self.total = self.total + B @ W
         while self.dropped < len(self.factors) // 2:
@@ -171,65 +173,10 @@ class Tail:
         return np.asarray(self.total) / (len(self.factors) - self.dropped)
 
 
-def curve(
-    cell: Cell, problem: Problem, method: Method, checkpoints: Sequence[int],
-    k: int | None = None, losses: bool = False, average: bool = True,
-) -> Iterator[Row]:  # fmt: skip
-    """Rows of one run: errors (and losses) at the checkpoints."""
-    wanted, tail, found = set(checkpoints), Tail(), []
-
-    def watch(at: dict[str, Any]) -> None:
-        mean = tail.add(at["B"], at["W"]) if average else None
-        if at["iteration"] not in wanted:
-            return
-        V = at["B"] @ at["W"]
-        row = cell.row(
-            method=method.name, setting=method.setting, iteration=at["iteration"],
-            error=problem.error(V),
-        )  # fmt: skip
-        if mean is not None:
-            row["tail"] = problem.error(mean)
-        if losses:
-            row |= {"loss": at["point"].loss, "validation": problem.validation(V)}
-        found.append(row)
-
-    problem.solve(method, max(checkpoints), watch, k=k, seed=cell.seed)
-    yield from found
-
-
-def iterations_to_floor(
-    problem: Problem, method: Method, cap: int, seed: int, average: bool = False
-) -> tuple[float, float, float]:
-    """Iterations to 1.05 of the error of the fit of least loss (NaN beyond ``cap``).
-
-    Also the decompositions and the seconds per iteration, both counted after the first.
-    """
-    target = NEAR_FLOOR * problem.erm
-    tail, reached = Tail(), math.nan
-    marks: list[tuple[int, float]] = []
-
-    def watch(at: dict[str, Any]) -> bool:
-        nonlocal reached
-        marks.append((counter[0], time.perf_counter()))
-        V = tail.add(at["B"], at["W"]) if average else at["B"] @ at["W"]
-        if math.isnan(reached) and problem.error(V) <= target:
-            reached = at["iteration"]
-        return not math.isnan(reached) and len(marks) > COUNTED
-
-    with counted_decompositions() as counter:
-        problem.solve(method, cap, watch, seed=seed, tol=1e-7)
-    steps = max(len(marks) - 1, 1)
-    (first, began), (last, ended) = marks[0], marks[-1]
-    return reached, (last - first) / steps, (ended - began) / steps
-
-
-DECOMPOSITIONS = ("svd", "qr", "eigh", "eig", "eigvalsh", "pinv")
-
-
 @contextmanager
 def counted_decompositions() -> Iterator[list[int]]:
     """Count calls of NumPy's matrix decompositions, however deep they are made."""
-    counter, kept = [0], {name: getattr(np.linalg, name) for name in DECOMPOSITIONS}
+    counter, originals = [0], {name: getattr(np.linalg, name) for name in DECOMPOSITIONS}
 
     def counting(original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **options: Any) -> Any:
@@ -239,11 +186,11 @@ def counted_decompositions() -> Iterator[list[int]]:
         return counted
 
     try:
-        for name, original in kept.items():
+        for name, original in originals.items():
             setattr(np.linalg, name, counting(original))
         yield counter
     finally:
-        for name, original in kept.items():
+        for name, original in originals.items():
             setattr(np.linalg, name, original)
 
 

@@ -1,67 +1,81 @@
-"""The table of an experiment: one row per run and checkpoint, kept as CSV.
+"""The table of an experiment: one row per run and checkpoint, saved as CSV.
 
 Figures and pages read only tables. Numbers are written with eight significant digits: the same
-seeds give the same file. What a clock says is kept apart, in a table of its own, since it never
-comes out twice.
+seeds give the same file. Measured times differ from run to run, so they have a table of their own.
 """
 
 from __future__ import annotations
 
 import csv
-import functools
 import math
 import os
 import platform
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sharedspan import __version__
+from sharedspan.persistence.atomic_write import atomic_path
 
-TEXT = ("experiment", "part", "method", "setting", "version", "machine")
-SIZES = ("d", "T", "k", "N", "M", "seed", "budget", "iteration")
-NUMBERS = (
-    "noise",
-    "kappa",
-    "error",  # mean over tasks of |v - v*|^2, or the excess risk of a new task
-    "tail",  # the same for the tail average of the iterates
-    "erm",  # error of empirical risk minimisation on the same rows
-    "loss",  # training loss of the paper
-    "validation",  # expected loss on fresh rows
-    "distance",  # Theorem 1's, over sqrt(s_k)
-    "rate",  # a step size or start scale that is swept, or a predicted rate
-    "decompositions",  # per iteration
-    "seconds",  # per iteration, in the table of times only
-)
-COLUMNS = (
-    "experiment", "part", "method", "setting", "d", "T", "k", "N", "M", "noise", "kappa", "seed",
-    "budget", "iteration", "error", "tail", "erm", "loss", "validation", "distance", "rate",
-    "decompositions", "seconds", "version", "machine",
-)  # fmt: skip
+COLUMN_TYPES = {
+    "experiment": str, "part": str, "method": str, "setting": str,
+    "d": int, "T": int, "k": int, "N": int, "M": int,
+    "noise": float, "kappa": float, "seed": int, "budget": int, "iteration": int,
+    "error": float,  # mean over tasks of |v - v*|^2, or the excess risk of a new task
+    "tail": float,  # the same for the tail average of the iterates
+    "erm": float,  # error of empirical risk minimisation on the same rows
+    "loss": float,  # training loss of the paper
+    "validation": float,  # expected loss on fresh rows
+    "distance": float,  # Theorem 1's, over sqrt(s_k)
+    "rate": float,  # a step size or start scale that is swept, or a predicted rate
+    "decompositions": float,  # per iteration
+    "seconds": float,  # per iteration, in the table of times only
+    "version": str, "machine": str,
+}  # fmt: skip
+MISSING = {str: "", int: -1, float: math.nan}  # an empty cell of the file
+MACHINE = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"  # without a comma
 
-Row = dict[str, Any]
+ResultRow = dict[str, Any]
 
 
 class TableError(ValueError):
-    """A table that cannot be gone on with, and why."""
+    """A table that a run cannot resume from, and why."""
 
 
-class Table:
+@dataclass(frozen=True)
+class Exponent:
+    """The power of a size in an error: mean over seeds, and a 95 percent interval."""
+
+    value: float
+    low: float
+    high: float
+    n_seeds: int
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+    def near(self, target: float, tolerance: float) -> bool:
+        """Whether the power lies within ``tolerance`` of ``target``."""
+        return abs(self.value - target) <= tolerance
+
+
+class ResultTable:
     """Rows with named columns; a missing number is NaN, a missing size -1, a missing text ''."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[ResultRow]) -> None:
         self.rows = list(rows)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def where(self, **wanted: Any) -> Table:
+    def where(self, **values: Any) -> ResultTable:
         """The rows with these values; a tuple lists alternatives."""
-        return Table(
+        return ResultTable(
             row for row in self.rows
-            if all(row[n] in v if isinstance(v, tuple) else row[n] == v for n, v in wanted.items())
+            if all(row[n] in v if isinstance(v, tuple) else row[n] == v for n, v in values.items())
         )  # fmt: skip
 
     def column(self, name: str) -> np.ndarray:
@@ -72,71 +86,88 @@ class Table:
         """The distinct values of a column, in the order they first appear."""
         return list(dict.fromkeys(row[name] for row in self.rows))
 
-    def groups(self, *names: str) -> Iterator[tuple[Any, Table]]:
+    def groups(self, *names: str) -> Iterator[tuple[Any, ResultTable]]:
         """Tables of equal values in these columns, with the value (a tuple if there are more)."""
-        found: dict[Any, list[Row]] = {}
+        groups: dict[Any, list[ResultRow]] = {}
         for row in self.rows:
-            found.setdefault(tuple(row[n] for n in names), []).append(row)
-        for key, rows in found.items():
-            yield (key[0] if len(names) == 1 else key), Table(rows)
+            groups.setdefault(tuple(row[n] for n in names), []).append(row)
+        for key, rows in groups.items():
+            yield (key[0] if len(names) == 1 else key), ResultTable(rows)
 
-    def median(self, measure: str, by: str) -> tuple[np.ndarray, np.ndarray]:
-        """Values of ``by``, sorted, and the median of ``measure`` at each."""
-        x, _, middle, _ = self.band(measure, by)
-        return x, middle
+    def median(self, measure: str, **values: Any) -> float:
+        """Median of a column over the rows with these values; a count never reached is infinite."""
+        column = self.where(**values).column(measure).astype(float)
+        return float(np.median(np.where(column < 0, np.inf, column)))
 
-    def band(self, measure: str, by: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Values of ``by``, sorted, with the 10, 50 and 90 percent points of ``measure``."""
+    def percentiles(
+        self, measure: str, by: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Values of ``by``, sorted, with the 10th, 50th and 90th percentile of ``measure``."""
         x = np.array(sorted(self.values(by)))
         points = [np.percentile(self.where(**{by: v}).column(measure), (10, 50, 90)) for v in x]
         low, middle, high = np.array(points).T
         return x, low, middle, high
 
+    def median_curve(self, measure: str, by: str) -> tuple[np.ndarray, np.ndarray]:
+        """Values of ``by``, sorted, and the median of ``measure`` at each."""
+        x, _, middle, _ = self.percentiles(measure, by)
+        return x, middle
 
-def blank(**values: Any) -> Row:
-    """A full row with these values."""
-    row: Row = dict.fromkeys(TEXT, "") | dict.fromkeys(SIZES, -1) | dict.fromkeys(NUMBERS, math.nan)
-    return row | {"version": __version__, "machine": machine()} | values
+    def exponent(self, by: str, measure: str = "error") -> Exponent:
+        """The slope of log ``measure`` in log ``by``, a straight line through each seed's points.
+
+        The interval is Student's, over the slopes of the seeds: data of different seeds are
+        independent. With one seed it is infinite.
+        """
+        from scipy.stats import t
+
+        slopes = np.array([
+            log_slope(rows.column(by), rows.column(measure)) for _, rows in self.groups("seed")
+        ])  # fmt: skip
+        mean, n = float(slopes.mean()), len(slopes)
+        half = np.inf if n < 2 else float(t.ppf(0.975, n - 1) * slopes.std(ddof=1) / np.sqrt(n))
+        return Exponent(mean, mean - half, mean + half, n)
 
 
-@functools.cache
-def machine() -> str:
-    """What the numbers were computed on, in a few words without a comma."""
-    return f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
+def log_slope(x: np.ndarray, y: np.ndarray) -> float:
+    """The slope of log y in log x; NaN where a y is missing, as of a count never reached."""
+    x, y = x.astype(float), y.astype(float)
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if (y > 0).all() else np.nan
 
 
-def read(path: Path) -> Table:
+def result_row(**values: Any) -> ResultRow:
+    """A row with these values, and every other column missing."""
+    row: ResultRow = {name: MISSING[kind] for name, kind in COLUMN_TYPES.items()}
+    return row | {"version": __version__, "machine": MACHINE} | values
+
+
+def read_results(path: Path) -> ResultTable:
     """The table at ``path``, empty where there is no file."""
     if not path.exists():
-        return Table([])
+        return ResultTable([])
     with path.open(newline="", encoding="utf-8") as file:
         try:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
+            if list(reader.fieldnames or ()) != list(COLUMN_TYPES):
                 raise TableError(f"{path} is not a table of sharedspan {__version__}")
-            return Table(_parsed(row) for row in reader)
+            return ResultTable(_parsed(row) for row in reader)
         except TableError:
             raise
         except (TypeError, ValueError, csv.Error) as error:
             raise TableError(f"{path} cannot be read: {error}") from error
 
 
-def write(path: Path, rows: Iterable[Row]) -> None:
+def write_results(path: Path, rows: Iterable[ResultRow]) -> None:
     """Replace the table at ``path`` in one step: a reader never sees half of it."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        with draft.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            writer.writerows([_printed(row[name]) for name in COLUMNS] for row in rows)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with atomic_path(path) as hidden, hidden.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMN_TYPES)
+        writer.writerows([_printed(row[name]) for name in COLUMN_TYPES] for row in rows)
 
 
-def rounded(row: Row) -> Row:
-    """The row as it will be read back."""
-    return _parsed({name: _printed(row[name]) for name in COLUMNS})
+def rounded(row: ResultRow) -> ResultRow:
+    """The row as it will be read from the file."""
+    return _parsed({name: _printed(row[name]) for name in COLUMN_TYPES})
 
 
 def _printed(value: Any) -> str:
@@ -147,7 +178,8 @@ def _printed(value: Any) -> str:
     return "" if math.isnan(value) else f"{value:.8g}"
 
 
-def _parsed(cells: dict[str, str]) -> Row:
-    row: Row = {name: cells[name] for name in TEXT}
-    row |= {name: int(cells[name]) if cells[name] else -1 for name in SIZES}
-    return row | {name: float(cells[name]) if cells[name] else math.nan for name in NUMBERS}
+def _parsed(cells: dict[str, str]) -> ResultRow:
+    return {
+        name: kind(cells[name]) if cells[name] else MISSING[kind]
+        for name, kind in COLUMN_TYPES.items()
+    }

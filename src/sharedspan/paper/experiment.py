@@ -1,0 +1,86 @@
+"""An experiment, and the cells of its grid."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sharedspan.paper import experiment_named
+from sharedspan.paper.methods import Method
+from sharedspan.paper.table import ResultRow, ResultTable, result_row, rounded
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulated problem of a grid: the unit that is run, saved and resumed."""
+
+    experiment: str
+    part: str
+    d: int
+    T: int
+    k: int
+    N: int
+    seed: int
+    noise: float = 0.4
+    kappa: float = 1.5
+    iterations: int = 0
+    methods: tuple[Method, ...] = field(default=(), repr=False)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The values that identify its rows in a table."""
+        return row_key(self.row())
+
+    def row(self, **values: Any) -> ResultRow:
+        """A row of this cell."""
+        names = ("experiment", "part", "d", "T", "k", "N", "seed", "noise", "kappa")
+        own = {name: getattr(self, name) for name in names} | {"budget": self.iterations or -1}
+        return result_row(**own | values)
+
+
+def row_key(row: ResultRow) -> tuple[Any, ...]:
+    """The values of a row that identify its cell."""
+    names = ("experiment", "part", "d", "T", "k", "N", "noise", "kappa", "seed", "budget")
+    return tuple(row[name] for name in names)
+
+
+class Experiment(ABC):
+    """A grid of cells, a function that runs one of them, and a figure drawn from the table alone.
+
+    The docstring of a subclass opens its section of the results page.
+    """
+
+    name: str  # of the command's argument, the table and the figure
+    title: str
+    note = ""  # a remark that closes the opening of the section
+    n_seeds: tuple[int, int]  # with --quick, with --full
+    # Seconds of a cell, and of each entry of its Grams, as once measured: for the time remaining.
+    pace = (1.0, 0.0)
+
+    def grid(self, full: bool, seed: int) -> list[Cell]:
+        """All cells, seeds counted from ``seed``."""
+        return self.cells(full, range(seed, seed + self.n_seeds[full]))
+
+    def seconds(self, cell: Cell) -> float:
+        """About how long a cell takes."""
+        fixed, per_entry = self.pace
+        return fixed + per_entry * cell.T * cell.d**2
+
+    @abstractmethod
+    def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
+        """The cells for these seeds, on the grid of the results page or on a small one."""
+
+    @abstractmethod
+    def run(self, cell: Cell) -> Iterator[ResultRow]:
+        """Rows of the table, for one cell."""
+
+    @abstractmethod
+    def draw(self, table: ResultTable) -> Any:
+        """The figure, from the table alone."""
+
+
+def run_cell(cell: Cell) -> list[ResultRow]:
+    """The rows of one cell, with the digits that a table has."""
+    return [rounded(row) for row in experiment_named(cell.experiment).run(cell)]
