@@ -118,8 +118,7 @@ def fits() -> Iterator[tuple[str, Callable[[bool], object]]]:
     yield "list of arrays", as_list
 
 
-names = ss.ARMULRegressor().get_params()
-VARIANT = "variant" if "variant" in names else "structure"
+VARIANT = "variant" if "variant" in ss.ARMULRegressor().get_params() else "structure"
 MODE = "variant" if "variant" in ss.CurriculumRegressor().get_params() else "mode"
 
 

@@ -35,9 +35,13 @@ def systems(k):
     common = {"rank": k, "fit_intercept": False, "random_state": 0}
     plain = {**common, "whiten": False}
 
-    def likelihood(solver, max_iter=20_000, **options):
+    def likelihood(solver, max_iter=20_000, tail_average=False, **options):
         return lambda: ss.SharedSpanRegressor(
-            solver=solver, max_iter=max_iter, solver_options=options, **common
+            solver=solver,
+            max_iter=max_iter,
+            tail_average=tail_average,
+            solver_options=options,
+            **common,
         )
 
     listed = {
@@ -132,7 +136,9 @@ def curriculum(seeds):
     common = {"rank": 3, "fit_intercept": False, "random_state": 0}
     models = {"pooled": lambda: ss.SharedSpanRegressor(**common)}
     for mode in ("freeze", "weighted", "pair", "literal"):
-        models[mode] = lambda mode=mode: ss.CurriculumRegressor(mode=mode, levels=levels, **common)
+        models[mode] = lambda mode=mode: ss.CurriculumRegressor(
+            variant=mode, levels=levels, **common
+        )
     for name, make in models.items():
         errors = []
         for seed in seeds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,15 @@ ProgressCallback = Callable[[str, float, float], object]
 
 def no_progress(stage: str, done: float, total: float) -> None:
     """A callback that shows nothing."""
+
+
+def current_progress(
+    progress: ProgressCallback | None, tick: ProgressCallback | None
+) -> ProgressCallback:
+    """The callback that a user gave, perhaps by its old name ``tick``."""
+    if tick is not None:
+        warnings.warn("tick= is deprecated: use progress=.", FutureWarning, stacklevel=4)
+    return progress or tick or no_progress
 
 
 @contextmanager

@@ -382,6 +382,8 @@ PARAMETERS = {
     "solver_options value": ({"init_scale": -1}, ValueError, "init_scale", "-1"),
     "solver_options steps": ({"steps": "x"}, ValueError, "steps='x'", "practical", "theory"),
     "solver_options callback": ({"callback": 3}, TypeError, "callback", "3"),
+    "callback": (3, TypeError, "callback", "3"),
+    "tail_average": ("no", (ValueError, TypeError), "tail_average='no'", "True|bool"),
     "noise": ("x", ValueError, "noise='x'", "shared", "per_task"),
     "dtype": ("float16", ValueError, "dtype='float16'", "float64"),
     "backend": ("abacus", ValueError, "backend='abacus'", "auto"),
@@ -401,7 +403,8 @@ PARAMETERS = {
 @pytest.mark.parametrize("case", PARAMETERS)
 def test_a_parameter_out_of_its_range_is_refused_with_the_known_ones(case):
     value, error, *patterns = PARAMETERS[case]
-    assert_parameter_refused({case.split()[0]: value}, error, *patterns)
+    paper = {"solver": "tpgd"} if case.startswith("solver_options") else {}
+    assert_parameter_refused({case.split()[0]: value} | paper, error, *patterns)
 
 
 @pytest.mark.parametrize("make", [ss.PooledRegressor, ss.PerTaskRegressor])
@@ -481,7 +484,7 @@ def test_a_failed_fit_raises_what_went_wrong_inside_and_forgets():
         raise KeyboardInterrupt
 
     model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, Y, TASK)
-    model.set_params(solver_options={"callback": interrupt})
+    model.set_params(callback=interrupt)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y, TASK)
     assert_unfitted(model)

@@ -63,10 +63,10 @@ def assert_converges_and_resumes(solver, path):
     model = ss.SharedSpanRegressor(rank=2, solver=solver, random_state=0)
     whole = model.fit(sim.X, sim.y, task=sim.task).coef_
     assert model.converged_
-    model.set_params(solver_options={"callback": lambda now: now["iteration"] == 7})
+    model.set_params(callback=lambda now: now["iteration"] == 7)
     model.fit(sim.X, sim.y, task=sim.task, checkpoint=path)
     assert model.n_iter_ == 7
-    model.set_params(solver_options=None).fit(sim.X, sim.y, task=sim.task, resume=path)
+    model.set_params(callback=None).fit(sim.X, sim.y, task=sim.task, resume=path)
     assert_array_equal(model.coef_, whole)
 
 

@@ -247,8 +247,8 @@ def test_fits_in_several_threads_agree_and_leave_blas_as_it_was(small):
 def test_a_callback_that_stops_ends_all_rounds_of_per_task_noise(small):
     calls = []
     model = ss.SharedSpanRegressor(
-        rank=2, noise="per_task", random_state=0,
-        solver_options={"callback": lambda at: calls.append(1) or at["iteration"] == 5},
+        rank=2, solver="tpgd", noise="per_task", random_state=0,
+        callback=lambda at: calls.append(1) or at["iteration"] == 5,
     )  # fmt: skip
     model.fit(small.X, small.y, small.task)
     assert len(calls) == 5

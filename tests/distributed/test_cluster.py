@@ -26,7 +26,7 @@ MODELS = [
     ss.PooledRegressor(),
     ss.PerTaskRegressor(),
     ss.ARMULRegressor(rank=2, penalty=1.0, random_state=0),
-    ss.ARMULRegressor(structure="clustered", penalty=1.0, random_state=0),
+    ss.ARMULRegressor(variant="clustered", penalty=1.0, random_state=0),
     ss.PenalizedERMRegressor(rank=2, random_state=0),
     ss.CurriculumRegressor(rank=2, random_state=0),
     ss.AdaptiveSpanRegressor(rank=2, slopes="none"),
@@ -61,10 +61,13 @@ def sim():
 def test_iterates_equal_the_local_engine(client, sim, solver):
     def fit(engine):
         seen = []
-        options = {"callback": lambda step: seen.append((step["B"] @ np.asarray(step["W"])).copy())}
+
+        def callback(step):
+            seen.append((step["B"] @ np.asarray(step["W"])).copy())
+
         model = ss.SharedSpanRegressor(
             rank=2, solver=solver, tol=0, max_iter=12, random_state=0, engine=engine,
-            solver_options=options,
+            callback=callback,
         )  # fmt: skip
         return model.fit(sim.X, sim.y, task=sim.task), seen
 

@@ -10,11 +10,11 @@ from sharedspan.estimators.armul import ARMULRegressor, Centres, distance_penalt
 from sharedspan.estimators.penalized import PenalizedERMRegressor
 from sharedspan.objective import build_objective
 from sharedspan.solvers.initialization import separate_fits
-from sharedspan.solvers.proximal import descend
+from sharedspan.solvers.proximal import proximal_descent
 
 SIZES = {"n_tasks": 40, "n_features": 50, "rank": 3, "n_samples": 200, "condition_number": 1.5}
 OPTIONS = {"rank": 3, "fit_intercept": False, "random_state": 0}
-STRUCTURES = ["lowrank", "clustered", "vanilla"]
+VARIANTS = ["lowrank", "clustered", "vanilla"]
 
 
 def paper(seed, **options):
@@ -68,24 +68,24 @@ def test_a_large_penalty_is_the_fit_in_the_span(small):
         assert_allclose((model.representation_ @ model.task_weights_).T, model.coef_, atol=1e-12)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_no_penalty_is_separate_least_squares(structure):
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_penalty_is_separate_least_squares(variant):
     sim = ss.simulate(
         n_tasks=12, n_features=8, rank=2, n_samples=[20, 30, 60] * 4, intercept=1.0, random_state=0
     )
-    model = ARMULRegressor(rank=2, structure=structure, penalty=0.0, random_state=0)
+    model = ARMULRegressor(rank=2, variant=variant, penalty=0.0, random_state=0)
     model.fit(sim.X, sim.y, task=sim.task)
     separate = ss.PerTaskRegressor(alpha=0).fit(sim.X, sim.y, task=sim.task)
     assert relative(model.coef_, separate.coef_) < 1e-6
     assert_allclose(model.intercept_, separate.intercept_, atol=1e-6)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("penalty", [0.2, 1.0, 5.0])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_the_objective_never_rises(structure, penalty, small):
+def test_the_objective_never_rises(variant, penalty, small):
     model = ARMULRegressor(
-        rank=2, structure=structure, n_clusters=3, penalty=penalty, random_state=0
+        rank=2, variant=variant, n_clusters=3, penalty=penalty, random_state=0
     ).fit(small.X, small.y, task=small.task)
     trace = model.trace_["objective"]
     assert len(trace) == model.n_iter_ + 1
@@ -99,7 +99,7 @@ def test_vanilla_ends_at_the_minimum_of_its_convex_objective():
     weight, r = 0.4, objective.response
     V = separate_fits(objective)[0]
     B, W = np.zeros((5, 1)), r[None, :]
-    descent = descend(
+    descent = proximal_descent(
         objective, distance_penalty(weight), Centres(objective, weight), (B, W, V),
         np.full(20, 2.5), max_iter=5000, tol=1e-14,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def test_vanilla_ends_at_the_minimum_of_its_convex_objective():
 
 def test_clusters_are_found_and_pooled():
     X, y, task, coef, label = clusters()
-    model = ARMULRegressor(structure="clustered", n_clusters=3, random_state=0)
+    model = ARMULRegressor(variant="clustered", n_clusters=3, random_state=0)
     model.fit(X, y, task=task)
     assert len(set(zip(label, model.labels_, strict=True))) == 3
     assert model.rank_ == 3
@@ -134,7 +134,7 @@ def test_a_wrong_start_is_mended_by_reassignment():
     W = objective.response * (np.arange(3)[:, None] == wrong)
     for weight in (0.1, 1e3):
         start = centres, W, np.zeros((6, 30))
-        descent = descend(
+        descent = proximal_descent(
             objective, distance_penalty(weight), Centres(objective, weight), start,
             np.full(30, 3.0), max_iter=200, tol=1e-8,
         )  # fmt: skip
@@ -179,7 +179,7 @@ def hard_tables():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_hard_tables_give_finite_fits(name):
     X, y, task = hard_tables()[name]
-    models = [ARMULRegressor(structure=s, max_iter=50, random_state=0) for s in STRUCTURES]
+    models = [ARMULRegressor(variant=s, max_iter=50, random_state=0) for s in VARIANTS]
     models += [ARMULRegressor(rank=1, penalty=1.0, whiten=False, fit_intercept=False)]
     models += [PenalizedERMRegressor(random_state=0), PenalizedERMRegressor(rank=1, whiten=False)]
     for model in models:
@@ -192,8 +192,8 @@ def test_hard_tables_give_finite_fits(name):
 @pytest.mark.parametrize(
     "estimator",
     # The way a penalty is found is the same for all of them.
-    [ARMULRegressor(), *(ARMULRegressor(structure=s, penalty=1.0) for s in STRUCTURES[1:])],
-    ids=STRUCTURES,
+    [ARMULRegressor(), *(ARMULRegressor(variant=s, penalty=1.0) for s in VARIANTS[1:])],
+    ids=VARIANTS,
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learn_finds_no_fault(estimator):
@@ -205,7 +205,7 @@ def test_scikit_learn_finds_no_fault(estimator):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"structure": "tree"}, "structure='tree' is unknown: use 'lowrank', 'clustered'"),
+        ({"variant": "tree"}, "variant='tree' is unknown: use 'lowrank', 'clustered'"),
         ({"penalty": "cv"}, "penalty='cv' must be a number. Or use penalty='auto'"),
         ({"penalty": -0.5}, "penalty=-0.5 must be a number of at least 0"),
         ({"n_clusters": 0}, "n_clusters=0 must be an integer of at least 1"),

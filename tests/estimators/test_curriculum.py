@@ -22,20 +22,20 @@ def error(model, sim):
 
 
 @pytest.mark.parametrize("levels", [LEVELS, "auto"], ids=["given", "found"])
-@pytest.mark.parametrize("mode", ["freeze", "weighted"])
-def test_freezing_and_weighting_beat_pooling_by_a_tenth(mode, levels):
+@pytest.mark.parametrize("variant", ["freeze", "weighted"])
+def test_freezing_and_weighting_beat_pooling_by_a_tenth(variant, levels):
     for seed in range(2):
         sim = three_levels(seed)
         pooled = error(ss.SharedSpanRegressor(rank=3, random_state=0), sim)
-        model = ss.CurriculumRegressor(rank=3, mode=mode, levels=levels, random_state=0)
+        model = ss.CurriculumRegressor(rank=3, variant=variant, levels=levels, random_state=0)
         assert error(model, sim) < 0.9 * pooled
 
 
 def test_the_printed_algorithm_loses_to_pooling_as_the_documentation_says():
     sim = three_levels(0)
     pooled = error(ss.SharedSpanRegressor(rank=3, random_state=0), sim)
-    for mode in ("pair", "literal"):
-        model = ss.CurriculumRegressor(rank=3, mode=mode, levels=LEVELS, random_state=0)
+    for variant in ("pair", "literal"):
+        model = ss.CurriculumRegressor(rank=3, variant=variant, levels=LEVELS, random_state=0)
         assert error(model, sim) > pooled
 
 
@@ -64,10 +64,10 @@ def test_freezing_fits_every_task_inside_the_span_of_the_first_level():
     assert np.abs(off).max() < 1e-8
 
 
-@pytest.mark.parametrize("mode", ["freeze", "weighted", "pair", "literal"])
+@pytest.mark.parametrize("variant", ["freeze", "weighted", "pair", "literal"])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learn_finds_no_fault(mode):
-    results = check_estimator(ss.CurriculumRegressor(mode=mode), on_skip=None, on_fail=None)
+def test_scikit_learn_finds_no_fault(variant):
+    results = check_estimator(ss.CurriculumRegressor(variant=variant), on_skip=None, on_fail=None)
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
     assert not failed
 
@@ -75,7 +75,7 @@ def test_scikit_learn_finds_no_fault(mode):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "x"}, "mode='x'"),
+        ({"variant": "x"}, "variant='x'"),
         ({"levels": {0: 1}}, "no entry for 39"),
         ({"levels": [1, 2]}, "levels="),
         ({"levels": {t: 1 + (t > 0) for t in range(40)}}, "first level has 1"),
@@ -88,6 +88,6 @@ def test_bad_options_get_a_clear_error(options, message, small):
 
 
 def test_a_split_names_the_task_that_has_one_row():
-    model = ss.CurriculumRegressor(rank=1, mode="pair")
+    model = ss.CurriculumRegressor(rank=1, variant="pair")
     with pytest.raises(ValueError, match="'lonely'"):
         model.fit(np.arange(6.0).reshape(3, 2), np.arange(3.0), task=["a", "a", "lonely"])

@@ -19,8 +19,8 @@ WITH_SPAN = [
     ss.MomentRegressor(rank=2, random_state=0),
     ss.SpectralRegressor(rank=2, random_state=0),
     ss.ARMULRegressor(rank=2, penalty=1.0, random_state=0),
-    ss.ARMULRegressor(structure="clustered", n_clusters=3, penalty=1.0, random_state=0),
-    ss.ARMULRegressor(structure="vanilla", penalty=1.0, random_state=0),
+    ss.ARMULRegressor(variant="clustered", n_clusters=3, penalty=1.0, random_state=0),
+    ss.ARMULRegressor(variant="vanilla", penalty=1.0, random_state=0),
     ss.PenalizedERMRegressor(rank=2, random_state=0),
     ss.CurriculumRegressor(rank=2, random_state=0),
     ss.NewTaskRegressor(representation=np.eye(8)[:, :3]),
@@ -30,7 +30,7 @@ HOSTILE = "<script>alert('&')</script>"
 
 
 def name_of(estimator):
-    return type(estimator).__name__ + getattr(estimator, "structure", "")
+    return type(estimator).__name__ + getattr(estimator, "variant", "")
 
 
 @pytest.fixture

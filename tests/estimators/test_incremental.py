@@ -23,7 +23,7 @@ MODELS = [
     ss.PerTaskRegressor(),
     ss.ARMULRegressor(rank=3, penalty=1.0, tol=1e-13, max_iter=5000, random_state=0),
     ss.PenalizedERMRegressor(rank=3, tol=1e-13, max_iter=5000, random_state=0),
-    ss.CurriculumRegressor(rank=3, mode="weighted", random_state=0),
+    ss.CurriculumRegressor(rank=3, variant="weighted", random_state=0),
 ]  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_what_has_no_sums_says_so(sim):
     with pytest.raises(ValueError, match="fit_intercept"):
         kept.partial_fit(sim.X, sim.y, task=sim.task)
     assert not hasattr(ss.SharedSpanRegressor(solver="nsgd"), "partial_fit")
-    assert not hasattr(ss.CurriculumRegressor(mode="pair"), "merge")
+    assert not hasattr(ss.CurriculumRegressor(variant="pair"), "merge")
 
 
 def test_tasks_that_have_faded_away_do_no_harm(sim):

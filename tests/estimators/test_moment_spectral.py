@@ -13,7 +13,7 @@ from sharedspan.estimators.spectral import second_step, winsorised
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective import build_objective
 from sharedspan.solvers.initialization import separate_fits
-from sharedspan.statistics.folds import assign_folds
+from sharedspan.statistics.folds import assign_folds, hash_key
 
 SIZE = {"n_tasks": 40, "n_features": 50, "rank": 3, "n_samples": 200, "noise": 0.5}
 
@@ -57,7 +57,7 @@ def test_all_pairs_are_the_average_over_random_splits(rng):
     total = np.zeros((4, 4))
     splits = 20_000
     for _ in range(splits):
-        half = assign_folds(tasks, rng, 2)
+        half = assign_folds(tasks, hash_key(tasks.n_features, rng), 2)
         means = np.array(
             [
                 [products[(sim.task == t) & (half == h)].mean(axis=0) for t in range(6)]

@@ -8,7 +8,7 @@ from conftest import statistics_of
 from sharedspan.estimators.penalized import PenalizedERMRegressor, sine_penalty
 from sharedspan.objective import build_objective
 from sharedspan.solvers.initialization import separate_fits, task_curvatures
-from sharedspan.solvers.proximal import Span, descend, median_span
+from sharedspan.solvers.proximal import Span, median_span, proximal_descent
 
 SIZES = {"n_tasks": 40, "n_features": 50, "rank": 3, "n_samples": 200, "condition_number": 1.5}
 OPTIONS = {"rank": 3, "fit_intercept": False, "random_state": 0}
@@ -76,7 +76,7 @@ def test_the_loop_ends_at_a_stationary_point_and_never_rises(objective, rng):
     separate, span = separate_fits(objective)[0], Span()
     start = span.split(median_span(separate, 2, 0.1), separate)
     curvature = task_curvatures(objective, rng)
-    descent = descend(
+    descent = proximal_descent(
         objective, sine_penalty(np.full(40, 0.05)), span, start, curvature, max_iter=5000, tol=1e-13
     )
     at = descent.place

@@ -15,12 +15,12 @@ from sharedspan.inference.rank_selection import (
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective import build_objective
 from sharedspan.report.plots import plot_rank_path
-from sharedspan.statistics.folds import assign_folds
+from sharedspan.statistics.folds import assign_folds, hash_key
 
 
 def fold_of_rows(X, y, task, weight=None, seed=0):
     tasks = validate_rows(X, y, task, weight)
-    folds = assign_folds(tasks, np.random.default_rng(seed), 5)
+    folds = assign_folds(tasks, hash_key(tasks.n_features, np.random.default_rng(seed)), 5)
     rows = np.arange(len(X)) if tasks.order is None else tasks.order
     out = np.empty(len(X), int)
     out[rows] = folds

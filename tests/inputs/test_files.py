@@ -608,7 +608,7 @@ def test_an_interrupt_leaves_nothing_behind(sim, tmp_path):
 
         model = ss.PooledRegressor()
         with pytest.raises(KeyboardInterrupt):
-            model.fit_file(path, **PARTS, tick=interrupt)
+            model.fit_file(path, **PARTS, progress=interrupt)
         assert not hasattr(model, "n_features_in_")
 
 
@@ -728,13 +728,13 @@ def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path, tempor
 
 def test_warnings_of_a_fit_are_told_in_lines(tmp_path, monkeypatch):
     simulate_files(tmp_path / "s", n_tasks=8, n_features=3, rank=1, n_samples=9, random_state=0)
-    solve = ss.PooledRegressor._fit_tasks
+    estimate = ss.PooledRegressor.estimate
 
-    def warn(self, tasks):
+    def warn(self, problem):
         warnings.warn("This is odd.", UserWarning, stacklevel=2)
-        solve(self, tasks)
+        return estimate(self, problem)
 
-    monkeypatch.setattr(ss.PooledRegressor, "_fit_tasks", warn)
+    monkeypatch.setattr(ss.PooledRegressor, "estimate", warn)
     out = tmp_path / "c.span"
     done = fit(tmp_path / "s", "--estimator", "PooledRegressor", "-o", out)
     assert done.exit_code == 0, done.output

@@ -353,7 +353,7 @@ def test_torch_fits_as_numpy_does(rows, solver, dtype, tolerance, backend):
 
 
 def test_torch_averages_the_tail_as_numpy_does(rows):
-    options = {"solver": "tpgd", "max_iter": 300, "solver_options": {"tail_average": True}}
+    options = {"solver": "tpgd", "max_iter": 300, "tail_average": True}
     expected, got = (
         ss.SharedSpanRegressor(rank=2, random_state=0, tol=0.0, backend=backend, **options)
         for backend in ("numpy", "torch")

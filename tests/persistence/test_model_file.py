@@ -63,10 +63,13 @@ VARIANTS = [
     *((name, {}) for name in ESTIMATORS),
     ("SharedSpanRegressor", {"rank": 3, "noise": "per_task", "fit_intercept": False}),
     ("SharedSpanRegressor", {"rank": 3, "dtype": "float32", "whiten": False}),
-    ("SharedSpanRegressor", {"rank": "evidence", "solver_options": {"steps": "practical"}}),
+    (
+        "SharedSpanRegressor",
+        {"rank": "evidence", "solver": "tpgd", "solver_options": {"steps": "practical"}},
+    ),
     ("AdaptiveSpanRegressor", {"fit_intercept": False}),
-    ("ARMULRegressor", {"structure": "clustered", "penalty": 1.0}),
-    ("ARMULRegressor", {"structure": "vanilla", "penalty": 1.0}),
+    ("ARMULRegressor", {"variant": "clustered", "penalty": 1.0}),
+    ("ARMULRegressor", {"variant": "vanilla", "penalty": 1.0}),
     ("CurriculumRegressor", {"levels": {t: 1 + t % 2 for t in range(30)}}),
     ("NewTaskRegressor", {"method": "sgd"}),
     ("NewTaskRegressor", {"method": "least_squares"}),
@@ -185,8 +188,8 @@ def test_labels_of_other_kinds_are_refused(label, tmp_path):
 def test_what_cannot_be_saved_is_refused(sim, tmp_path):
     with pytest.raises(NotFittedError):
         ss.PooledRegressor().save(tmp_path / "m.span")
-    model = fitted("SharedSpanRegressor", sim, rank=2, solver_options={"callback": print})
-    with pytest.raises(TypeError, match="parameter solver_options"):
+    model = fitted("SharedSpanRegressor", sim, rank=2, callback=print)
+    with pytest.raises(TypeError, match="parameter callback"):
         model.save(tmp_path / "m.span")
 
     class Mine(ss.PooledRegressor):

@@ -42,9 +42,9 @@ def sim():
 
 
 MODELS = [
-    (ss.SharedSpanRegressor(rank=2, random_state=0), cut_at(37)),
+    (ss.SharedSpanRegressor(rank=2, solver="tpgd", random_state=0), cut_at(37)),
     (ss.SharedSpanRegressor(random_state=0, solver="auto", tol=1e-12), cut_at(3)),
-    (ss.SharedSpanRegressor(noise="per_task", random_state=1), cut_at(20, runs=3)),
+    (ss.SharedSpanRegressor(solver="tpgd", noise="per_task", random_state=1), cut_at(20, runs=3)),
     (ss.SharedSpanRegressor(rank=2, solver="nsgd", max_iter=80, tol=0, whiten=False), cut_at(41)),
     (ss.SharedSpanRegressor(rank=3, solver="scaled_gd_anderson", fit_intercept=False), cut_at(6)),
 ]
@@ -59,7 +59,7 @@ def test_a_resumed_fit_is_the_fit_that_was_not_interrupted(sim, tmp_path, model,
     whole = clone(model).set_params(random_state=np.random.default_rng(5) if seed is not
                                     model.random_state else seed)  # fmt: skip
     whole.fit(sim.X, sim.y, task=sim.task)
-    broken = clone(model).set_params(solver_options=cut, random_state=seed)
+    broken = clone(model).set_params(**cut, random_state=seed)
     with pytest.raises(PowerCutError):
         broken.fit(sim.X, sim.y, task=sim.task, checkpoint=path)
     assert not hasattr(broken, "coef_")
@@ -91,7 +91,7 @@ def test_a_fit_goes_on_from_a_checkpoint_of_a_released_version(tmp_path):
 
 def test_other_data_and_settings_are_refused(sim, tmp_path):
     path = tmp_path / "fit.checkpoint"
-    model = ss.SharedSpanRegressor(rank=2, random_state=0)
+    model = ss.SharedSpanRegressor(rank=2, solver="tpgd", random_state=0)
     model.fit(sim.X, sim.y, task=sim.task, checkpoint=path)
     before = path.read_bytes()
     other = sim.y.copy()
@@ -120,7 +120,7 @@ def test_a_change_of_a_small_feature_beside_a_large_one_is_refused(tmp_path):
         [1e6 + 1e6 * rng.standard_normal(600), rng.standard_normal((600, 3)) * 1e-5]
     )
     y, task, path = rng.standard_normal(600), np.repeat(np.arange(20), 30), tmp_path / "c"
-    model = ss.SharedSpanRegressor(rank=1, tol=0, max_iter=3, random_state=0)
+    model = ss.SharedSpanRegressor(rank=1, solver="tpgd", tol=0, max_iter=3, random_state=0)
     model.fit(X, y, task=task, checkpoint=path)
     clone(model).fit(X, y, task=task, checkpoint=path)  # it had come to its end
     other = X.copy()
@@ -131,11 +131,9 @@ def test_a_change_of_a_small_feature_beside_a_large_one_is_refused(tmp_path):
 
 def test_a_fit_under_way_is_not_overwritten_by_another(sim, tmp_path):
     path = tmp_path / "fit.checkpoint"
-    model = ss.SharedSpanRegressor(rank=2, random_state=0)
+    model = ss.SharedSpanRegressor(rank=2, solver="tpgd", random_state=0)
     with pytest.raises(PowerCutError):
-        clone(model).set_params(solver_options=cut_at(30)).fit(
-            sim.X, sim.y, task=sim.task, checkpoint=path
-        )
+        clone(model).set_params(**cut_at(30)).fit(sim.X, sim.y, task=sim.task, checkpoint=path)
     with pytest.raises(ss.CheckpointError, match="resume="):
         clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=path)
     clone(model).fit(sim.X, sim.y, task=sim.task, resume=path)
@@ -157,10 +155,10 @@ def test_a_forged_checkpoint_is_neither_resumed_nor_replaced(part, forged, sim, 
 
 def test_a_fit_that_ran_out_of_iterations_goes_on_with_more(sim, tmp_path):
     path = tmp_path / "fit.checkpoint"
-    model = ss.SharedSpanRegressor(rank=2, random_state=0, max_iter=50)
+    model = ss.SharedSpanRegressor(rank=2, solver="tpgd", random_state=0, max_iter=50)
     with pytest.warns(match="did not converge"):
         model.fit(sim.X, sim.y, task=sim.task, checkpoint=path)
-    more = ss.SharedSpanRegressor(rank=2, random_state=0).fit(
+    more = ss.SharedSpanRegressor(rank=2, solver="tpgd", random_state=0).fit(
         sim.X, sim.y, task=sim.task, resume=path
     )
     assert more.converged_
@@ -178,7 +176,7 @@ if __name__ == "__main__":
         from distributed import Client
         engine = Client(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50)
     model = ss.SharedSpanRegressor(
-        rank=2, tol=0, max_iter=100_000 if len(sys.argv) < 4 else int(sys.argv[3]),
+        rank=2, solver="tpgd", tol=0, max_iter=100_000 if len(sys.argv) < 4 else int(sys.argv[3]),
         random_state=0, engine=engine,
     )
     model.fit(sim.X, sim.y, task=sim.task, checkpoint=sys.argv[1], checkpoint_seconds=0.1)
@@ -206,12 +204,12 @@ def test_a_driver_that_is_killed_goes_on(tmp_path, engine):
     done = _iteration(path)
     assert 20 <= done < 100_000
     sim = ss.simulate(n_tasks=300, n_features=20, rank=2, n_samples=40, random_state=0)
-    settings = {"rank": 2, "tol": 0, "max_iter": 100_000, "random_state": 0}
+    settings = {"rank": 2, "solver": "tpgd", "tol": 0, "max_iter": 100_000, "random_state": 0}
 
     def few_more(step):  # all 100,000 would take long
         return step["iteration"] == done + 30
 
-    short = {"solver_options": {"callback": few_more}}
+    short = {"callback": few_more}
     resumed = ss.SharedSpanRegressor(**settings, **short)
     resumed.fit(sim.X, sim.y, task=sim.task, resume=path)
     whole = ss.SharedSpanRegressor(**settings, **short).fit(sim.X, sim.y, task=sim.task)

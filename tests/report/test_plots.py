@@ -28,7 +28,8 @@ STRANGE = [
 
 @pytest.fixture
 def model(small):
-    return ss.SharedSpanRegressor(rank=2, random_state=0).fit(small.X, small.y, small.task)
+    model = ss.SharedSpanRegressor(rank=2, solver="tpgd", random_state=0)
+    return model.fit(small.X, small.y, small.task)
 
 
 @pytest.fixture

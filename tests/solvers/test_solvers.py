@@ -151,7 +151,7 @@ def test_a_saddle_is_not_called_converged():
         n_tasks=60, n_features=40, rank=5, n_samples=200, noise=0.001, condition_number=300,
         random_state=1,
     )  # fmt: skip
-    model = ss.SharedSpanRegressor(rank=5, max_iter=1500, random_state=0)
+    model = ss.SharedSpanRegressor(rank=5, solver="tpgd", max_iter=1500, random_state=0)
     with pytest.warns(ConvergenceWarning, match="stopped at max_iter after 1500"):
         model.fit(sim.X, sim.y, task=sim.task)
     assert not model.converged_
@@ -199,7 +199,7 @@ def mean_ratio(seeds=2, **options):
 
 def test_noisy_sgd_reaches_the_floor_by_its_tail_average():
     options = {"solver": "nsgd", "max_iter": 3000}
-    tail = mean_ratio(solver_options={"tail_average": True}, **options)
+    tail = mean_ratio(tail_average=True, **options)
     last = mean_ratio(**options)
     assert tail < 1.15
     assert last > tail

@@ -51,7 +51,9 @@ def compare_command(
         from sharedspan.diagnosis.comparison import compare
 
         data = load_table(table, task=task, target=target, drop=drop, missing=missing)
-        comparison = compare(data.X, data.y, data.task, repeats=repeats, seed=seed, tick=progress)
+        comparison = compare(
+            data.X, data.y, data.task, repeats=repeats, seed=seed, progress=progress
+        )
         if out is not None:
             with errors.write_errors(out):
                 comparison.write_csv(out)

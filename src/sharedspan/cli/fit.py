@@ -139,7 +139,7 @@ def fit_and_save(
 
     began = time.perf_counter()
     with output.collected_warnings() as messages, progress_bar() as progress:
-        model.fit_file(**reading, tick=count_rows)
+        model.fit_file(**reading, progress=count_rows)
         if coefficients is not None:
             with errors.write_errors(coefficients):
                 _write_coefficients(model, coefficients)

@@ -77,7 +77,7 @@ def report_command(
         with errors.write_errors(out):
             # Rows of tasks that were not fitted are left out of the page.
             reported = without_feature_names(fitted).set_params(unseen="mean")
-            write_report(reported, out, **rows, title=title, tick=progress)
+            write_report(reported, out, **rows, title=title, progress=progress)
     from sharedspan.inputs.memory_limit import in_words
 
     n_bytes = out.stat().st_size

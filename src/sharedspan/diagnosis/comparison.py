@@ -23,7 +23,7 @@ from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, N_FOLDS
 from sharedspan.diagnosis.text import listed
 from sharedspan.estimators import ESTIMATORS, estimator_class
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.progress import ProgressCallback, no_progress
+from sharedspan.progress import ProgressCallback, current_progress
 from sharedspan.statistics.folds import folds_by_hash
 
 _BASELINES = [name for name, module in ESTIMATORS.items() if module.endswith(".baselines")]
@@ -139,6 +139,7 @@ def compare(
     repeats: int = 5,
     seed: int = 0,
     methods: Sequence[str] = COMPARED,
+    progress: ProgressCallback | None = None,
     tick: ProgressCallback | None = None,
 ) -> Comparison:
     """Fit every estimator on repeated splits within tasks and rank them by their test error.
@@ -155,9 +156,11 @@ def compare(
         Of the splits and of the estimators.
     methods : sequence of str, optional
         Names of estimators of the package; other names are ignored.
-    tick : callable, optional
+    progress : callable, optional
         Called before each fit with the name of the method, the number of finished fits and the
         number of all fits.
+    tick : callable, optional
+        Deprecated: the old name of ``progress``.
 
     Returns
     -------
@@ -165,6 +168,7 @@ def compare(
         A method that raises or does not converge is listed as failed, with its reason and without
         a rank.
     """
+    progress = current_progress(progress, tick)
     if repeats < 2:
         raise ValueError(f"repeats={repeats} must be at least 2: one split has no standard error.")
     tasks = validate_rows(X, y, task)
@@ -185,7 +189,7 @@ def compare(
     for repeat in range(repeats):
         held = hold_out(size, np.random.default_rng([seed, repeat]))
         for i, name in enumerate(runs):
-            (tick or no_progress)(name, repeat * len(runs) + i, repeats * len(runs))
+            progress(name, repeat * len(runs) + i, repeats * len(runs))
             if runs[name].error is None:
                 _run(runs[name], _estimator(name, seed + repeat), X, y, code, held)
     entries = leaderboard(runs)

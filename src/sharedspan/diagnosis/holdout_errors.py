@@ -29,7 +29,7 @@ NOTHING_TO_PREDICT = (
 ROUNDING = 1e-9  # share by which two errors differ without meaning it
 # Of the refits, where the model has such a parameter.
 PLAIN = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None,
-         "random_state": 0}  # fmt: skip
+         "random_state": 0, "callback": None}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,6 @@ def _refits(view: ModelView) -> dict[str, Callable[[], TaskRegressor]]:
             again[name] = span.extra[name]
     if "rank" in params and span.rank:
         again["rank"] = span.rank
-    if params.get("solver_options"):  # a callback is the user's, and was for the fit
-        options = {k: v for k, v in params["solver_options"].items() if k != "callback"}
-        again["solver_options"] = options
     makers: dict[str, Callable[[], TaskRegressor]] = {"model": lambda: type(model)(**again)}
     if model.shares != "nothing":
         makers["separate"] = lambda: PerTaskRegressor(fit_intercept=view.centred)

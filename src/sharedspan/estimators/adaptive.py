@@ -137,12 +137,6 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     def estimate(self, problem: Problem) -> FittedSpan:
         """The structure of the strongest evidence, then the posterior of every task."""
         statistics, canonical = problem.statistics, problem.canonical
-        largest = len(canonical.units.scale) + self.fit_intercept
-        if not isinstance(self.rank, str) and self.rank > largest:
-            raise ValueError(
-                f"rank={self.rank} is larger than the {largest} coefficients of a task: give a "
-                f"rank from 0 to {largest}, or 'auto'."
-            )
         scaling = Scaling.of(statistics, self.fit_intercept)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
@@ -160,6 +154,15 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         log_likelihood = fit.evidence.value + float(searched.n.sum()) * shift
         extra = {"candidates": candidates, "log_likelihood": log_likelihood}
         return mixed_fit(canonical, scaling, fit, posterior, extra)
+
+    def check_shape(self, n_tasks: int, n_features: int) -> None:
+        """Raise for a rank that is larger than the number of coefficients of a task."""
+        largest = n_features + self.fit_intercept
+        if not isinstance(self.rank, str) and self.rank > largest:
+            raise ValueError(
+                f"rank={self.rank} is larger than the {largest} coefficients of a task: give a "
+                f"rank from 0 to {largest}, or 'auto'."
+            )
 
     def _search(
         self, statistics: Statistics, scaling: Scaling, candidates: list[dict[str, Any]]

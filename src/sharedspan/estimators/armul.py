@@ -35,7 +35,6 @@ from sharedspan.estimators.parameters import (
     estimator,
     number_or_auto,
     one_of,
-    require_rank_fits,
 )
 from sharedspan.inference.rank_selection import select_rank
 from sharedspan.kernels.threads import one_blas_thread
@@ -178,7 +177,6 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """Proximal descent from separate fits, with the penalty selected first."""
-        require_rank_fits(self.rank, problem)
         if self._variant == "lowrank":
             rank, rank_path = select_rank(
                 problem, self.rank, self.fit_intercept, verbose=self.verbose

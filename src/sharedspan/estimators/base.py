@@ -120,6 +120,15 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     def check_combination(self) -> None:
         """Raise for parameters that do not go together."""
 
+    def check_shape(self, n_tasks: int, n_features: int) -> None:
+        """Raise for a rank that is larger than the numbers of features and of tasks."""
+        rank, largest = vars(self).get("rank", 0), min(n_features, n_tasks)
+        if not isinstance(rank, str) and rank > largest:
+            raise ValueError(
+                f"rank={rank} is larger than min({n_features} features, {n_tasks} tasks) = "
+                f"{largest}: give a rank from 1 to {largest}, or 'auto'."
+            )
+
     # ---- fitting ---------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
@@ -149,6 +158,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         text: str = "error",
         columns: Columns | None = None,
         progress: ProgressCallback | None = None,
+        tick: ProgressCallback | None = None,
     ) -> Self:
         """Fit all tasks of CSV or Parquet files, which may be larger than memory.
 
@@ -158,7 +168,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
         Parameters
         ----------
-        {path, file:task, target, features, drop, memory_limit, missing, text, columns, progress}
+        {path, file:task, target, features, drop, memory_limit, missing, text, columns}
+        {progress, tick}
 
         Returns
         -------
@@ -175,7 +186,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         fitting.fit_files(
             self, path, task=task, target=target, features=features, drop=drop,
             memory_limit=memory_limit, missing=missing, text=text, columns=columns,
-            progress=progress,
+            progress=progress, tick=tick,
         )  # fmt: skip
         return self
 

@@ -20,7 +20,6 @@ from sharedspan.estimators.parameters import (
     current_value,
     estimator,
     one_of,
-    require_rank_fits,
     require_rows_to_split,
 )
 from sharedspan.inference.noise import shrunken_noise
@@ -104,7 +103,6 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """The span of the easy tasks, then the others, level by level."""
-        require_rank_fits(self.rank, problem)
         if self._variant in ("pair", "literal"):
             require_rows_to_split(problem, f"variant={self._variant!r}", "variant='freeze'")
         if isinstance(self.levels, Mapping):

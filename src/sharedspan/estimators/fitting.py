@@ -27,6 +27,7 @@ from sharedspan.families import GAUSSIAN
 from sharedspan.inputs.frames import is_dask_frame
 from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
+from sharedspan.progress import current_progress
 from sharedspan.statistics.canonical import PreviousFit, Problem, canonical, inverse_deviations
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, gather
@@ -63,6 +64,7 @@ def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None
         fitted = None
         while (working := GAUSSIAN.reweight(opened, fitted)) is not None:
             with closing(gather_statistics(model, working)) as statistics:
+                model.check_shape(len(statistics.labels), len(statistics.names))
                 retained = statistics_to_retain(model, statistics)
                 fitted = fit_statistics(model, statistics, checkpointing=checkpointing)
     store(model, fitted, statistics, retained)
@@ -88,7 +90,7 @@ def fit_statistics(
     rng = as_generator(vars(model).get("random_state"))
     if model.needs().kind is None:
         return model.estimate(Problem(None, None, statistics.labels, rng, statistics.rows))
-    covariance = feature_covariance(statistics)
+    covariance = feature_covariance(statistics) if model.incremental else None
     P = None if checkpointing is None else checkpointing.saved_map(statistics)
     problem = canonical(statistics, model.needs().features, rng, P, previous=previous)
     if checkpointing is not None:
@@ -134,6 +136,7 @@ def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **opti
     """Fit an estimator to files; see ``TaskRegressor.fit_file``."""
     from sharedspan.inputs.external_sort import open_files
 
+    options["progress"] = current_progress(options.get("progress"), options.pop("tick", None))
     with unfitted_on_error(model):
         check_parameters(model)
         rows = open_files(path, **options)

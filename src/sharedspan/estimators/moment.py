@@ -20,7 +20,6 @@ from sharedspan.estimators.parameters import (
     as_generator,
     estimator,
     one_of,
-    require_rank_fits,
     require_rows_to_split,
 )
 from sharedspan.inference.noise import shared_noise
@@ -55,7 +54,7 @@ class MomentRegressor(SpanTransformer, TaskRegressor):
     Attributes
     ----------
     {tasks_, coef_, intercept_, representation_, task_weights_, rank_, rank_path_, noise_variance_}
-    {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
+    {coef_names_, n_features_in_, feature_names_in_}
 
     References
     ----------
@@ -88,7 +87,6 @@ class MomentRegressor(SpanTransformer, TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """B from the leading directions of a matrix of moments, W by least squares."""
-        require_rank_fits(self.rank, problem)
         if self.variant == "niu":
             require_rows_to_split(problem, "variant='niu'", "variant='duchi'")
         rank, rank_path = select_rank(problem, self.rank, self.fit_intercept)

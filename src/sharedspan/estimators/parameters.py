@@ -119,16 +119,6 @@ def check_parameters(model: Any) -> None:
     model.check_combination()
 
 
-def require_rank_fits(rank: Any, problem: Problem) -> None:
-    """Raise for a rank that is larger than the numbers of features and of tasks."""
-    d, T = len(problem.canonical.units.scale), problem.statistics.n_tasks
-    if not isinstance(rank, str) and rank > min(d, T):
-        raise ValueError(
-            f"rank={rank} is larger than min({d} features, {T} tasks) = {min(d, T)}: give a rank "
-            f"from 1 to {min(d, T)}, or 'auto'."
-        )
-
-
 def require_rows_to_split(problem: Problem, option: str, instead: str) -> None:
     """Raise where a task has too few rows for an option that splits the rows of every task."""
     counts = np.diff(problem.rows.starts)
@@ -319,6 +309,7 @@ ARGUMENTS = {  # of fit and fit_file; what stands before a colon is not part of 
         "callable of (stage, done, total), optional",
         "Called now and then with the stage and how far it is; a total of 0 is unknown.",
     ),
+    "tick": ("callable, optional", "Deprecated: the old name of ``progress``."),
 }
 
 

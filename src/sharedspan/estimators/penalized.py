@@ -29,7 +29,7 @@ import numpy as np
 from sharedspan.estimators.base import SpanTransformer, TaskRegressor
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.near_span import fit_of_descent, noise_level, warn_unless_converged
-from sharedspan.estimators.parameters import BOOL, at_least, estimator, require_rank_fits
+from sharedspan.estimators.parameters import BOOL, at_least, estimator
 from sharedspan.estimators.spectral import second_step
 from sharedspan.inference.rank_selection import select_rank
 from sharedspan.kernels.threads import one_blas_thread
@@ -115,7 +115,6 @@ class PenalizedERMRegressor(SpanTransformer, TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """Step one from the median span of separate fits, then step two."""
-        require_rank_fits(self.rank, problem)
         centred, rng = self.fit_intercept, problem.rng
         rank, rank_path = select_rank(problem, self.rank, centred, verbose=self.verbose)
         k = min(rank, problem.largest_rank)

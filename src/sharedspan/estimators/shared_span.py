@@ -22,7 +22,6 @@ from sharedspan.estimators.parameters import (
     at_least,
     estimator,
     one_of,
-    require_rank_fits,
     require_rows_to_split,
 )
 from sharedspan.inference.noise import residual_degrees, shared_noise, shrink_noise
@@ -139,7 +138,6 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
 
     has_intervals = True
     checks: ClassVar = {
-        "solver": partial(one_of, known=tuple(SOLVERS)),
         "noise": partial(one_of, known=("shared", "per_task")),
         "dtype": partial(one_of, known=("float64", "float32")),
         "tail_average": BOOL,
@@ -204,7 +202,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         **options
             Further options of reading:
 
-            {drop, missing, text, columns, progress}
+            {drop, missing, text, columns, progress, tick}
 
         Returns
         -------
@@ -228,7 +226,6 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """B and W of least squares; where noise is per task, again with tasks weighted by it."""
-        require_rank_fits(self.rank, problem)
         split = (self.solver_options or {}).get("split", "none")
         if self.solver == "altmin_gd" and split != "none":
             require_rows_to_split(problem, f"split={split!r}", "split='none'")
@@ -338,6 +335,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
 
     def check_combination(self) -> None:
         """Raise for options that the solver does not have, or a place where it cannot run."""
+        one_of("solver", self.solver, tuple(SOLVERS))
         if self.solver_options is not None:
             self._check_solver_options(self.solver_options)
         if self.callback is not None and not callable(self.callback):
@@ -362,14 +360,6 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
     def _check_solver_options(self, options: Any) -> None:
         if not isinstance(options, dict):
             raise TypeError(f"solver_options={options!r} must be a dict or None.")
-        for name in LOOP_OPTIONS:
-            if name in options:
-                warnings.warn(
-                    f"solver_options={{{name!r}: ...}} is deprecated: use the parameter of its "
-                    f"own, SharedSpanRegressor({name}=...).",
-                    FutureWarning,
-                    stacklevel=6,
-                )
         if not callable(options.get("callback", callable)):
             raise TypeError(f"callback={options['callback']!r} must be a function.")
         one_of("tail_average", options.get("tail_average", False), (True, False))
@@ -381,6 +371,14 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
                 raise TypeError(
                     f"solver_options: {name!r} is not an option of solver={self.solver!r}: "
                     f"{advice}."
+                )
+        for name in LOOP_OPTIONS:
+            if name in options:
+                warnings.warn(
+                    f"solver_options={{{name!r}: ...}} is deprecated: use the parameter of its "
+                    f"own, SharedSpanRegressor({name}=...).",
+                    FutureWarning,
+                    stacklevel=6,
                 )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from sharedspan.estimators.base import SpanTransformer, TaskRegressor
 from sharedspan.estimators.fitted import FittedSpan
-from sharedspan.estimators.parameters import BOOL, at_least, estimator, one_of, require_rank_fits
+from sharedspan.estimators.parameters import BOOL, at_least, estimator, one_of
 from sharedspan.inference.noise import shared_noise
 from sharedspan.inference.rank_selection import (
     RankPath,
@@ -88,7 +88,6 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """B from an SVD of separate least squares, W in it, then the step off the span."""
-        require_rank_fits(self.rank, problem)
         objective = build_objective(problem.statistics)
         separate, ranks = separate_fits(objective)
         deviation = noise_deviation(objective, separate, ranks, self.fit_intercept)

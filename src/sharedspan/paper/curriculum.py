@@ -52,7 +52,7 @@ class Curriculum(Experiment):
         levels = dict(enumerate(np.repeat([1, 2, 3], PER_LEVEL).tolist()))
         models: dict[str, Any] = {POOLED: SharedSpanRegressor(solver="tpgd", **common)}
         for name, mode in CURRICULUM_MODES.items():
-            models[name] = CurriculumRegressor(mode=mode, levels=levels, **common)
+            models[name] = CurriculumRegressor(variant=mode, levels=levels, **common)
         for name, model in models.items():
             yield cell.row(method=name, error=problem.fit_error(model))
 

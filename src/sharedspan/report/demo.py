@@ -98,8 +98,8 @@ def _draw(sim: Simulation, models: dict[str, Any], floor: float, path: Path) -> 
     errors: list[float] = []
     two_phases = SharedSpanRegressor(
         rank=models[SPAN].rank_, solver="tpgd", fit_intercept=False, whiten=False, random_state=0,
-        solver_options={"callback": lambda at: errors.append(
-            parameter_error((at["B"] @ at["W"]).T, sim.coef))},
+        callback=lambda at: errors.append(
+            parameter_error((at["B"] @ at["W"]).T, sim.coef)),
     )  # fmt: skip
     two_phases.fit(sim.X, sim.y, task=sim.task)
     figure, [[left, right]] = figures.blank_figure(1, 2, (10.4, 4.0))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from sharedspan.diagnosis.text import (
     whole,
 )
 from sharedspan.persistence.atomic_write import atomic_path
-from sharedspan.progress import no_progress
+from sharedspan.progress import ProgressCallback, current_progress
 from sharedspan.report import text
 from sharedspan.report.facts import Facts, collect_facts
 from sharedspan.report.figures import as_svg
@@ -47,7 +46,8 @@ def write_report(
     title: str | None = None,
     task_name: str = "task",
     target_name: str | None = None,
-    tick: Callable[..., object] | None = None,
+    progress: ProgressCallback | None = None,
+    tick: ProgressCallback | None = None,
 ) -> Path:
     """Write a self-contained HTML page about a fitted model.
 
@@ -68,8 +68,10 @@ def write_report(
     title : str, optional
     task_name, target_name : str, optional
         What a task and the response are called.
-    tick : callable of (stage, done, total), optional
-        Called now and then with the progress of a stage; a total of 0 is an unknown one.
+    progress : callable of (stage, done, total), optional
+        Called now and then with the progress of a stage; a total of 0 is unknown.
+    tick : callable, optional
+        Deprecated: the old name of ``progress``.
 
     Returns
     -------
@@ -88,7 +90,7 @@ def write_report(
         raise ValueError(f"{given} was given without {missing}: give both, or neither.")
     if X is None and task is not None:
         raise ValueError("task was given without X and y: give all of them, or none.")
-    path, progress = Path(path), tick or no_progress
+    path, progress = Path(path), current_progress(progress, tick)
     facts = collect_facts(
         model, X, y, task, task_name=task_name, target_name=target_name, progress=progress
     )
