@@ -75,7 +75,7 @@ class Shard:
         return s.n, s.mean, s.y_mean
 
     def without(self, fold: int | None) -> Statistics:
-        """Statistics of all rows but those of a fold, which sums are already without."""
+        """Statistics of the rows outside a fold; sums have had the fold subtracted already."""
         s = self.statistics
         if fold is None or isinstance(s, GramStatistics):
             return s

@@ -179,7 +179,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         ------
         ValueError
             For what the files hold, with the name of the file or column, and for a memory limit
-            that cannot be kept.
+            that is too small.
         OSError
             Where the disk of the temporary folder is full.
         """

@@ -171,7 +171,7 @@ def add_rows(
 
 
 def merge_statistics(model: TaskRegressor, others: tuple[Any, ...]) -> None:
-    """Add the statistics of other models to those of an estimator and fit again; see ``merge``."""
+    """Add the statistics of other models to an estimator's own and fit again; see ``merge``."""
     with unchanged_on_error(model):
         check_parameters(model)
         require_statistics(model, "merge")
@@ -344,7 +344,7 @@ def require_statistics(model: TaskRegressor, method: str) -> None:
 
 
 def require_same_model(model: TaskRegressor, other: Any) -> None:
-    """Raise unless the statistics of another model can be added to those of this one."""
+    """Raise unless the statistics of another model can be added to the model's own."""
     if type(other) is not type(model):
         raise TypeError(
             f"merge was given a {type(other).__name__}: give a fitted {type(model).__name__}."

@@ -1,7 +1,8 @@
 """Method of moments: the span from averages of x y, then least squares in it.
 
 In a canonical problem (isotropic features) E[x y] = v_t, so the leading directions of averages of
-(x y)(x y)' over tasks are those of V V'. What differs is how noise is kept off the diagonal.
+(x y)(x y)' over tasks are the leading directions of V V'. The variants differ in how they keep
+noise off the diagonal.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ BLOCK = 1 << 16  # rows predicted at a time, so that no copy of all coefficients
 
 
 def feature_columns(model: TaskRegressor, X: Any) -> tuple[np.ndarray, Any]:
-    """Features (rows, d) of rows like those of the fit, and the column of labels if named."""
+    """Features (rows, d) of rows with the columns of the fit, and the task column if named."""
     features, column, _ = split_columns(X, model.task_column)
     validate_data(model, X, reset=False, skip_check_array=True)
     if len(features) == 0:

@@ -91,7 +91,7 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
         objective = build_objective(problem.statistics)
         separate, ranks = separate_fits(objective)
         deviation = noise_deviation(objective, separate, ranks, self.fit_intercept)
-        # Norms are those of the estimates themselves; in the SVD a task counts by its size.
+        # Norms are of the estimates themselves; in the SVD a task counts by its size.
         clipped = winsorised(separate / objective.response, self.outliers, self.winsorise)
         if self.rank == "threshold":
             path = threshold_path(clipped, objective, deviation, self.outliers)

@@ -78,7 +78,7 @@ class Descent:
 
 
 class Stream:
-    """What is kept of one task: the factor of its rows, about its first row, and the descent."""
+    """The rows of one task: their triangular factor, about the first row, and the descent."""
 
     stored_axes = "x0:d y0 n R:ee descent"
 
@@ -175,8 +175,8 @@ def orthonormal_coordinates(B: np.ndarray) -> np.ndarray:
     """U (k, r) such that BU is an orthonormal basis of the span of B."""
     scale = column_scale(B)
     _, s, Vt = np.linalg.svd(B / scale, full_matrices=False)
-    kept = s > RANK_TOL * s[0]
-    return Vt[kept].T / s[kept] / scale[:, None]
+    positive = s > RANK_TOL * s[0]
+    return Vt[positive].T / s[positive] / scale[:, None]
 
 
 def ridge(A: np.ndarray, b: np.ndarray, penalty: float) -> np.ndarray:
@@ -189,9 +189,9 @@ def ridge(A: np.ndarray, b: np.ndarray, penalty: float) -> np.ndarray:
     penalty : float
     """
     U, s, Vt = np.linalg.svd(A, full_matrices=False)
-    kept = (s > RANK_TOL * s[:, :1]) & (s > 0)
-    s = np.where(kept, s, 1.0)
-    z = np.where(kept, np.einsum("tpr,tp->tr", U, b) / (s + penalty / s), 0.0)
+    positive = (s > RANK_TOL * s[:, :1]) & (s > 0)
+    s = np.where(positive, s, 1.0)
+    z = np.where(positive, np.einsum("tpr,tp->tr", U, b) / (s + penalty / s), 0.0)
     return np.einsum("trk,tr->tk", Vt, z)
 
 

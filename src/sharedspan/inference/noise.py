@@ -74,7 +74,7 @@ def shrink_noise(rss: np.ndarray, degrees: np.ndarray) -> tuple[np.ndarray, np.n
     sigma_t^2 = (nu s0^2 + rss_t) / (nu + df_t). Under sigma_t^2 ~ scaled inverse chi-square
     (nu, s0^2), rss_t / (df_t s0^2) follows an F distribution with (df_t, nu) degrees of freedom;
     nu and s0^2 maximise that likelihood. A task without spare rows gets the common level. The
-    degrees of freedom are nu + df_t, at most those of all tasks together.
+    degrees of freedom are nu + df_t, at most the degrees of all tasks together.
 
     Parameters
     ----------

@@ -216,7 +216,7 @@ def corrected_excess(pairs: np.ndarray, lacking: np.ndarray) -> tuple[np.ndarray
         Held-out squared errors.
     lacking : ndarray of shape (ranks,)
         How much larger the squared errors of a fold's fit are, on all rows and on average over
-        folds, than those of the fit to all rows. Burman's correction takes it off.
+        folds, than the errors of the fit to all rows. Burman's correction takes it off.
     """
     total = pairs.sum(axis=1) - lacking
     best = np.argmin(total)

@@ -134,9 +134,9 @@ def require_device(backend: str | TorchBackend) -> None:
         return
     import torch
 
-    found = torch.cuda.device_count()
-    if int(device.partition(":")[2] or 0) >= found:
+    count = torch.cuda.device_count()
+    if int(device.partition(":")[2] or 0) >= count:
         raise ValueError(
-            f"device={device!r} is not there: PyTorch sees {found} GPUs. Use another device, "
+            f"device={device!r} is not there: PyTorch sees {count} GPUs. Use another device, "
             "device='cpu', or backend='numpy'."
         )

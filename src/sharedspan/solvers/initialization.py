@@ -71,9 +71,10 @@ def _separate_fits(objective: Objective) -> tuple[Arrays, Arrays]:
     V, ranks = np.empty((T, d)), np.empty(T)
     for t in range(T):
         eigenvalues, Q = np.linalg.eigh(objective.curvature(t))
-        kept = eigenvalues > RANK_TOLERANCE * max(eigenvalues[-1], 0.0)
-        ranks[t] = kept.sum()
-        V[t] = Q[:, kept] @ ((Q[:, kept].T @ C[:, t]) / eigenvalues[kept])
+        positive = eigenvalues > RANK_TOLERANCE * max(eigenvalues[-1], 0.0)
+        ranks[t] = positive.sum()
+        Q, eigenvalues = Q[:, positive], eigenvalues[positive]
+        V[t] = Q @ ((Q.T @ C[:, t]) / eigenvalues)
     return (), (V, ranks)
 
 

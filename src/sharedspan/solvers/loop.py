@@ -32,7 +32,7 @@ from sharedspan.solvers.state import (
     Trace,
 )
 
-CHECK_EVERY = 10  # iterations between two looks at the tangent gradient, for most solvers
+CHECK_EVERY = 10  # iterations between two checks of the tangent gradient, for most solvers
 SMALLEST_DAMPING = 2.0**-40
 
 # An objective may rise by rounding alone: by this share of itself, and of its value at the start.
@@ -182,9 +182,9 @@ def _drive(
             now.tail.add(step)
         if step.iteration == max_iter and not proposal.monotone:
             now.ending = PLANNED
-        look = proposal.watched or step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
+        check = proposal.watched or step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
         gradient = math.nan
-        if look and stop is not None:
+        if check and stop is not None:
             gradient = _relative_gradient(point)
             now.converged = proposal.may_stop and stop(point)
         now.trace.add(step, proposal, gradient)

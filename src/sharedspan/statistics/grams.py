@@ -1,4 +1,4 @@
-"""What a fit keeps of the rows: per-task sums that merge, or the rows where these are smaller.
+"""Sufficient statistics of the rows of each task: sums that merge and subtract.
 
 For each task: its size n_t (sum of weights), feature and target means, the Gram G of the centred
 rows, an anchor a, g = X'(y - Xa) and q = |y - Xa|^2, so that
@@ -142,7 +142,7 @@ class GramStatistics(TaskMeans):
     def merge(self, other: GramStatistics, ids: Any = slice(None)) -> GramStatistics:
         """Add another set of sums, in place: its tasks are our tasks ``ids``, by default all.
 
-        Anchors may differ: those of ``other`` are moved to ours first. A task that we have not
+        Anchors may differ: the anchors of ``other`` are moved to ours first. A task that we have not
         seen yet takes over the other's anchor.
         """
         n, mean = self.n[ids], self.mean[ids]

@@ -1,7 +1,7 @@
-"""What a fit starts from: statistics with their units, and the names of tasks and features.
+"""Task statistics: sufficient statistics with their units, and the names of tasks and features.
 
-Rows that come later, and the sums of other sites, are added here: statistics merge, and what is
-left to do is to bring units, tasks and anchors together.
+Later rows and the statistics of other sites are added here: statistics merge, and what is left to
+do is to bring units, tasks and anchors together.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sharedspan.statistics.scaling import Units
 
 @dataclass(frozen=True)
 class TaskStatistics:
-    """Statistics in ``units``, not yet canonical, and whose they are."""
+    """Statistics in ``units``, not yet canonical, with the names of tasks and features."""
 
-    statistics: Any  # GramStatistics, RowStatistics or those of a cluster; None for bare rows
+    statistics: Any  # GramStatistics, RowStatistics or ClusterStatistics; None for bare rows
     units: Any  # Units; None for bare rows
     labels: tuple[Hashable, ...]  # (T,) in canonical order
     names: tuple[str, ...]  # (d,)
@@ -37,14 +37,14 @@ class TaskStatistics:
             self.statistics.close()
 
     def copy(self) -> TaskStatistics:
-        """The same with statistics of its own, which a fit may change, and without rows."""
+        """A copy whose statistics a fit may change, without rows."""
         statistics = self.statistics.take(np.arange(len(self.labels)))
         return TaskStatistics(statistics, self.units, self.labels, self.names)
 
     def plus(
         self, tasks: TaskRows, *, forgetting: float = 1.0, common_scale: bool = False
     ) -> TaskStatistics:
-        """The sums of these and of more rows, of known or of new tasks.
+        """The statistics of these and of more rows, of known or of new tasks.
 
         Parameters
         ----------
@@ -52,7 +52,7 @@ class TaskStatistics:
         forgetting : float
             What the rows so far count, as a factor on their weights.
         common_scale : bool
-            As in ``Units.of``.
+            Whether features stay in proportion; see ``Units.of``.
         """
         units = Units.of(tasks, self.statistics.centred, common_scale)
         units = self.units.including(units)
@@ -65,12 +65,12 @@ class TaskStatistics:
         return TaskStatistics(total.merge(chunk, new), units, labels, self.names)
 
     def merged(self, other: TaskStatistics) -> TaskStatistics:
-        """The sums of these rows and of those of another site."""
+        """The statistics of these rows and of the rows of another site."""
         units = self.units.including(other.units)
         labels, old, new = _joined(self.labels, other.labels)
         total = self.statistics.placed(old, len(labels)).rescaled(self.units, units)
-        theirs = other.copy().statistics.rescaled(other.units, units)
-        return TaskStatistics(total.merge(theirs, new), units, labels, self.names)
+        added = other.copy().statistics.rescaled(other.units, units)
+        return TaskStatistics(total.merge(added, new), units, labels, self.names)
 
 
 def gather(
@@ -105,7 +105,7 @@ def gather(
 def _joined(
     first: Sequence[Hashable], second: Sequence[Hashable]
 ) -> tuple[tuple[Hashable, ...], np.ndarray, np.ndarray]:
-    """All labels in canonical order, and the places of either's among them."""
+    """All labels in canonical order, and the places of the first and second labels among them."""
     labels = tuple(canonical_order([*first, *second]))
     place = {label: i for i, label in enumerate(labels)}
     return (
