@@ -15,11 +15,11 @@ def no_progress(stage: str, done: float, total: float) -> None:
 
 
 def current_progress(
-    progress: ProgressCallback | None, tick: ProgressCallback | None
+    progress: ProgressCallback | None, tick: ProgressCallback | None, *, stacklevel: int = 3
 ) -> ProgressCallback:
     """The callback that a user gave, perhaps by its old name ``tick``."""
     if tick is not None:
-        warnings.warn("tick= is deprecated: use progress=.", FutureWarning, stacklevel=4)
+        warnings.warn("tick= is deprecated: use progress=.", FutureWarning, stacklevel=stacklevel)
     return progress or tick or no_progress
 
 

@@ -69,3 +69,20 @@ def test_the_default_solver_is_auto_and_reaches_the_minimum_of_the_paper_algorit
     default, auto, tpgd = (fit.fit(small.X, small.y, task=small.task).coef_ for fit in fits)
     assert_array_equal(default, auto)
     assert np.abs(default - tpgd).max() < 1e-6
+
+
+def test_warnings_point_to_the_line_of_the_user(small):
+    models = {
+        "did not converge": ss.SharedSpanRegressor(
+            rank=2, solver="tpgd", max_iter=3, random_state=0
+        ),
+        "did not converge in": ss.ARMULRegressor(rank=2, penalty=1.0, max_iter=2, random_state=0),
+        "use variant": ss.ARMULRegressor(structure="vanilla", penalty=1.0, random_state=0),
+        "use the parameter": ss.SharedSpanRegressor(
+            rank=2, solver="tpgd", random_state=0, solver_options={"tail_average": False}
+        ),
+    }
+    for words, model in models.items():
+        with pytest.warns(Warning, match=words) as caught:
+            model.fit(small.X, small.y, task=small.task)
+        assert {warning.filename for warning in caught} == {__file__}

@@ -148,7 +148,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
                 "the fit is close to the best, but may not be it. Features that say nearly the "
                 "same make it slow: leave some out, or give rank=0.",
                 ConvergenceWarning,
-                stacklevel=7,
+                stacklevel=6,
             )
         shift = math.log(canonical.units.y_scale / scaling.y_scale)
         log_likelihood = fit.evidence.value + float(searched.n.sum()) * shift

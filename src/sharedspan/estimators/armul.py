@@ -83,7 +83,7 @@ class Centres:
         return (B, at.W, at.D) if B.shape[1] == 1 else self._assign(B, at.W, at.D)
 
     def _assign(self, B: np.ndarray, W: np.ndarray, D: np.ndarray) -> Parts:
-        """Move each task to the centre of least objective; its deviation or its coefficients stay."""
+        """Move each task to its best centre; its deviation or its coefficients stay."""
         r, T, theta = self.objective.response, W.shape[1], B @ W + D
         _, own = self.objective.residuals(theta.copy())
         moved = [np.outer(b, r) for b in B.T]  # (d, T) for each centre

@@ -136,7 +136,8 @@ def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **opti
     """Fit an estimator to files; see ``TaskRegressor.fit_file``."""
     from sharedspan.inputs.external_sort import open_files
 
-    options["progress"] = current_progress(options.get("progress"), options.pop("tick", None))
+    given = options.get("progress"), options.pop("tick", None)
+    options["progress"] = current_progress(*given, stacklevel=4)
     with unfitted_on_error(model):
         check_parameters(model)
         rows = open_files(path, **options)

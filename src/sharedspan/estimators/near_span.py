@@ -66,5 +66,5 @@ def warn_unless_converged(name: str, descent: ProximalFit, tol: float) -> None:
             f"{name} did not converge in {len(descent.trace) - 1} iterations. The last iterate is "
             "used. Raise max_iter, or lower the rank.",
             ConvergenceWarning,
-            stacklevel=8,
+            stacklevel=7,
         )

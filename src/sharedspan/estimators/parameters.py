@@ -109,7 +109,7 @@ def check_parameters(model: Any) -> None:
             warnings.warn(
                 f"{type(model).__name__}({name}=...) is deprecated: use {new}={value!r}.",
                 FutureWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
             name = new
         shared = SHARED.get(name)
@@ -157,8 +157,8 @@ SHARED = {
     "whiten": Parameter(
         "bool",
         """Whether to whiten the features by their pooled within-task covariance first. Lengths
-        and angles are then measured in whitened features, so that the units of the features do
-        not matter. Directions with less than 1e-10 of the largest variance (after standardising) get
+        and angles are then measured in whitened features, so that the units of the features
+        do not matter. Directions with less than 1e-10 of the largest variance (after standardising) get
         coefficient zero.""",
         True,
         BOOL,

@@ -406,7 +406,7 @@ def threshold_path(
             "No singular value exceeds the threshold: the tasks show no common span. Rank 1 is "
             "used.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=8,
         )
     left_out = np.append(values[1:], 0.0)
     rank = int(np.argmax(left_out <= threshold)) + 1

@@ -142,7 +142,7 @@ class GramStatistics(TaskMeans):
     def merge(self, other: GramStatistics, ids: Any = slice(None)) -> GramStatistics:
         """Add another set of sums, in place: its tasks are our tasks ``ids``, by default all.
 
-        Anchors may differ: the anchors of ``other`` are moved to ours first. A task that we have not
+        Anchors may differ: those in ``other`` are moved to ours first. A task that we have not
         seen yet takes over the other's anchor.
         """
         n, mean = self.n[ids], self.mean[ids]
