@@ -5,8 +5,8 @@ import pytest
 
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.statistics.rows import collect
 from sharedspan.statistics.scaling import Units
+from sharedspan.statistics.task_statistics import collect
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
 from sharedspan.mixed_model.posterior import task_posteriors
-from sharedspan.statistics.rows import collect
 from sharedspan.statistics.scaling import Units
+from sharedspan.statistics.task_statistics import collect
 
 
 def compressed(X, y, task, kind="gram", intercept=True, weight=None):

@@ -8,8 +8,9 @@ from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective import GramObjective
 from sharedspan.statistics.canonical import whitening
 from sharedspan.statistics.grams import GramStatistics
-from sharedspan.statistics.rows import RowStatistics, collect
+from sharedspan.statistics.rows import RowStatistics
 from sharedspan.statistics.scaling import Units
+from sharedspan.statistics.task_statistics import collect
 
 FIELDS = ("n", "mean", "y_mean", "packed", "anchor", "g", "q")
 

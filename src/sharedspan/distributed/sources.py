@@ -23,9 +23,8 @@ from sharedspan.inputs.labels import as_labels, label_array
 from sharedspan.inputs.memory_limit import INTERPRETER, in_words
 from sharedspan.inputs.reader import partitions, read_partition
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.statistics.rows import cheaper_kind
 from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import TaskStatistics
+from sharedspan.statistics.task_statistics import TaskStatistics, cheaper_kind
 
 SHARDS_PER_WORKER = 4
 

@@ -26,8 +26,8 @@ from sharedspan.inference.noise import shrunken_noise
 from sharedspan.inference.rank_selection import select_rank
 from sharedspan.objective import Objective, RowObjective, build_objective
 from sharedspan.solvers.gradient import descend
-from sharedspan.solvers.iterates import Iterate, Solver
 from sharedspan.solvers.loop import SolverResult, run
+from sharedspan.solvers.state import Iterate, Solver
 from sharedspan.solvers.tpgd import BALANCE, tpgd
 from sharedspan.statistics.canonical import Problem
 

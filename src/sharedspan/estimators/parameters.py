@@ -158,8 +158,8 @@ SHARED = {
         "bool",
         """Whether to whiten the features by their pooled within-task covariance first. Lengths
         and angles are then measured in whitened features, so that the units of the features
-        do not matter. Directions with less than 1e-10 of the largest variance (after standardising) get
-        coefficient zero.""",
+        do not matter. Directions with less than 1e-10 of the largest variance (after
+        standardising) get coefficient zero.""",
         True,
         BOOL,
     ),

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.objective.base import Objective
+from sharedspan.objective.base import Objective, Point
 from sharedspan.objective.grams import GramObjective
-from sharedspan.objective.point import Point
 from sharedspan.objective.rows import RowObjective
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.rows import RowStatistics

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.objective.base import Point
 from sharedspan.objective.grams import GramObjective
-from sharedspan.objective.point import Point
 from sharedspan.statistics.grams import GramStatistics
 
 

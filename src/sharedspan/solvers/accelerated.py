@@ -8,8 +8,8 @@ import numpy as np
 
 from sharedspan.objective import Objective, Point
 from sharedspan.solvers.initialization import spectral_start
-from sharedspan.solvers.iterates import Iterate, Memory, Solver
 from sharedspan.solvers.scaled import ridged
+from sharedspan.solvers.state import Iterate, Memory, Solver
 
 MEMORY = 6  # places mixed; each holds two pairs of factors
 RIDGE = 1e-14  # on the correlations of the remembered steps

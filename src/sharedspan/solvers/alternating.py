@@ -8,8 +8,8 @@ import numpy as np
 
 from sharedspan.objective import Objective, RowObjective
 from sharedspan.solvers.initialization import positive, random_halves, small_random_start
-from sharedspan.solvers.iterates import Iterate, Solver
 from sharedspan.solvers.scaled import grown_start
+from sharedspan.solvers.state import Iterate, Solver
 from sharedspan.subspace import orthonormal_basis
 
 CG_TOLERANCE = 1e-13

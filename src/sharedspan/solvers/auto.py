@@ -6,8 +6,8 @@ import numpy as np
 
 from sharedspan.objective import Objective, Point
 from sharedspan.solvers.accelerated import scaled_gd_anderson
-from sharedspan.solvers.iterates import Solver
 from sharedspan.solvers.loop import SolverResult, run
+from sharedspan.solvers.state import Solver
 from sharedspan.solvers.tpgd import phase_one
 from sharedspan.solvers.variable_projection import variable_projection
 

@@ -11,7 +11,7 @@ import numpy as np
 from sharedspan.objective import Objective
 from sharedspan.solvers.initialization import positive, small_random_start
 from sharedspan.solvers.initialization import singular_values as estimate_singular_values
-from sharedspan.solvers.iterates import Iterate, Solver, Step
+from sharedspan.solvers.state import Iterate, Solver, Step
 
 
 def descend(

@@ -2,7 +2,7 @@
 
 It owns counting, stopping, finiteness, the trace, callbacks, progress, checkpoints and the reason
 why it ended; solvers show the update and nothing else. What the two say to each other is in
-``iterates.py``.
+``state.py``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ import numpy as np
 
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.objective import Objective, Point
-from sharedspan.objective.point import UnevaluatedPoint
+from sharedspan.objective.base import UnevaluatedPoint
 from sharedspan.persistence.checkpoint import Checkpoints
 from sharedspan.progress import ProgressCallback, progress_bar
-from sharedspan.solvers.iterates import Iterate, Solver, Step
 from sharedspan.solvers.state import (
     CALLED_OFF,
     CONVERGED,
     OUT_OF_ITERATIONS,
     PLANNED,
     STALLED,
+    Iterate,
     Record,
+    Solver,
+    Step,
     Tail,
     Trace,
 )
@@ -49,7 +51,7 @@ class SolverResult:
     loss: float
     n_iter: int
     converged: bool
-    ending: str  # one of the endings of ``record.py``
+    ending: str  # one of the endings in ``state.py``
     message: str
     n_halved: int
     trace: dict[str, np.ndarray] = field(repr=False)

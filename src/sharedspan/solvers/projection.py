@@ -6,7 +6,7 @@ import numpy as np
 
 from sharedspan.objective import Objective
 from sharedspan.solvers.initialization import positive, task_curvatures
-from sharedspan.solvers.iterates import Iterate, Solver
+from sharedspan.solvers.state import Iterate, Solver
 from sharedspan.subspace import balanced_factors
 
 UNIT_STEP_LIMIT = 3.0  # curvature up to which a step of one is stable

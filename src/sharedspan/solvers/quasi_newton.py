@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sharedspan.objective import Objective
-from sharedspan.solvers.iterates import Iterate, Memory, Solver
+from sharedspan.solvers.state import Iterate, Memory, Solver
 
 MEMORY = 10
 

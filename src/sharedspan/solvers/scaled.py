@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.objective import Objective
-from sharedspan.solvers.iterates import Iterate, Solver
+from sharedspan.solvers.state import Iterate, Solver
 
 STEP = 0.5  # with curvature near the identity this solves the part seen by both factors exactly
 RIDGE = 1e-12  # of the trace, where a factor has a null direction

@@ -12,7 +12,7 @@ from sharedspan.objective import Objective
 from sharedspan.solvers.gradient import descend
 from sharedspan.solvers.initialization import positive, small_random_start
 from sharedspan.solvers.initialization import singular_values as estimate_singular_values
-from sharedspan.solvers.iterates import Iterate, Solver
+from sharedspan.solvers.state import Iterate, Solver
 
 BALANCE = 1 / 8  # weight of |B'B - WW'|_F^2 in Phase II
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from sharedspan.objective import Objective
 from sharedspan.solvers.initialization import spectral_start
-from sharedspan.solvers.iterates import Iterate, Memory, Solver
 from sharedspan.solvers.quasi_newton import LBFGS
 from sharedspan.solvers.scaled import ridged
+from sharedspan.solvers.state import Iterate, Memory, Solver
 
 
 def variable_projection(

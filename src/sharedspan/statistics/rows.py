@@ -11,9 +11,6 @@ from sharedspan.inputs.rows import TaskRows
 from sharedspan.statistics.grams import GramStatistics, TaskMeans, Watch
 from sharedspan.statistics.scaling import Units
 
-# Raw rows are the cheaper statistics below this many rows per feature (`benchmarks/crossover.py`).
-ROWS_PER_FEATURE = 0.5
-
 
 class RowStatistics(TaskMeans):
     """The rows themselves, for tasks with few rows; same interface, folds by masks.
@@ -131,36 +128,3 @@ def _segment_sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 Statistics = GramStatistics | RowStatistics
-
-
-def cheaper_kind(n: float, n_tasks: int, n_features: int) -> str:
-    """Which kind makes the pass R(V) cheaper.
-
-    By n, the sum of weights, not of rows: a weight of two must take the path of a row written
-    twice.
-    """
-    return "rows" if n < ROWS_PER_FEATURE * n_features * n_tasks else "gram"
-
-
-def collect(
-    tasks: TaskRows, units: Units, centred: bool, kind: str = "auto", watch: Watch | None = None
-) -> Statistics:
-    """One pass over the rows.
-
-    Parameters
-    ----------
-    tasks : TaskRows
-    units : Units
-    centred : bool
-        Whether tasks have intercepts.
-    kind : {"auto", "gram", "rows"}
-        "auto" takes whichever makes the pass R(V) cheaper.
-    watch : callable of Block, optional
-        Shown every block of rows, for what else is to be learned from them in this one pass.
-    """
-    if kind == "auto":
-        kind = cheaper_kind(tasks.sizes().sum(), tasks.n_tasks, tasks.n_features)
-    if kind == "rows":
-        return RowStatistics(tasks, units, centred, watch)
-    statistics = GramStatistics(tasks.n_tasks, tasks.n_features, centred)
-    return statistics.update(tasks, units, watch=watch)
