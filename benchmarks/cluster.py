@@ -92,7 +92,7 @@ def build(quick):
                 )  # fmt: skip
                 if turn:  # the first one compiles
                     seconds[workers].append(time.perf_counter() - began)
-                built.close()
+                built.statistics.close()
         for cluster, client in clusters.values():
             client.close()
             cluster.close()

@@ -1,7 +1,7 @@
 """A fit is a straight line: rows, task statistics, canonical form, estimate, fitted attributes.
 
     rows       = open_rows(...)            arrays, frames, files and Dask frames, validated once
-    statistics = gather_statistics(...)    sums per task, built here or on the workers of a cluster
+    statistics = task_statistics(...)      sums per task, built here or on the workers of a cluster
     problem    = canonical(statistics)     scaling and whitening
     fitted     = model.estimate(problem)   the only thing that an estimator defines
     store(model, fitted)                   attributes in the user's units
@@ -63,7 +63,7 @@ def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None
     with rows.open() if is_local(model) else nullcontext(rows) as opened:
         fitted = None
         while (working := GAUSSIAN.reweight(opened, fitted)) is not None:
-            with closing(gather_statistics(model, working)) as statistics:
+            with task_statistics(model, working) as statistics:
                 model.check_shape(len(statistics.labels), len(statistics.names))
                 retained = statistics_to_retain(model, statistics)
                 fitted = fit_statistics(model, statistics, checkpointing=checkpointing)
@@ -228,24 +228,27 @@ def open_rows(
     return rows
 
 
-def gather_statistics(model: TaskRegressor, rows: Any) -> TaskStatistics:
-    """Statistics of the rows, built here or on a cluster."""
+@contextmanager
+def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]:
+    """Statistics of the rows, built here, or on a cluster that is freed afterwards."""
     needs = model.needs()
     if needs.kind is None:
-        return TaskStatistics(None, None, rows.labels, rows.names, rows)
-    if not is_local(model):
-        from sharedspan.distributed.engine import as_engine
+        yield TaskStatistics(None, None, rows.labels, rows.names, rows)
+    elif is_local(model):
+        moments = None if needs.moments is None else needs.moments(rows)
+        yield gather(
+            rows, model.fit_intercept, common_scale=needs.common_scale, kind=needs.kind,
+            moments=moments,
+        )  # fmt: skip
+    else:
         from sharedspan.distributed.sources import gather_on_cluster
 
-        return gather_on_cluster(
-            as_engine(model.engine), rows, model.fit_intercept,
-            common_scale=needs.common_scale, kind=needs.kind, keep_rows=needs.folds,
+        statistics = gather_on_cluster(
+            model.engine, rows, model.fit_intercept, common_scale=needs.common_scale,
+            kind=needs.kind, keep_rows=needs.folds,
         )  # fmt: skip
-    moments = None if needs.moments is None else needs.moments(rows)
-    return gather(
-        rows, model.fit_intercept, common_scale=needs.common_scale, kind=needs.kind,
-        moments=moments,
-    )  # fmt: skip
+        with closing(statistics.statistics):
+            yield statistics
 
 
 def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> TaskStatistics | None:

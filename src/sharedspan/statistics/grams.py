@@ -72,9 +72,6 @@ class TaskMeans:
         """These statistics in this process's memory."""
         return self
 
-    def close(self) -> None:
-        """Free what lies elsewhere than in this process's memory."""
-
 
 class GramStatistics(TaskMeans):
     """Sums per task, a commutative monoid under ``merge``; see the head of this file.

@@ -34,11 +34,6 @@ class TaskStatistics:
     # What a watcher of the pass over the rows has learned.
     moments: Any = field(default=None, metadata={"stored": False})
 
-    def close(self) -> None:
-        """Free what lies on a cluster."""
-        if self.statistics is not None:
-            self.statistics.close()
-
     def copy(self) -> TaskStatistics:
         """A copy whose statistics a fit may change, without rows."""
         statistics = self.statistics.take(np.arange(len(self.labels)))
