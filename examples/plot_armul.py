@@ -6,8 +6,8 @@ ARMULRegressor: customers of three kinds
 forcing anybody into one?*
 
 ARMUL holds each task near a structure: one common vector (``"vanilla"``), a few centres
-(``"clustered"``) or a span (``"lowrank"``). How near is a penalty, found by cross-validation. We
-simulate sixty customers of three kinds who differ a little within each kind; two follow no kind.
+(``"clustered"``) or a span (``"lowrank"``). A penalty, chosen by cross-validation, says how near.
+We simulate sixty customers of three kinds who differ a little within each kind; two follow no kind.
 """
 
 import matplotlib.pyplot as plt
@@ -28,7 +28,7 @@ X = rng.standard_normal((len(customer), n_features))
 y = np.sum(X * coef[customer], axis=1) + rng.standard_normal(len(customer))
 
 # %%
-model = ss.ARMULRegressor(structure="clustered", n_clusters=3, random_state=0)
+model = ss.ARMULRegressor(variant="clustered", n_clusters=3, random_state=0)
 model.fit(X, y, task=customer)
 centres = (model.representation_ @ model.task_weights_).T
 distance = np.linalg.norm(model.coef_ - centres, axis=1)
@@ -51,7 +51,7 @@ plt.show()
 
 regular = np.setdiff1d(np.arange(n_customers), loners)
 pairs = {(int(a), int(b)) for a, b in zip(kind[regular], model.labels_[regular], strict=True)}
-print("true kind -> found kind:", sorted(pairs))
+print("true kind -> estimated kind:", sorted(pairs))
 
 # sphinx_gallery_start_ignore
 assert len(pairs) == 3
@@ -68,8 +68,8 @@ assert distance[loners].min() > 5 * np.sort(distance)[-3]
 # ---------------------
 
 methods = {
-    "lowrank": ss.ARMULRegressor(structure="lowrank", rank=3, random_state=0),
-    "vanilla": ss.ARMULRegressor(structure="vanilla", random_state=0),
+    "lowrank": ss.ARMULRegressor(variant="lowrank", rank=3, random_state=0),
+    "vanilla": ss.ARMULRegressor(variant="vanilla", random_state=0),
     "each customer alone": ss.PerTaskRegressor(),
     "pooled": ss.PooledRegressor(),
 }

@@ -22,10 +22,10 @@ common = {"rank": 3, "random_state": 0}
 methods = {
     "all together, equal weights": ss.SharedSpanRegressor(**common),
     "all together, weighted by noise": ss.SharedSpanRegressor(noise="per_task", **common),
-    'mode="weighted"': ss.CurriculumRegressor(mode="weighted", **common),
-    'mode="freeze"': ss.CurriculumRegressor(mode="freeze", **common),
-    'mode="pair" (Algorithm 3)': ss.CurriculumRegressor(mode="pair", **common),
-    'mode="literal" (Algorithm 3)': ss.CurriculumRegressor(mode="literal", **common),
+    'variant="weighted"': ss.CurriculumRegressor(variant="weighted", **common),
+    'variant="freeze"': ss.CurriculumRegressor(variant="freeze", **common),
+    'variant="pair" (Algorithm 3)': ss.CurriculumRegressor(variant="pair", **common),
+    'variant="literal" (Algorithm 3)': ss.CurriculumRegressor(variant="literal", **common),
 }
 ratio = {}
 for name, method in methods.items():
@@ -40,28 +40,28 @@ ax.set(xlabel="parameter error / floor")
 plt.show()
 
 # sphinx_gallery_start_ignore
-equal, weighted, mode_weighted, freeze, pair, literal = ratio.values()
-assert max(weighted, mode_weighted, freeze) < 1.15
+equal, weighted, variant_weighted, freeze, pair, literal = ratio.values()
+assert max(weighted, variant_weighted, freeze) < 1.15
 assert equal > 1.2
 assert min(pair, literal) > 1.5 * equal
 # sphinx_gallery_end_ignore
 # %%
-# Keeping the span of the easy tasks (``freeze``) gains over fitting everything with equal weights.
-# So does a joint fit that weights each task by its noise. Algorithm 3 as printed loses to both,
-# because it moves the span again on noisier rows, and on fewer of them. The same is found over
-# twenty seeds on :doc:`the reproduction page </reproduction/results>`.
+# Using the span of the easy tasks for all (``freeze``) is better than fitting everything with equal
+# weights. So is a joint fit that weights each task by its noise. Algorithm 3 as printed loses to
+# both, because it moves the span again on noisier rows, and on fewer of them. Twenty seeds on
+# :doc:`the reproduction page </reproduction/results>` show the same.
 #
 # Nobody said which tasks are noisy
 # ---------------------------------
 #
 # ``levels="auto"`` groups the tasks by their residuals in a first joint fit.
 
-model = methods['mode="freeze"']
+model = methods['variant="freeze"']
 fig, ax = plt.subplots(figsize=(8, 3))
 for level in np.unique(model.levels_):
     chosen = model.levels_ == level
     ax.scatter(model.tasks_[chosen], noise[chosen], s=12, label=f"level {level}")
-ax.set(xlabel="task", ylabel="true noise", title="Levels that were found", ylim=(0, 1.3))
+ax.set(xlabel="task", ylabel="true noise", title="Estimated levels", ylim=(0, 1.3))
 ax.legend(ncols=3, loc="upper left")
 plt.show()
 
@@ -69,6 +69,6 @@ plt.show()
 assert all(len(np.unique(noise[model.levels_ == level])) == 1 for level in (1, 2, 3))
 # sphinx_gallery_end_ignore
 # %%
-# All 180 tasks are in the right one. Which to use: ``mode="weighted"`` (or ``noise="per_task"`` of
+# All 180 tasks are in the right one. ``variant="weighted"`` (or ``noise="per_task"`` of
 # ``SharedSpanRegressor``) uses every row and is the safe choice; ``freeze`` needs enough easy tasks
 # to learn the span from.

@@ -58,7 +58,7 @@ for direction, truth in enumerate((bargain, weather)):
     assert abs(model.representation_[:, direction] @ truth) > 0.99
 # sphinx_gallery_end_ignore
 # %%
-# The loadings say it: price against discount and voucher; rain and wind against sun. Weekend and
+# The loadings show it: price against discount and voucher; rain and wind against sun. Weekend and
 # holiday have intervals around zero. (The sign of a direction means nothing by itself: the largest
 # loading is made positive.)
 #
@@ -85,5 +85,5 @@ print(model.message_)
 assert model.converged_
 # sphinx_gallery_end_ignore
 # %%
-# ``ss.write_report(model, "shops.html", table, units, task=shop)`` puts these and more on one page
-# to show to others.
+# ``ss.write_report(model, "shops.html", table, units, task=shop)`` puts these and more on one page.
+# Its plots are drawn by the same functions.

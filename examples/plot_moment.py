@@ -2,7 +2,7 @@
 MomentRegressor: the span from averages
 =======================================
 
-*Clients may send one average each, and no rows. Can the span be found from that?*
+*Clients may send one average each, and no rows. Can the span be estimated from that?*
 
 The average of x y over a task's rows points, on average, along its coefficients. The method of
 moments puts such averages together over tasks and takes their leading directions; there is nothing
@@ -15,7 +15,7 @@ import sharedspan as ss
 
 
 def angle(method, sim):
-    """Sine of the largest angle between the span that was found and the true one."""
+    """Sine of the largest angle between the estimated span and the true one."""
     method.fit(sim.X, sim.y, task=sim.task)
     return ss.subspace_distance(method.representation_, sim.representation)
 
@@ -25,7 +25,7 @@ methods = {
     'moments, "tripuraneni"': ss.MomentRegressor(variant="tripuraneni", **common),
     'moments, "niu"': ss.MomentRegressor(variant="niu", **common),
     'moments, "duchi"': ss.MomentRegressor(variant="duchi", **common),
-    "least squares (shared span)": ss.SharedSpanRegressor(solver="auto", **common),
+    "least squares (shared span)": ss.SharedSpanRegressor(**common),
 }
 counts = [5, 10, 20, 40, 80, 160]
 noises = [0.01, 0.1, 0.3, 1.0]
@@ -68,5 +68,5 @@ assert (
 # and less noise least squares finds the span exactly, and moments do not, because the features
 # themselves are noise to an average of x y.
 #
-# Use it for comparison, and where averages are all you have. Where rows or sums per task are at
-# hand, ``SharedSpanRegressor`` is closer at every size.
+# Use it for comparison, and where only averages are available. Where rows or statistics per task
+# are available, ``SharedSpanRegressor`` is closer at every size.

@@ -4,9 +4,8 @@ NewTaskRegressor: a task that arrives later
 
 *A new shop opens. It has ten rows. What do we know about it?*
 
-More than ten rows could say by themselves, if a hundred shops before it have taught us the span
-that their coefficients lie in, and how they are spread there. Only k numbers are then left to
-learn.
+More than its ten rows can tell, if a hundred earlier shops have shown the span in which their
+coefficients lie, and how they are distributed there. Only k numbers are then left to learn.
 """
 
 import matplotlib.pyplot as plt
@@ -56,7 +55,7 @@ assert least[0] > 1
 # %%
 # With ten rows and the span a new task is known better than with eighty rows alone. The prior is
 # what helps where rows are as few as the rank; later on it does not matter. Algorithm 2 goes
-# through the rows once and keeps nothing, which costs accuracy until rows are many.
+# through the rows once and stores nothing, which costs accuracy until rows are many.
 
 for count, *values in zip(counts, *errors.values(), strict=True):
     print(f"{count:3d} rows: " + "  ".join(f"{value:.3f}" for value in values))

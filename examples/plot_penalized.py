@@ -4,8 +4,9 @@ PenalizedERMRegressor: a few tasks that do not belong
 
 *Most tasks share a span. Some do not, and we do not know which. What do they do to the others?*
 
-Least squares listens to everybody, and most to those who shout. Here a tenth of the tasks has large
-coefficients that have nothing to do with the span of the others.
+Least squares is influenced by every task, and most by the ones with large residuals. In this
+example a tenth of the tasks has large coefficients that have nothing to do with the span of the
+others.
 """
 
 import matplotlib.pyplot as plt
@@ -69,7 +70,7 @@ plt.show()
 
 angle = ss.subspace_distance(model.representation_, sim.representation)
 turned = ss.subspace_distance(methods["shared span"].representation_, sim.representation)
-print(f"sine of the angle to the true span: {angle:.2f} here, {turned:.2f} for the shared span")
+print(f"sine of the angle to the true span: {angle:.2f}, {turned:.2f} for the shared span")
 
 # sphinx_gallery_start_ignore
 shared, penalised, alone = errors.values()

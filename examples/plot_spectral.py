@@ -2,7 +2,7 @@
 SpectralRegressor: the span in one shot
 =======================================
 
-*Fit every task alone, look at all the coefficient vectors together, and keep the directions that
+*Fit every task alone, look at all the coefficient vectors together, and take the directions that
 stand out. Is that enough?*
 
 That is the spectral estimator: separate least squares, then a singular value decomposition. It
@@ -21,7 +21,7 @@ for count in counts:
     sim = ss.simulate(n_tasks=T, n_features=d, rank=k, n_samples=count, random_state=0)
     floor = ss.error_floor(count, d, T, k, 0.5)
     spectral = ss.SpectralRegressor(rank=k, random_state=0).fit(sim.X, sim.y, task=sim.task)
-    shared = ss.SharedSpanRegressor(rank=k, solver="auto", random_state=0)
+    shared = ss.SharedSpanRegressor(rank=k, random_state=0)
     shared.fit(sim.X, sim.y, task=sim.task)
     errors["spectral"].append(ss.parameter_error(spectral.coef_, sim.coef) / floor)
     errors["shared span"].append(ss.parameter_error(shared.coef_, sim.coef) / floor)
@@ -51,12 +51,12 @@ assert all(b <= a for a, b in zip(*errors.values(), strict=True))
 # features, separate least squares explodes, and the directions with it. Fewer rows are less bad
 # than that, because the shortest solution is then taken, but the joint fit stays ahead.
 #
-# Where it shines: tasks that leave the span
-# ------------------------------------------
+# Tasks that leave the span
+# -------------------------
 #
-# A second step lets a task leave the span where its rows insist, and long coefficient vectors can
-# be cut before the decomposition (``outliers=``, an assumed share). The same tasks as on :ref:`the
-# page before <sphx_glr_gallery_plot_penalized.py>`:
+# A second step lets a task leave the span where its rows require it, and long coefficient vectors
+# can be cut before the decomposition (``outliers=``, an assumed share). The tasks are the ones of
+# :ref:`the page about penalised ERM <sphx_glr_gallery_plot_penalized.py>`.
 
 sim = ss.simulate(
     n_tasks=60, n_features=20, rank=2, n_samples=60, noise=0.5, outliers=0.1, random_state=1
@@ -87,4 +87,4 @@ assert both[1] < one[1] / 5
 assert cut[0] < both[0] < shared_bar[0] / 5
 # sphinx_gallery_end_ignore
 # %%
-# The second step brings the odd tasks home, and cutting keeps the regular ones clean.
+# The second step corrects the odd tasks, and cutting protects the regular ones from them.

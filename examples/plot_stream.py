@@ -1,12 +1,13 @@
 """
-Rows that keep coming, and sites that may not share them
-========================================================
+Rows that arrive over time, and sites that may not share them
+=============================================================
 
 *New rows arrive every day. Three hospitals may not pool their patients' rows. Is there still one
 fit?*
 
-A fit needs sums per task and no rows. Sums can be added: over days (``partial_fit``) and over sites
-(``merge``). The result is the fit to all rows, not an approximation of it.
+A fit needs sufficient statistics of each task and no rows. They can be added: over days
+(``partial_fit``) and over sites (``merge``). The result is the fit to all rows, not an
+approximation of it.
 """
 
 import matplotlib.pyplot as plt
@@ -17,14 +18,14 @@ import sharedspan as ss
 sim = ss.simulate(n_tasks=60, n_features=20, rank=2, n_samples=120, random_state=0)
 days = np.array_split(np.random.default_rng(0).permutation(len(sim.y)), 20)
 
-model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0)
+model = ss.SharedSpanRegressor(rank=2, random_state=0)
 passes, errors = [], []
 for rows in days:
     model.partial_fit(sim.X[rows], sim.y[rows], task=sim.task[rows])
     passes.append(model.n_iter_)
     errors.append(ss.parameter_error(model.coef_, sim.coef) / 60)
 
-at_once = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0)
+at_once = ss.SharedSpanRegressor(rank=2, random_state=0)
 at_once.fit(sim.X, sim.y, task=sim.task)
 print(
     "largest difference to one fit of all rows:", f"{np.abs(model.coef_ - at_once.coef_).max():.0e}"
@@ -43,15 +44,16 @@ assert errors[-1] < errors[0] / 10
 assert max(passes[10:]) <= 10
 # sphinx_gallery_end_ignore
 # %%
-# Every day starts where the last one ended. ``forgetting=0.99`` would let earlier days fade.
+# Every fit starts where the last one ended. With ``forgetting=0.99`` earlier days would lose
+# weight.
 #
 # Three sites
 # -----------
 #
-# Each fits its own rows. What leaves a site is its model, which holds sums.
+# Each site fits its own rows and sends its model, which holds statistics and no rows.
 
 sites = [
-    ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0).fit(
+    ss.SharedSpanRegressor(rank=2, random_state=0).fit(
         sim.X[site::3], sim.y[site::3], task=sim.task[site::3]
     )
     for site in range(3)
@@ -68,4 +70,4 @@ print(
 assert np.abs(joint.coef_ - at_once.coef_).max() < 1e-6
 # sphinx_gallery_end_ignore
 # %%
-# More on :doc:`the page about large tables </scaling>`.
+# See :doc:`the page about large tables </scaling>`.

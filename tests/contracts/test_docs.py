@@ -176,7 +176,7 @@ def test_the_api_page_lists_every_public_name():
     for name in listed:
         assert resolve(f"sharedspan.{name}") is not None
     for name in ("load_parkinsons", "load_communities_crime", "load_table"):
-        assert f"data.datasets.{name}" in listed
+        assert f"datasets.{name}" in listed
 
 
 def test_every_estimator_has_a_page_in_the_gallery():
