@@ -4,14 +4,8 @@ from numpy.testing import assert_allclose
 
 import sharedspan as ss
 from conftest import statistics_of
-from sharedspan.inference.rank_selection import (
-    RANK_METHODS,
-    RankPath,
-    _axes_cost,
-    _log_frames,
-    corrected_excess,
-    log_evidence,
-)
+from sharedspan.inference.rank_evidence import _axes_cost, _log_frames, log_evidence
+from sharedspan.inference.rank_selection import RANK_METHODS, RankPath, corrected_excess
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective import build_objective
 from sharedspan.report.plots import plot_rank_path

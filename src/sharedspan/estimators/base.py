@@ -21,9 +21,10 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.estimators import fitting
+from sharedspan.estimators.docstrings import complete_docstrings
 from sharedspan.estimators.fitted import FittedSpan, Uncertainty
 from sharedspan.estimators.fitting import Needs
-from sharedspan.estimators.parameters import SHARED, Check, at_least, complete_docstrings
+from sharedspan.estimators.parameters import SHARED, Check, at_least, parameter_entry
 from sharedspan.estimators.prediction import (
     blocks_to_predict,
     feature_columns,
@@ -446,7 +447,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         return table
 
 
-complete_docstrings(TaskRegressor)
+complete_docstrings(TaskRegressor, parameter_entry)
 
 
 class SpanTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):

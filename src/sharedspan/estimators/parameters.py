@@ -2,16 +2,13 @@
 
 ``@estimator("rank solver fit_intercept ...")`` makes the constructor of a class from that list, in
 that order: a parameter's default stands in the class, or in ``SHARED`` below. In a docstring the
-line ``{fit_intercept, unseen}`` becomes the entries of these parameters, and ``{coef_}`` the entry
-of an attribute, so that the page of every estimator stands alone.
+line ``{fit_intercept, unseen}`` becomes the entries of these parameters; see ``docstrings.py``.
 """
 
 from __future__ import annotations
 
 import inspect
 import numbers
-import re
-import textwrap
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sharedspan.estimators.docstrings import Entry, complete_docstrings
 from sharedspan.inference.rank_selection import RANK_METHODS
 from sharedspan.statistics.canonical import Problem
 
@@ -199,119 +197,6 @@ SHARED = {
     ),
 }
 
-ATTRIBUTES = {
-    "tasks_": (
-        "ndarray of shape (T,)",
-        "Labels: numbers sorted, strings sorted, others by first appearance.",
-    ),
-    "coef_": ("ndarray of shape (T, d)", "Coefficients of each task."),
-    "intercept_": ("ndarray of shape (T,)", "Intercept of each task."),
-    "representation_": (
-        "ndarray of shape (d, k)",
-        "Orthonormal basis of the span, by singular value, largest loading positive.",
-    ),
-    "task_weights_": (
-        "ndarray of shape (k, T)",
-        "Coordinates of the tasks in the span: ``representation_ @ task_weights_`` is the part of "
-        "``coef_.T`` in it.",
-    ),
-    "rank_": ("int", "k."),
-    "rank_path_": (
-        "RankPath",
-        """Losses along the ranks where the rank was selected; None where there was nothing to
-        select.""",
-    ),
-    "noise_variance_": ("ndarray of shape (T,)", "Noise variance of each task."),
-    "feature_covariance_": (
-        "ndarray of shape (d, d)",
-        """S, the pooled covariance of the features within tasks (about zero without intercepts):
-        the variance that coefficients v explain within tasks is v'Sv. Stored for up to 500
-        features, if their squares can be represented.""",
-    ),
-    "n_iter_": ("int", "Iterations made."),
-    "converged_": ("bool", "Whether the fit ended by ``tol``."),
-    "coef_names_": ("ndarray of shape (d,)", "Names of the features."),
-    "n_features_in_": ("int", "Columns of X as passed, task column included."),
-    "feature_names_in_": (
-        "ndarray of shape (n_features_in_,)",
-        "Names of the columns of X as passed, where it had names.",
-    ),
-}
-
-
-ARGUMENTS = {  # of fit and fit_file; what stands before a colon is not part of the name
-    "X": (
-        "array-like or frame of shape (rows, d), or a list of T arrays (n_t, d)",
-        """With ``engine="dask"`` also a Dask DataFrame; y and task are then names of its columns,
-        or Dask Series, and its rows never come to this machine.""",
-    ),
-    "y": ("array-like of shape (rows,), or a list of T arrays", "Responses."),
-    "task": (
-        "array-like of shape (rows,), optional",
-        """The task of each row, labels of any hashable kind. Without it, and without
-        ``task_column``, all rows are one task (each array of a list is one).""",
-    ),
-    "sample_weight": (
-        "array-like of shape (rows,), optional",
-        """Counts as repetition: weight 2 is the row written twice, weight 0 the row left out. So
-        the scale of the weights matters wherever the number of rows does.""",
-    ),
-    "checkpoint": (
-        "path, optional",
-        "A file where the solver saves its state, so that a fit that is killed can go on.",
-    ),
-    "resume": (
-        "path, optional",
-        """A checkpoint to go on from, with the same data and settings; it is also where further
-        checkpoints go, unless ``checkpoint`` names another file. The result is that of a fit that
-        was not interrupted. Other data are refused with ``ss.CheckpointError``.""",
-    ),
-    "checkpoint_seconds": ("float, default=60", "Time between two checkpoints."),
-    "path": (
-        "str, path, or iterable of them",
-        """A file, a pattern such as ``"logs/*.parquet"``, a folder (its CSV or Parquet files; names
-        that begin with "." or "_" do not count), or several of them.""",
-    ),
-    "file:task": (
-        "str",
-        """Column with the task of each row, whose labels become ``int``, ``float`` or ``str``.""",
-    ),
-    "target": ("str", "Column to predict."),
-    "features": (
-        "str or iterable of str, optional",
-        """Columns of X, in this order. None takes all that are neither task, target nor
-        dropped.""",
-    ),
-    "drop": ("str or iterable of str, optional", "Columns that are not features."),
-    "memory_limit": (
-        "int or str, optional",
-        """The most memory that the whole process may take, in bytes or as "2GB" or "1.5 GiB".
-        Python takes about 0.5 GB of it, DuckDB gets half of the rest for reading, and then all of
-        the rest must hold the statistics, about 4 T d (d + 7) bytes for T tasks of d features,
-        twice. None reads within 2 GB and lets the fit take what the machine has.""",
-    ),
-    "missing": (
-        '{"error", "drop"}, default="error"',
-        '"drop" leaves out the rows that lack a value; ``n_rows_dropped_`` says how many.',
-    ),
-    "text": (
-        '{"error", "one_hot"}, default="error"',
-        """What to do with a feature of text: refuse it, or replace it by columns of zeros and
-        ones, one for each of its levels but the first in sorted order, named such as "colour=red".
-        What the first level adds is in the intercepts.""",
-    ),
-    "columns": (
-        "Columns, optional",
-        """The ``columns_`` of a model that was fitted to files: these files are then read in the
-        same way, levels of text included, and nothing else need be said of columns.""",
-    ),
-    "progress": (
-        "callable of (stage, done, total), optional",
-        "Called now and then with the stage and how far it is; a total of 0 is unknown.",
-    ),
-    "tick": ("callable, optional", "Deprecated: the old name of ``progress``."),
-}
-
 
 def estimator(parameters: str) -> Callable[[Estimator], Estimator]:
     """A class decorator that makes the constructor and completes the docstring.
@@ -329,30 +214,17 @@ def estimator(parameters: str) -> Callable[[Estimator], Estimator]:
             if name not in cls.__dict__:
                 setattr(cls, name, SHARED[name].default)
         cls.__annotations__ = {name: own.pop(name, "Any") for name in names}
-        complete_docstrings(cls)
+        complete_docstrings(cls, parameter_entry)
         return dataclass(eq=False, repr=False)(cls)  # type: ignore[return-value]
 
     return decorate
 
 
-def complete_docstrings(cls: type) -> None:
-    """Replace lines such as ``{coef_, intercept_}`` in the docstrings of a class by entries."""
-    for part in (cls, *(value for value in vars(cls).values() if inspect.isfunction(value))):
-        if part.__doc__:
-            part.__doc__ = re.sub(r"(?m)^( +)\{([\w:, ]+)\}$", partial(_entries, cls), part.__doc__)
-
-
-def _entries(cls: type, match: re.Match[str]) -> str:
-    """The docstring's entries of the parameters and attributes that a line names."""
-    entries = []
-    for name in match[2].split(", "):
-        if name in SHARED:
-            kind, doc = SHARED[name].kind, SHARED[name].doc
-            default = getattr(cls, name)
-            if default is not None:
-                kind += f", default={default!r}".replace("'", '"')
-        else:
-            kind, doc = ATTRIBUTES.get(name) or ARGUMENTS[name]
-        body = textwrap.indent(textwrap.fill(" ".join(doc.split()), 90), "    ")
-        entries.append(f"{name.split(':')[-1]} : {kind}\n{body}")
-    return textwrap.indent("\n".join(entries), match[1])
+def parameter_entry(cls: type, name: str) -> Entry | None:
+    """The docstring entry of a shared parameter, with the default of a class."""
+    if name not in SHARED:
+        return None
+    kind, default = SHARED[name].kind, getattr(cls, name)
+    if default is not None:
+        kind += f", default={default!r}".replace("'", '"')
+    return kind, SHARED[name].doc

@@ -17,7 +17,8 @@ from sharedspan.estimators.base import SpanTransformer, TaskRegressor
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import at_least, check_parameters, estimator, one_of
-from sharedspan.estimators.stream import Plan, Stream, orthonormal_coordinates
+from sharedspan.estimators.span_prior import SpanPrior, given_covariance, given_representation
+from sharedspan.estimators.stream import Stream
 from sharedspan.inference.span_errors import SpanUncertainty
 from sharedspan.inference.weight_errors import (
     CrossSums,
@@ -112,7 +113,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
     representation_covariance: Any = None
     method: str = "prior"
     horizon: int | None = None
-    _plan_: Plan
+    _prior_: SpanPrior
     _streams_: dict[Any, Stream]
     _span_covariance_: np.ndarray | None
     _cross_sums_: dict[Any, CrossSums]
@@ -197,8 +198,8 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         -------
         self
         """
-        first = "_plan_" not in vars(self)
-        method = self.method if first else self._plan_.method
+        first = "_prior_" not in vars(self)
+        method = self.method if first else self._prior_.method
         if method == "sgd" and self.horizon is None:
             raise ValueError(
                 "horizon=None with method='sgd': partial_fit cannot know how many rows will come. "
@@ -227,15 +228,16 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
 
     def _begin(self, d: int) -> None:
         """The parameters as arrays, and no rows yet."""
-        self._plan_, self._streams_, self._cross_sums_ = self._make_plan(d), {}, {}
+        self._prior_ = SpanPrior.of(self.get_params(deep=False), d)
+        self._streams_, self._cross_sums_ = {}, {}
         self._span_covariance_ = None
         if self.representation_covariance is not None:
-            covariance = self._checked_covariance(self._plan_.B.size)
+            covariance = given_covariance(self.representation_covariance, self._prior_.B.size)
             self._span_covariance_ = covariance if self.method != "sgd" else None
 
     def _add(self, tasks: TaskRows, horizons: np.ndarray) -> FittedSpan:
         """Add rows to the streams of their tasks and solve."""
-        plan, streams = self._plan_, self._streams_
+        prior, streams = self._prior_, self._streams_
         late: dict[Any, int] = {}
         with one_blas_thread():
             for block in tasks.blocks():
@@ -243,12 +245,12 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
                     X, y, weight = block.X[lo:hi], block.y[lo:hi], block.weight[lo:hi]
                     label = tasks.labels[t]
                     if label not in streams:
-                        streams[label] = Stream(plan, X[0], float(y[0]), int(horizons[t]))
+                        streams[label] = Stream(prior, X[0], float(y[0]), int(horizons[t]))
                     if self._span_covariance_ is not None:
-                        self._cross_sums_.setdefault(label, CrossSums(plan.B))
+                        self._cross_sums_.setdefault(label, CrossSums(prior.B))
                         x0, y0 = streams[label].x0, streams[label].y0
-                        self._cross_sums_[label].add(X - x0, y - y0, weight, plan.B)
-                    late[label] = late.get(label, 0) + streams[label].add(plan, X, y, weight)
+                        self._cross_sums_[label].add(X - x0, y - y0, weight, prior.B)
+                    late[label] = late.get(label, 0) + streams[label].add(prior, X, y, weight)
             fitted = self._solve([streams[label] for label in self._labels()])
         if any(late.values()):
             label = next(label for label, count in late.items() if count)
@@ -264,58 +266,33 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
     def _solve(self, streams: list[Stream]) -> FittedSpan:
         """The weights of each task from what is known of its rows."""
         self._uncertainty_ = None
-        plan = self._plan_
-        R, one = np.stack([stream.R for stream in streams]), int(plan.intercept)
-        weights, noise = plan.solve(R[:, one:, one:], np.array([s.n for s in streams]))
+        prior = self._prior_
+        R, one = np.stack([stream.R for stream in streams]), int(prior.intercept)
+        weights, noise = prior.solve(R[:, one:, one:], np.array([s.n for s in streams]))
         inner = np.zeros(len(streams))
-        if plan.intercept:
+        if prior.intercept:
             inner = (R[:, 0, -1] - np.sum(R[:, 0, 1:-1] * weights, axis=1)) / R[:, 0, 0]
-        if plan.method == "sgd":
+        if prior.method == "sgd":
             solutions = [stream.descent.solution() for stream in streams if stream.descent]
             weights, inner = (
                 np.stack([w for w, _ in solutions]),
                 np.array([a for _, a in solutions]),
             )
-        coef = weights @ plan.B.T
+        coef = weights @ prior.B.T
         origins = np.stack([stream.x0 for stream in streams])
         centres = np.array([stream.y0 for stream in streams])
         return FittedSpan(
             coef=coef,
             intercept=centres + inner - np.sum(origins * coef, axis=1),
-            representation=plan.B,
-            rank=plan.B.shape[1],
+            representation=prior.B,
+            rank=prior.B.shape[1],
             task_weights=np.ascontiguousarray(weights.T),
             noise_variance=np.full(len(streams), noise),
         )
 
-    def _make_plan(self, d: int) -> Plan:
-        """The parameters as arrays, their shapes checked against d features."""
-        B = np.eye(d) if self.representation is None else self._representation()
-        k = B.shape[1]
-        mean = np.zeros(k)
-        if self.prior_mean is not None:
-            mean = as_array("prior_mean", self.prior_mean, (k,))
-        root = None
-        if self.prior_covariance is not None:
-            root = covariance_root(as_array("prior_covariance", self.prior_covariance, (k, k)))
-        noise = None if self.noise_variance is None else float(self.noise_variance)
-        unit = orthonormal_coordinates(B)
-        return Plan(self.method, bool(self.fit_intercept), B, unit, mean, root, noise)
-
-    def _checked_covariance(self, size: int) -> np.ndarray:
-        name = "representation_covariance"
-        C = as_array(name, self.representation_covariance, (size, size))
-        largest = np.abs(C).max()
-        if np.abs(C - C.T).max() > 1e-8 * largest or np.diag(C).min() < -1e-8 * largest:
-            raise ValueError(
-                f"{name} is no covariance: it must be symmetric without negative variances. Give "
-                "such a matrix, or None to take the representation as exact."
-            )
-        return C
-
     def uncertainty(self) -> WeightsUncertainty:
         """What standard errors are computed from, computed when first asked for."""
-        if self._plan_.method == "sgd":
+        if self._prior_.method == "sgd":
             raise AttributeError(
                 "method='sgd' has no standard errors: use method='prior' or 'least_squares'."
             )
@@ -324,21 +301,21 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         return self._uncertainty_
 
     def _find_uncertainty(self) -> WeightsUncertainty:
-        plan, labels = self._plan_, self._labels()
-        B, one = plan.B, int(plan.intercept)
+        prior, labels = self._prior_, self._labels()
+        B, one = prior.B, int(prior.intercept)
         streams = [self._streams_[label] for label in labels]
         R, W = np.stack([stream.R for stream in streams]), self.task_weights_.T
         n, noise = np.array([stream.n for stream in streams]), self.noise_variance_
-        root = plan.root if plan.method == "prior" else None
+        root = prior.root if prior.method == "prior" else None
         covariance, inverse = weights_covariance(
-            R[:, one:, one:-1], float(noise[0]), root, plan.unit
+            R[:, one:, one:-1], float(noise[0]), root, prior.unit
         )
-        spare = np.maximum(n - one - plan.unit.shape[1], 0.0).sum()
-        degrees = np.full(len(n), max(spare, 1.0) if plan.noise is None else np.inf)
+        spare = np.maximum(n - one - prior.unit.shape[1], 0.0).sum()
+        degrees = np.full(len(n), max(spare, 1.0) if prior.noise is None else np.inf)
         error = None
         if self._span_covariance_ is not None:
             moments = [
-                self._cross_sums_[label].moments(B, w, plan.intercept)
+                self._cross_sums_[label].moments(B, w, prior.intercept)
                 for label, w in zip(labels, W, strict=True)
             ]
             parts = (np.stack(part) for part in zip(*moments, strict=True))
@@ -349,22 +326,13 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
             B, W, noise, degrees, n, origin, centre, covariance, inverse, root is not None, error
         )
 
-    def _representation(self) -> np.ndarray:
-        B = as_array("representation", self.representation, None)
-        if B.ndim != 2 or B.size == 0:
-            raise ValueError(
-                f"representation has shape {B.shape}: expected (d, k), one row per feature and at "
-                "least one column."
-            )
-        return B
-
     def _require_columns(self, rows: TaskRows) -> None:
         """Raise for rows that do not go with the representation or the method."""
-        plan = vars(self).get("_plan_")
-        method = self.method if plan is None else plan.method
-        B = None if plan is None else plan.B
-        if plan is None and self.representation is not None:
-            B = self._representation()
+        prior = vars(self).get("_prior_")
+        method = self.method if prior is None else prior.method
+        B = None if prior is None else prior.B
+        if prior is None and self.representation is not None:
+            B = given_representation(self.representation)
         if B is not None and len(B) != rows.n_features:
             raise ValueError(
                 f"representation has {len(B)} rows but X has {rows.n_features} features: give one "
@@ -383,33 +351,3 @@ def _representation_covariance(fitted: FittedSpan) -> np.ndarray | None:
         return None
     assert fitted.representation is not None
     return fitted.uncertainty.representation_covariance(fitted.representation)
-
-
-def as_array(name: str, value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
-    """A finite copy of an array parameter in double precision, of the shape where one is given."""
-    try:
-        array = np.array(value, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name} is not an array of numbers: {error}") from error
-    if shape is not None and array.shape != shape:
-        raise ValueError(
-            f"{name} has shape {array.shape}: expected {shape}, to match the representation."
-        )
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} contains NaN or infinity: give finite numbers.")
-    return array
-
-
-def covariance_root(covariance: np.ndarray) -> np.ndarray:
-    """L with LL' equal to the covariance, which may be singular."""
-    deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    deviation[deviation == 0] = 1.0
-    correlation = covariance / deviation / deviation[:, None]
-    eigenvalues, Q = np.linalg.eigh((correlation + correlation.T) / 2)
-    if np.abs(correlation - correlation.T).max() > 1e-8 or eigenvalues[0] < -1e-8:
-        raise ValueError(
-            "prior_covariance is no covariance: it must be symmetric without negative "
-            f"eigenvalues, and its correlations have {eigenvalues[0]:.3g} as the smallest. Give "
-            "such a matrix, or None for a flat prior."
-        )
-    return deviation[:, None] * Q * np.sqrt(np.maximum(eigenvalues, 0.0))

@@ -35,11 +35,11 @@ STORED_CLASSES = {
     "Descent": "sharedspan.estimators.stream",
     "Feature": "sharedspan.inputs.columns",
     "GramStatistics": "sharedspan.statistics.grams",
-    "Plan": "sharedspan.estimators.stream",
     "Posterior": "sharedspan.mixed_model.posterior",
     "RankPath": "sharedspan.inference.rank_selection",
     "Scaling": "sharedspan.mixed_model.likelihood",
     "SpanError": "sharedspan.inference.weight_errors",
+    "SpanPrior": "sharedspan.estimators.span_prior",
     "SpanUncertainty": "sharedspan.inference.span_errors",
     "Stream": "sharedspan.estimators.stream",
     "TaskStatistics": "sharedspan.statistics.task_statistics",
@@ -53,6 +53,8 @@ RENAMED = {
     "Gathered": "TaskStatistics",  # format 1
     "_posterior_": "_uncertainty_",  # format 1
     "_sums_": "_statistics_",  # format 1
+    "Plan": "SpanPrior",  # format 1
+    "NewTaskRegressor._plan_": "_prior_",  # format 1
     "NewTaskRegressor._sums_": "_cross_sums_",  # format 1
     "ARMULRegressor.structure": "variant",  # format 1
     "CurriculumRegressor.mode": "variant",  # format 1

@@ -1,0 +1,135 @@
+"""The evidence of a rank: its marginal likelihood, with weights and axes integrated out."""
+
+from __future__ import annotations
+
+from math import lgamma
+
+import numpy as np
+
+from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.objective import Objective
+
+ROUNDING = 1e-12  # noise below this share of the responses' squares is not told from rounding
+EM_ROUNDS, EM_GAIN = 100, 0.01  # most rounds, and the log-likelihood not worth another one
+
+
+def log_evidence(
+    objective: Objective, B: np.ndarray, W: np.ndarray, importance: np.ndarray, centred: bool
+) -> float:
+    """Log marginal likelihood of a rank, from its least squares fit.
+
+    With Q an orthonormal basis of the span of B (d, k), y_t = X_t Q w_t + noise and w_t ~ N(0, C),
+    the weights are integrated out exactly, and C and the noise variance are estimated by EM. Over
+    the axes of C, uniform on the orthonormal frames, Laplace's approximation gives
+
+        log p(y | Q, C) - 1/2 sum_ij log(1 + a_ij / m) - k/2 log T
+
+    with a_ij the information on a rotation of axis i towards axis j > i, and m that of the uniform
+    distribution. Towards the d - k axes outside the span a_ij = mu_i, the eigenvalues of
+    sum_t n_t E[w_t w_t' | y] / sigma^2, which is the information were the weights known; within
+    it a_ij = T (l_i - l_j)^2 / (l_i l_j), l = 1 + mu / T, as in Minka's formula. The last term is
+    for the variances along the axes, as in BIC. Nothing here needs n_t > d.
+
+    Parameters
+    ----------
+    objective : Objective
+    B, W : ndarray of shape (d, k) and (k, T)
+    importance : ndarray of shape (T,)
+        Precision of each task's noise relative to the others'.
+    centred : bool
+        Whether a row of each task went into its intercept.
+    """
+    d, k = B.shape
+    T = objective.n_tasks
+    with one_blas_thread():
+        Q = np.linalg.qr(B)[0]
+        fitted = objective.solve_W(Q, Q.T @ B @ W)
+        squares = float(importance @ objective.squares(Q, fitted))
+        w = (fitted / objective.response).T  # (T, k)
+        S = (importance * objective.n)[:, None, None] * objective.normal_matrices(Q)
+        rows = float(np.maximum(objective.n - centred, 0.0).sum())
+        floor = ROUNDING * float(importance @ sum_of_squares(objective)) / max(rows, 1.0)
+        value, mean, spread, variance = _integrated(S, w, squares, rows, floor)
+        size = importance * objective.n
+        M = (size[:, None] * mean).T @ mean + np.einsum("t,tij->ij", size, spread)
+        mu = np.maximum(np.linalg.eigvalsh(M / variance), 0.0)
+    return float(value - _axes_cost(mu, d, T) - k / 2 * np.log(T))
+
+
+def _axes_cost(mu: np.ndarray, d: int, T: int) -> float:
+    """What learning the axes costs, from the information mu (k,) on each of them."""
+    k = len(mu)
+    free = k * (d - k) + k * (k - 1) // 2
+    if free == 0:
+        return 0.0
+    within = 1 + mu / T
+    first, second = np.triu_indices(k, 1)
+    gaps = (within[first] - within[second]) ** 2 / (within[first] * within[second])
+    uniform = 2 * np.pi / np.exp(2 / free * _log_frames(d, k))
+    outside = (d - k) * np.log1p(mu / uniform).sum()
+    return float(0.5 * (outside + np.log1p(T * gaps / uniform).sum()))
+
+
+def _integrated(
+    S: np.ndarray, w: np.ndarray, squares: float, rows: float, floor: float
+) -> tuple[float, np.ndarray, np.ndarray, float]:
+    """Log-likelihood with weights N(0, C) integrated out, C and the noise variance by EM.
+
+    Parameters
+    ----------
+    S : ndarray of shape (T, k, k)
+        Q'X_t'X_t Q.
+    w : ndarray of shape (T, k)
+        Least squares weights, which leave ``squares`` in all tasks together.
+    rows : float
+        Rows less intercepts.
+    floor : float
+        Least noise variance.
+
+    Returns
+    -------
+    value : float
+    mean, spread : ndarray of shape (T, k) and (T, k, k)
+        Posterior moments of the weights.
+    variance : float
+        Of the noise.
+    """
+    T, k = w.shape
+    rows = max(rows, 1.0)
+    c = np.einsum("tij,tj->ti", S, w)
+    variance = max(squares / max(rows - T * k, 1.0), floor, np.finfo(float).tiny)
+    C = w.T @ w / T
+    value = -np.inf
+    for _ in range(EM_ROUNDS):
+        # A root of C instead of its inverse: C may be singular.
+        values, U = np.linalg.eigh(C)
+        root = U * np.sqrt(np.maximum(values, 0.0))
+        values, U = np.linalg.eigh(np.eye(k) + root.T @ S @ root / variance)
+        values = np.maximum(values, 1.0)  # which rounding may hide
+        half = root @ (U / np.sqrt(values)[:, None, :])
+        spread = half @ half.swapaxes(1, 2)
+        mean = np.einsum("tij,tj->ti", spread, c) / variance
+        before = value
+        misfit = squares + np.sum((w - mean) * c)
+        value = -0.5 * (
+            rows * np.log(2 * np.pi * variance) + misfit / variance + np.log(values).sum()
+        )
+        if value - before < EM_GAIN:
+            break
+        off = w - mean
+        C = (mean.T @ mean + spread.sum(axis=0)) / T
+        residual = squares + np.einsum("ti,tij,tj->", off, S, off) + np.sum(S * spread)
+        variance = max(residual / rows, floor, np.finfo(float).tiny)
+    return float(value), mean, spread, variance
+
+
+def _log_frames(d: int, k: int) -> float:
+    """Log volume of the k orthonormal vectors of R^d, each up to its sign: of half spheres."""
+    halves = (n / 2 * np.log(np.pi) - lgamma(n / 2) for n in range(d - k + 1, d + 1))
+    return float(sum(halves))
+
+
+def sum_of_squares(objective: Objective) -> np.ndarray:
+    """Squared responses of each task, less their mean where there are intercepts, (T,)."""
+    nothing = np.zeros((objective.n_features, 1)), np.zeros((1, objective.n_tasks))
+    return objective.squares(*nothing)
