@@ -66,7 +66,9 @@ def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None
             with task_statistics(model, working) as statistics:
                 model.check_shape(len(statistics.labels), len(statistics.names))
                 retained = statistics_to_retain(model, statistics)
-                fitted = fit_statistics(model, statistics, checkpointing=checkpointing)
+                fitted = fit_statistics(
+                    model, statistics, checkpointing=checkpointing, retained=retained is not None
+                )
     store(model, fitted, statistics, retained)
 
 
@@ -75,6 +77,7 @@ def fit_statistics(
     statistics: TaskStatistics,
     previous: PreviousFit | None = None,
     checkpointing: Any = None,
+    retained: bool = True,
 ) -> FittedSpan:
     """Estimate from statistics, which are transformed in place.
 
@@ -85,14 +88,18 @@ def fit_statistics(
     previous : PreviousFit, optional
         Where the last fit ended.
     checkpointing : CheckpointOptions, optional
-        As in ``fit_rows``.
+        Where the solver saves its state, and the state that it goes on from.
+    retained : bool
+        Whether the model retains a copy of the statistics.
     """
     rng = as_generator(vars(model).get("random_state"))
     if model.needs().kind is None:
         return model.estimate(Problem(None, None, statistics.labels, rng, statistics.rows))
     covariance = feature_covariance(statistics) if model.incremental else None
     P = None if checkpointing is None else checkpointing.saved_map(statistics)
-    problem = canonical(statistics, model.needs().features, rng, P, previous=previous)
+    problem = canonical(
+        statistics, model.needs().features, rng, P, previous=previous, retained=retained
+    )
     if checkpointing is not None:
         checkpoints = checkpointing.checkpoints(statistics, problem.canonical, rng)
         problem = replace(problem, checkpoints=checkpoints)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
+from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
 from sharedspan.inputs.frames import split_columns
 from sharedspan.inputs.rows import codes_of
@@ -64,7 +65,7 @@ def blocks_to_predict(X: Any, task: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 def population_mean(model: TaskRegressor) -> tuple[np.ndarray, float]:
     """Coefficients (d,) and intercept of the mean task, of the population where it is modelled."""
-    fitted = model.fitted_span
+    fitted = FittedSpan.of(model)
     if fitted.mean_coef is not None and fitted.mean_intercept is not None:
         return fitted.mean_coef, fitted.mean_intercept
     return model.coef_.mean(axis=0), float(model.intercept_.mean())

@@ -26,7 +26,8 @@ from sharedspan.estimators.parameters import (
 )
 from sharedspan.inference.noise import residual_degrees, shared_noise, shrink_noise
 from sharedspan.inference.rank_selection import RankPath, select_rank
-from sharedspan.inference.span_information import span_uncertainty
+from sharedspan.inference.span_errors import SpanUncertainty
+from sharedspan.inference.span_information import DeferredUncertainty, span_uncertainty
 from sharedspan.objective import Objective, build_objective
 from sharedspan.persistence.checkpoint import CheckpointOptions
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
@@ -34,6 +35,7 @@ from sharedspan.solvers.accelerated import Factors
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
 from sharedspan.solvers.variable_projection import variable_projection
 from sharedspan.statistics.canonical import Problem
+from sharedspan.statistics.grams import GramStatistics
 
 if TYPE_CHECKING:
     from sharedspan.inputs.files import FilePaths
@@ -152,6 +154,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
     dtype: str = "float64"
     callback: Callable[[dict[str, Any]], Any] | None = None
     tail_average: bool = False
+    _uncertainty_: SpanUncertainty | DeferredUncertainty
 
     def fit(
         self,
@@ -272,11 +275,8 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
             variance=variance, rank_path=rank_path,
             extra={"_rows_at_start": rows if previous is None else previous.rows},
             **run_fields(problem, result, self.fit_intercept),
-            # The pass over the Grams is made here, at the price of a few iterations, so that a
-            # fitted model need not hold them. All that is cubic in k d waits until it is asked for.
-            uncertainty=span_uncertainty(
-                problem.statistics, problem.canonical, result.B, result.W / objective.response,
-                variance, degrees,
+            uncertainty=self._span_uncertainty(
+                problem, result.B, result.W / objective.response, variance, degrees
             ),
         )  # fmt: skip
 
@@ -301,6 +301,29 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         loop: dict[str, Any] = {"callback": self.callback, "tail_average": self.tail_average}
         return options, loop | {name: options.pop(name) for name in LOOP_OPTIONS if name in options}
 
+    def _span_uncertainty(self, problem: Problem, *estimates: np.ndarray) -> Any:
+        """What standard errors are computed from.
+
+        Where the model retains its statistics, the pass over them waits until it is asked for;
+        otherwise it is made now, so that a fitted model need not hold the Grams.
+        """
+        if problem.retained and isinstance(problem.statistics, GramStatistics):
+            return DeferredUncertainty(problem.canonical, *estimates)
+        return span_uncertainty(problem.statistics, problem.canonical, *estimates)
+
+    def uncertainty(self) -> SpanUncertainty:
+        """What standard errors are computed from, computed when first asked for."""
+        if isinstance(self._uncertainty_, DeferredUncertainty):
+            self._uncertainty_ = self._uncertainty_.compute(self._statistics_)
+        return self._uncertainty_
+
+    @property
+    def fitted_span(self) -> FittedSpan:
+        """The fitted quantities in one object, standard errors included."""
+        check_is_fitted(self)
+        self.uncertainty()
+        return FittedSpan.of(self)
+
     def _noise_variance(
         self, objective: Objective, result: SolverResult
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -316,7 +339,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
     def representation_covariance_(self) -> np.ndarray | None:
         """Covariance of the entries of ``representation_``, its columns one after the other."""
         check_is_fitted(self)
-        return self._uncertainty_.representation_covariance(self.representation_)
+        return self.uncertainty().representation_covariance(self.representation_)
 
     def _checkpoint_options(
         self, checkpoint: Any, resume: Any, seconds: float

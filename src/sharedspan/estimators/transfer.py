@@ -145,7 +145,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         method : {"prior", "least_squares", "sgd"}, default="prior"
         """
         check_is_fitted(model)
-        fitted = FittedSpan.of(model)
+        fitted = model.fitted_span if isinstance(model, TaskRegressor) else FittedSpan.of(model)
         if fitted.representation is None or fitted.task_weights is None:
             raise TypeError(
                 f"The model is a {type(model).__name__}, which has no representation_ and "

@@ -9,6 +9,7 @@ the head of ``span_errors.py`` derives both.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,6 +26,27 @@ from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.grams import Arrays
 from sharedspan.statistics.rows import Statistics
+from sharedspan.statistics.task_statistics import TaskStatistics
+
+
+@dataclass(frozen=True)
+class DeferredUncertainty:
+    """The uncertainty of a span, until it is asked for: it takes a pass over the statistics."""
+
+    canonical: Canonical
+    B: np.ndarray  # (d', k)
+    W: np.ndarray  # (k, T)
+    noise: np.ndarray  # (T,)
+    degrees: np.ndarray  # (T,)
+
+    def compute(self, retained: TaskStatistics) -> SpanUncertainty:
+        """Make the pass over the statistics that a model has retained."""
+        statistics = retained.copy().statistics
+        if self.canonical.P is not None:
+            statistics.transform(self.canonical.P)
+        return span_uncertainty(
+            statistics, self.canonical, self.B, self.W, self.noise, self.degrees
+        )
 
 
 def span_uncertainty(

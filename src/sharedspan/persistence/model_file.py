@@ -39,6 +39,7 @@ def save_model(model: TaskRegressor, path: Path, statistics: bool) -> None:
     name = type(model).__name__
     if ESTIMATORS.get(name) != type(model).__module__:
         raise TypeError(f"The model is a {name}: only estimators of sharedspan can be saved.")
+    _ = model.fitted_span  # standard errors that wait to be asked for are computed and saved
     state: Any = model.__getstate__()
     tree = {
         "model": name,

@@ -94,6 +94,7 @@ class Problem:
     moments: Any = None  # what a watcher of the pass over the rows has learned
     previous: PreviousFit | None = None  # where the last fit ended, for a warm start
     checkpoints: Any = None  # Checkpoints of the run, where it can be resumed
+    retained: bool = False  # whether the model will retain statistics for later passes over them
 
     @property
     def largest_rank(self) -> int:
