@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from sharedspan.inputs.disk_array import DiskRows
+from sharedspan.inputs.resources import DiskRows
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
@@ -23,7 +23,7 @@ def test_rows_on_disk_are_read_like_an_array_by_many_threads(system, rng, monkey
         rows.write(lo, values[lo : lo + 700])
         rows.update_extremes(values[lo : lo + 700])
     assert rows.shape == (5000, 3)
-    assert_array_equal(rows.extremes(), (values.min(axis=0), values.max(axis=0)))
+    assert_array_equal((rows.low, rows.high), (values.min(axis=0), values.max(axis=0)))
     assert_array_equal(rows[10:10], values[10:10])
     assert_array_equal(rows[:], values)
     picks = [np.sort(rng.permutation(5000)[:n]) for n in (0, 1, 7, 500, 5000)] * 20
@@ -39,4 +39,4 @@ def test_rows_on_disk_are_read_like_an_array_by_many_threads(system, rng, monkey
     for thread in threads:
         thread.join()
     assert wrong == []
-    rows.close()
+    rows.file.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sharedspan.inputs.memory_limit import as_bytes, in_words
+from sharedspan.inputs.resources import as_bytes, in_words
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def _predict(
         "n_rows": n_rows,
         "n_rows_dropped": rows.tally.n_incomplete,
         "n_tasks": len(tasks),
-        "target": rows.selection.target,
+        "target": rows.selection.columns.target,
         "rmse": math.sqrt(squares / n_known) if n_known else None,
         "out": out,
     }
@@ -126,8 +126,9 @@ def _predict(
 
 def _copied(batch: RowBatch, rows: RowReader) -> dict[str, Any]:
     """The columns of the table that the output has as well."""
-    copied: dict[str, Any] = {rows.selection.task: batch.labels}
+    columns = rows.selection.columns
+    copied: dict[str, Any] = {columns.task: batch.labels}
     copied |= dict(zip(rows.also, batch.also, strict=True))
-    if rows.selection.target is not None:
-        copied.setdefault(rows.selection.target, batch.y)
+    if columns.target is not None:
+        copied.setdefault(columns.target, batch.y)
     return copied

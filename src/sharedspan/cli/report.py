@@ -78,7 +78,7 @@ def report_command(
             # Rows of tasks that were not fitted are left out of the page.
             reported = without_feature_names(fitted).set_params(unseen="mean")
             write_report(reported, out, **rows, title=title, progress=progress)
-    from sharedspan.inputs.memory_limit import in_words
+    from sharedspan.inputs.resources import in_words
 
     n_bytes = out.stat().st_size
     result = {"out": out, "n_bytes": n_bytes, "warnings": messages}

@@ -7,9 +7,9 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,10 +108,6 @@ class SourceFile:
     types: dict[str, str]
     csv: CsvFormat | None  # None for Parquet
     rows: tuple[int, int] | None = None  # of Parquet, to read from the first up to the second
-
-    def with_types(self, types: Mapping[str, str]) -> SourceFile:
-        """The same file with other types of some columns."""
-        return replace(self, types={name: types.get(name, old) for name, old in self.types.items()})
 
     def scan(self) -> str:
         """SQL that reads the rows in the order of the file."""
