@@ -40,7 +40,10 @@ def split_columns(X: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str,
         features, column, names = _split_frame(X, task_column)
     else:
         features, column, names = _split_array(_as_array(X), task_column)
-    features = _as_floats(features, names)
+    if features.dtype.kind not in "biuf":
+        features = _stack_columns(list(features.T), names)
+    elif features.dtype not in (np.float32, np.float64):
+        features = features.astype(np.float64)
     _require_finite(features, names)
     return features, column, names
 
@@ -107,15 +110,6 @@ def _split_frame(frame: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[s
         if any(value.dtype.kind not in "biuf" for value in values):
             return _stack_columns(values, names), column, names
     return frame.to_numpy(), column, names
-
-
-def _as_floats(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """The array itself if it holds floats of 4 or 8 bytes, otherwise a float64 copy."""
-    if array.dtype in (np.float32, np.float64):
-        return array
-    if array.dtype.kind in "biuf":
-        return array.astype(np.float64)
-    return _stack_columns(list(array.T), names)
 
 
 def _stack_columns(values: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:

@@ -101,8 +101,7 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
         # Classes of its own may print as they like, and an array would take what they print.
         simple = kinds <= {str} or kinds <= {int} or kinds <= {float} or kinds <= {bool}
         simple = simple or (len(kinds) == 1 and issubclass(next(iter(kinds)), np.generic))
-        labels = np.empty(len(values), dtype=object)
-        labels[:] = values
+        labels = object_array(values)
         if simple and not _has_long_text(values):
             array = np.asarray(values)
             rounded = kinds <= {int} and array.dtype.kind == "f"  # as beside very large ones
@@ -149,8 +148,13 @@ def label_array(labels: Sequence[Hashable]) -> np.ndarray:
         array = np.asarray(labels)
         if array.tolist() == list(labels):  # large integers next to floats would be rounded
             return array
-    array = np.empty(len(labels), dtype=object)
-    array[:] = labels
+    return object_array(labels)
+
+
+def object_array(values: Sequence[Any]) -> np.ndarray:
+    """Values as an array (n,) of objects, where tuples do not become rows."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
     return array
 
 

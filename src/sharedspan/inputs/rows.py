@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sharedspan.inputs.frames import as_target, as_weight, split_columns
-from sharedspan.inputs.labels import as_labels, canonical_order
+from sharedspan.inputs.labels import as_labels, canonical_order, object_array
 
 if TYPE_CHECKING:
     from sharedspan.inputs.resources import DiskRows
@@ -237,12 +237,10 @@ def _stack(
                     f"Task {label!r} has {len(features)} rows in X and {np.size(values)} in {what}"
                     ": give one number per row."
                 )
-    owners = np.empty(len(labels), dtype=object)
-    owners[:] = labels
     return (
         np.concatenate([features for features, _, _ in parts]),
         np.concatenate([np.asarray(target).ravel() for target in y]),
-        np.repeat(owners, [len(features) for features, _, _ in parts]),
+        np.repeat(object_array(labels), [len(features) for features, _, _ in parts]),
         None if weight is None else np.concatenate([np.asarray(part) for part in weight]),
         names,
     )
