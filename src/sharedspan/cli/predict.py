@@ -62,11 +62,10 @@ def predict_command(
     with errors.one_line_errors(out), progress_bar() as progress:
         from sharedspan.cli.models import columns_of, without_feature_names
         from sharedspan.diagnosis.text import short
-        from sharedspan.inputs.files import find_files
         from sharedspan.inputs.reader import read_matching
 
         fitted = errors.read_model(model)
-        errors.check_output(out, ".csv", ".parquet", inputs=[model, *find_files(tables)])
+        errors.check_output(out, ".csv", ".parquet", inputs=[model], tables=tables)
         if unseen is not None:
             fitted.set_params(unseen=unseen)
         by_sgd = fitted.get_params().get("method") == "sgd"

@@ -57,14 +57,11 @@ def report_command(
         progress_bar() as progress,
     ):
         from sharedspan.cli.models import columns_of, without_feature_names
-        from sharedspan.inputs.files import find_files
         from sharedspan.inputs.reader import read_matching
         from sharedspan.report.page import write_report
 
         fitted = errors.read_model(model)
-        errors.check_output(
-            out, ".html", ".htm", inputs=[model, *(find_files(data) if data else ())]
-        )
+        errors.check_output(out, ".html", ".htm", inputs=[model], tables=data)
         rows: dict[str, Any] = {}
         columns = fitted.fitted_span.extra.get("columns")  # of a model that was fitted to files
         if data:

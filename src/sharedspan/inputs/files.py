@@ -138,7 +138,8 @@ def describe(connection: DuckDBPyConnection, path: Path) -> SourceFile:
 
     names, csv = read_header(path) if is_csv(path) else ([], None)
     with reading(path):
-        names = names or pyarrow.parquet.read_schema(path).names
+        if csv is None:
+            names = pyarrow.parquet.read_schema(path).names
         source = connection.sql(f"FROM {SourceFile(str(path), {}, csv).scan()}")
     for name in names:
         if name and names.count(name) > 1:

@@ -133,15 +133,11 @@ def _as_numbers(values: np.ndarray, what: str) -> np.ndarray:
         raise ValueError(f"{what} is not numeric: its dtype is {values.dtype}. {advice}")
     numbers = np.empty(len(values))
     for row, value in enumerate(values):
+        if isinstance(value, (str, bytes)):
+            raise ValueError(f"{what} is not numeric: row {row} holds the text {value!r}. {advice}")
         try:
-            if isinstance(value, (str, bytes)):
-                raise ValueError
             numbers[row] = np.nan if is_missing(value) else value
         except (TypeError, ValueError) as error:
-            if isinstance(value, (str, bytes)):
-                raise ValueError(
-                    f"{what} is not numeric: row {row} holds the text {value!r}. {advice}"
-                ) from None
             raise TypeError(
                 f"{what} is not numeric: row {row} holds {value!r}, a {type(value).__name__}, but "
                 f"each argument must be a number, not a string or another object. {advice}"

@@ -64,9 +64,8 @@ def _object_runs(labels: np.ndarray, name: str) -> tuple[list[Hashable], np.ndar
                 f"{name} in row {row} is {label!r}, a {type(label).__name__}, which cannot be "
                 "hashed: use numbers, strings, dates or tuples of them as labels."
             ) from error
-        label = (
-            label.item() if isinstance(label, np.generic) and label.dtype.kind in "biuf" else label
-        )
+        if isinstance(label, np.generic) and label.dtype.kind in "biuf":
+            label = label.item()
         if not starts or label != heads[-1]:
             heads.append(label)
             starts.append(row)
