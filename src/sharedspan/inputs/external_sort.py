@@ -20,7 +20,7 @@ import numpy as np
 
 from sharedspan.inputs.columns import Columns, Selection
 from sharedspan.inputs.files import FilePaths, open_duckdb, reading
-from sharedspan.inputs.reader import RowReader, Tally, without_nan
+from sharedspan.inputs.reader import RowReader, Tally
 from sharedspan.inputs.resources import Budget, DiskRows, TemporaryDisk
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.inputs.selection import match_columns, select_columns
@@ -144,10 +144,10 @@ class _Tasks:
             if columns.label == "VARCHAR":  # DuckDB looks them up, in parallel
                 connection.execute(f"CREATE TYPE task AS ENUM (SELECT label {ordered})")
                 self.code_sql = f"enum_code(CAST({self.code_sql} AS task))"
-        labels = without_nan(labels)
+        is_label = ~labels.is_null(nan_is_null=True).to_numpy()  # NaN is no label
         self.n_rows = int(total or 0)
-        self.sizes: np.ndarray = sizes.filter(labels.is_valid()).to_numpy()  # (T,)
-        known: np.ndarray = labels.drop_null().to_numpy()
+        self.sizes: np.ndarray = sizes.to_numpy()[is_label]  # (T,)
+        known: np.ndarray = labels.to_numpy()[is_label]
         self.labels: list[Hashable] = known.tolist()
         self._known = known if known.dtype != object else None  # None where DuckDB gives codes
         self._code_of: np.ndarray | None = None  # of each integer from the least label on
@@ -223,7 +223,7 @@ class _Buckets:
                     for rows in (self.y, self.X):
                         rows.write(begin, rows[begin:end].take(order, axis=0))
 
-        n_bytes = len(self.X) * (self.X.row_bytes + self.y.row_bytes + self.code.row_bytes)
+        n_bytes = self.X.shape[0] * (self.X.row_bytes + self.y.row_bytes + self.code.row_bytes)
         over_tasks(work, len(self.ranges), float(n_bytes))
         self._close_gaps()
         self.code.file.close()

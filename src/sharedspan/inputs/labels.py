@@ -114,6 +114,17 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
     return labels
 
 
+def codes_of(
+    task: Any, n_rows: int, known: Sequence[Hashable], name: str = "task"
+) -> tuple[np.ndarray, list[Hashable]]:
+    """Codes of known labels for each row, -1 for others, and the list of the others."""
+    code_of = {label: code for code, label in enumerate(known)}
+    heads, starts = as_labels(task, n_rows, name)
+    codes = np.array([code_of.get(head, -1) for head in heads], dtype=np.int64)
+    unknown = list(dict.fromkeys(head for head in heads if head not in code_of))
+    return np.repeat(codes, np.diff(starts, append=n_rows)), unknown
+
+
 def is_missing(label: Any) -> bool:
     """None, NaN, NaT and pandas' NA: none of them can be compared with itself for sure."""
     if label is None or type(label).__name__ in ("NAType", "NaTType"):

@@ -47,12 +47,12 @@ class Tally:
     def count(self, labels: Any, y: np.ndarray, X: np.ndarray) -> np.ndarray | None:
         """Add rows; returns which of them lack nothing, (rows,), or None for all."""
         self.n_rows += len(y)
+        no_label = labels.is_null(nan_is_null=True)
         with np.errstate(all="ignore"):  # a sum that is finite has finite terms
-            if not labels.null_count and np.isfinite(y.sum()) and np.isfinite(X.sum()):
+            if not no_label.true_count and np.isfinite(y.sum()) and np.isfinite(X.sum()):
                 return None
-        no_label = labels.is_null().to_numpy(zero_copy_only=False)
         numbers = np.column_stack([y, X])
-        missing = np.column_stack([no_label, np.isnan(numbers)])
+        missing = np.column_stack([no_label.to_numpy(zero_copy_only=False), np.isnan(numbers)])
         complete: np.ndarray = np.logical_not(missing.any(axis=1))
         self.n_incomplete += int(np.sum(~complete))
         self.n_missing = self.n_missing + missing.sum(axis=0)
@@ -143,7 +143,7 @@ class RowReader:
         columns, dtype = self.selection.columns, self.selection.dtype
         d, sql = len(columns.features), columns.query(file.scan(), dtype, label_sql, self.also)
         for batch in arrow_batches(connection, sql, file.path, batch_rows):
-            labels, also = without_nan(batch.column(0)), batch.columns[d + 2 :]
+            labels, also = batch.column(0), batch.columns[d + 2 :]
             y = np.array(batch.column(1).to_numpy(zero_copy_only=False))
             X = np.empty((len(y), d), dtype)
             for j, column in enumerate(batch.columns[2 : d + 2]):
@@ -175,15 +175,6 @@ class RowReader:
             Xs.append(batch.X)
             ys.append(batch.y)
         return np.concatenate(Xs), np.concatenate(ys), np.concatenate(labels)
-
-
-def without_nan(labels: Any) -> Any:
-    """Arrow's labels with NULL for NaN."""
-    import pyarrow.compute as pc
-
-    if str(labels.type) != "double":
-        return labels
-    return pc.if_else(pc.is_nan(labels), None, labels)
 
 
 def read_matching(

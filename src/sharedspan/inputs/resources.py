@@ -129,13 +129,10 @@ class DiskRows:
         self.low: np.ndarray = np.full(width, np.inf)
         self.high: np.ndarray = np.full(width, -np.inf)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __getitem__(self, rows: Any) -> np.ndarray:
         """Rows of a slice, or of an ascending array of row numbers."""
         if isinstance(rows, slice):
-            first, stop, _ = rows.indices(len(self))
+            first, stop, _ = rows.indices(self.shape[0])
             out = np.empty((max(stop - first, 0), *self.shape[1:]), self.dtype)
             self._transfer("preadv", out, first)
             return out

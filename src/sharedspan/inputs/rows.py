@@ -77,7 +77,7 @@ class TaskRows:
 
     def extremes(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Least and largest value of each feature, (d,), and the largest |y|, over these rows."""
-        if self.n_rows == len(self.X):
+        if self.n_rows == self.X.shape[0]:
             (low, high), (y_low, y_high) = (
                 (a.min(axis=0), a.max(axis=0)) if isinstance(a, np.ndarray) else (a.low, a.high)
                 for a in (self.X, self.y)
@@ -271,14 +271,3 @@ def _group(
         counts = counts[counts > 0]
     starts = np.concatenate([[0], np.cumsum(counts)])
     return TaskRows(X, y, weight, labels, starts, order, names)
-
-
-def codes_of(
-    task: Any, n_rows: int, known: Sequence[Hashable], name: str = "task"
-) -> tuple[np.ndarray, list[Hashable]]:
-    """Codes of known labels for each row, -1 for others, and the list of the others."""
-    code_of = {label: code for code, label in enumerate(known)}
-    heads, starts = as_labels(task, n_rows, name)
-    codes = np.array([code_of.get(head, -1) for head in heads], dtype=np.int64)
-    unknown = list(dict.fromkeys(head for head in heads if head not in code_of))
-    return np.repeat(codes, np.diff(starts, append=n_rows)), unknown
