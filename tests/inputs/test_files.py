@@ -34,8 +34,8 @@ from sharedspan.datasets.simulate_files import simulate_files
 from sharedspan.diagnosis.comparison import COMPARED
 from sharedspan.inputs.external_sort import FileRows, open_files
 from sharedspan.inputs.files import find_files
-from sharedspan.inputs.memory_limit import Budget
 from sharedspan.inputs.reader import Tally, partitions, read_partition
+from sharedspan.inputs.resources import Budget
 from sharedspan.inputs.selection import select_columns
 
 pytestmark = pytest.mark.usefixtures("temporary")
@@ -145,8 +145,8 @@ def test_single_precision_stays_single_on_disk_and_small_integers_fit_into_it(si
 @pytest.fixture
 def tiny_buckets(monkeypatch):
     """Buckets of a few rows and small batches, so that little data takes the way of much."""
-    monkeypatch.setattr("sharedspan.inputs.memory_limit.BUCKET", 2000)
-    monkeypatch.setattr("sharedspan.inputs.memory_limit.BATCH", 1)
+    monkeypatch.setattr("sharedspan.inputs.resources.BUCKET", 2000)
+    monkeypatch.setattr("sharedspan.inputs.resources.BATCH", 1)
 
 
 @pytest.mark.usefixtures("tiny_buckets")
@@ -183,8 +183,8 @@ def test_open_files_gives_the_rows_of_a_fit_and_of_later_files_with_its_columns(
     path, stages = write(tmp_path / "t.parquet", columns), []
     rows = open_files(path, **PARTS, text="one_hot", missing="drop",
                       progress=lambda stage, done, total: stages.append(stage))  # fmt: skip
-    assert rows.names == ("x", "z=b")
-    assert rows.names_in == ("x", "g", "z=b")
+    assert rows.selection.columns.names == ("x", "z=b")
+    assert rows.selection.names_with_task() == ("x", "g", "z=b")
     with rows.open() as tasks:
         assert rows.n_dropped == 1
         assert tasks.labels == (1, 2)
@@ -562,7 +562,7 @@ def test_a_full_disk_is_told_with_the_way_out(noticed, tiny_disk, tmp_path, monk
     path = large_table(tmp_path / "t.parquet", 150_000)
     if noticed == "while writing":
         roomy = SimpleNamespace(free=10**9)
-        monkeypatch.setattr("sharedspan.inputs.disk_array.shutil.disk_usage", lambda path: roomy)
+        monkeypatch.setattr("sharedspan.inputs.resources.shutil.disk_usage", lambda path: roomy)
     model = ss.PooledRegressor()
     with pytest.raises(OSError, match=r"disk of the temporary folder .*need 3MB.*TMPDIR") as caught:
         model.fit_file(path, **PARTS)
@@ -579,8 +579,8 @@ def test_a_disk_that_duckdb_fills_is_told_alike(tiny_disk, tmp_path, monkeypatch
         "y": np.ones(n),
     }
     path = write(tmp_path / "t.parquet", columns)
-    monkeypatch.setattr("sharedspan.inputs.memory_limit.READING", 0)
-    monkeypatch.setattr("sharedspan.inputs.memory_limit.LEAST", 60_000_000)  # half for DuckDB
+    monkeypatch.setattr("sharedspan.inputs.resources.READING", 0)
+    monkeypatch.setattr("sharedspan.inputs.resources.LEAST", 60_000_000)  # half for DuckDB
     with pytest.raises(OSError, match=r"disk of the temporary folder .*TMPDIR") as caught:
         ss.PooledRegressor().fit_file(path, **PARTS)
     assert caught.value.errno == 28

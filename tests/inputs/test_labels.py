@@ -5,8 +5,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from sharedspan.inputs.labels import as_labels, canonical_order, label_array
-from sharedspan.inputs.rows import codes_of, validate_rows
+from sharedspan.inputs.labels import as_labels, canonical_order, codes_of, label_array
+from sharedspan.inputs.rows import validate_rows
 
 
 def labels_of(task):

@@ -45,10 +45,9 @@ def adapt_command(
     with errors.one_line_errors(out):
         from sharedspan.cli.models import columns_of
         from sharedspan.estimators.transfer import NewTaskRegressor
-        from sharedspan.inputs.files import find_files
 
         known = errors.read_model(model)
-        errors.check_model_output(out, [model, *find_files(tables)])
+        errors.check_model_output(out, tables, [model])
         new = NewTaskRegressor.from_model(known, method).set_params(task_column=None)
         columns = columns_of(known, task, target, needs_target=True)
         result = fit_and_save(new, out, path=tables, columns=columns, missing=missing)

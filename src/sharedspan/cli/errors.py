@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,8 +79,16 @@ def write_errors(out: Path) -> Iterator[None]:
         raise MistakeError(f"{out} could not be written: {reason}") from error
 
 
-def check_output(out: Path | None, *endings: str, inputs: Iterable[str | Path] = ()) -> None:
-    """Raise if ``out`` cannot be a file with one of the endings, or is one of the inputs."""
+def check_output(
+    out: Path | None, *endings: str, inputs: Iterable[str | Path] = (), tables: Sequence[str] = ()
+) -> None:
+    """Raise if ``out`` cannot be a file with one of the endings, or is one of the inputs.
+
+    The inputs are files, and the files that ``tables`` stand for.
+    """
+    from sharedspan.inputs.files import find_files
+
+    inputs = [*inputs, *(find_files(tables) if tables else ())]
     if out is None:
         return
     if out.parent.exists() and not out.parent.is_dir():
@@ -95,7 +103,7 @@ def check_output(out: Path | None, *endings: str, inputs: Iterable[str | Path] =
         raise MistakeError(f"{out} is one of the files to be read: give another name.")
 
 
-def check_model_output(out: Path, inputs: Iterable[str | Path]) -> None:
+def check_model_output(out: Path, tables: Sequence[str], inputs: Iterable[str | Path] = ()) -> None:
     """Raise if a model cannot be written to ``out``, or its name is that of a table or a page."""
     from sharedspan.persistence.model_file import MODEL_FORMAT
 
@@ -104,7 +112,7 @@ def check_model_output(out: Path, inputs: Iterable[str | Path]) -> None:
             f"{out} would hold a model, not a table or a page: end its name in .span. A table of "
             "the coefficients is written by `sharedspan fit` with --coefficients."
         )
-    check_output(out, inputs=inputs)
+    check_output(out, inputs=inputs, tables=tables)
     MODEL_FORMAT.require_writable(out)
 
 

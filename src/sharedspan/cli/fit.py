@@ -89,11 +89,8 @@ def fit_command(
     Example: sharedspan fit "sales/*.parquet" --task shop --target units --rank 3 -o sales.span
     """
     with errors.one_line_errors(out):
-        from sharedspan.inputs.files import find_files
-
-        files = find_files(tables)
-        errors.check_model_output(out, files)
-        errors.check_output(coefficients, ".csv", ".parquet", inputs=[*files, out])
+        errors.check_model_output(out, tables)
+        errors.check_output(coefficients, ".csv", ".parquet", inputs=[out], tables=tables)
         given = {name: value for name, value in given.items() if value is not None}
         model = _new_model(estimator, seed, given)
         reading = {name: value for name, value in given.items() if name not in PARAMETERS}

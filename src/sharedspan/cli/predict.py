@@ -62,11 +62,10 @@ def predict_command(
     with errors.one_line_errors(out), progress_bar() as progress:
         from sharedspan.cli.models import columns_of, without_feature_names
         from sharedspan.diagnosis.text import short
-        from sharedspan.inputs.files import find_files
         from sharedspan.inputs.reader import read_matching
 
         fitted = errors.read_model(model)
-        errors.check_output(out, ".csv", ".parquet", inputs=[model, *find_files(tables)])
+        errors.check_output(out, ".csv", ".parquet", inputs=[model], tables=tables)
         if unseen is not None:
             fitted.set_params(unseen=unseen)
         by_sgd = fitted.get_params().get("method") == "sgd"
@@ -118,7 +117,7 @@ def _predict(
         "n_rows": n_rows,
         "n_rows_dropped": rows.tally.n_incomplete,
         "n_tasks": len(tasks),
-        "target": rows.selection.target,
+        "target": rows.selection.columns.target,
         "rmse": math.sqrt(squares / n_known) if n_known else None,
         "out": out,
     }
@@ -126,8 +125,9 @@ def _predict(
 
 def _copied(batch: RowBatch, rows: RowReader) -> dict[str, Any]:
     """The columns of the table that the output has as well."""
-    copied: dict[str, Any] = {rows.selection.task: batch.labels}
+    columns = rows.selection.columns
+    copied: dict[str, Any] = {columns.task: batch.labels}
     copied |= dict(zip(rows.also, batch.also, strict=True))
-    if rows.selection.target is not None:
-        copied.setdefault(rows.selection.target, batch.y)
+    if columns.target is not None:
+        copied.setdefault(columns.target, batch.y)
     return copied

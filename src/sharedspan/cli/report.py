@@ -57,14 +57,11 @@ def report_command(
         progress_bar() as progress,
     ):
         from sharedspan.cli.models import columns_of, without_feature_names
-        from sharedspan.inputs.files import find_files
         from sharedspan.inputs.reader import read_matching
         from sharedspan.report.page import write_report
 
         fitted = errors.read_model(model)
-        errors.check_output(
-            out, ".html", ".htm", inputs=[model, *(find_files(data) if data else ())]
-        )
+        errors.check_output(out, ".html", ".htm", inputs=[model], tables=data)
         rows: dict[str, Any] = {}
         columns = fitted.fitted_span.extra.get("columns")  # of a model that was fitted to files
         if data:
@@ -78,7 +75,7 @@ def report_command(
             # Rows of tasks that were not fitted are left out of the page.
             reported = without_feature_names(fitted).set_params(unseen="mean")
             write_report(reported, out, **rows, title=title, progress=progress)
-    from sharedspan.inputs.memory_limit import in_words
+    from sharedspan.inputs.resources import in_words
 
     n_bytes = out.stat().st_size
     result = {"out": out, "n_bytes": n_bytes, "warnings": messages}

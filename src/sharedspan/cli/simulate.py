@@ -44,7 +44,7 @@ def simulate_command(seed: int, double: bool, as_json: bool, out: Path, **proble
     with errors.one_line_errors(out), errors.write_errors(out), progress_bar() as progress:
         from sharedspan.datasets.simulate_files import simulate_files
         from sharedspan.diagnosis.text import count
-        from sharedspan.inputs.memory_limit import in_words
+        from sharedspan.inputs.resources import in_words
 
         written = simulate_files(
             out,

@@ -145,5 +145,5 @@ def load_table(
     n_dropped, description = reader.tally.n_incomplete, f"Read from {path}."
     if n_dropped:
         description += f" {n_dropped} rows with missing values were left out."
-    about = (selection.names, task, target, description, "not stated", n_dropped)
+    about = (selection.columns.names, task, target, description, "not stated", n_dropped)
     return Dataset(X, y, labels, *about)

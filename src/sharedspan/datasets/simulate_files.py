@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.datasets.simulate import Truth, draw_truth
-from sharedspan.persistence.atomic_write import atomic_folder
+from sharedspan.persistence.atomic_write import atomic_folder, table_writer
 from sharedspan.progress import ProgressCallback, no_progress
 
 BLOCK_ROWS = 1 << 16  # drawn together: the rows do not depend on how they are cut into files
@@ -104,7 +104,8 @@ def simulate_files(
         tables = _cut(_tables(tasks, truth, rng, schema), size)
         for number, parts in itertools.groupby(tables, key=lambda numbered: numbered[0]):
             name = path.name if single else f"part-{number:05d}{ending}"
-            with _writer(hidden / name, schema) as writer:
+            # Dictionaries of random numbers would only take space.
+            with table_writer(hidden / name, schema, use_dictionary=["task"]) as writer:
                 for _, table in parts:
                     writer.write_table(table)
                     written += len(table)
@@ -169,17 +170,6 @@ def _cut(tables: Iterator[Any], size: int) -> Iterator[tuple[int, Any]]:
             part = table.slice(0, size - row % size)
             yield row // size, part
             row, table = row + len(part), table.slice(len(part))
-
-
-def _writer(path: Path, schema: Any) -> Any:
-    """A writer of tables to a Parquet or CSV file."""
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    if path.suffix.lower() == ".csv":
-        return pyarrow.csv.CSVWriter(path, schema)
-    # Dictionaries of random numbers would only take space.
-    return pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=["task"])
 
 
 def _earlier_files(path: Path, single: bool) -> list[Path]:

@@ -20,8 +20,8 @@ from sharedspan.inputs.external_sort import FileRows
 from sharedspan.inputs.files import SourceFile, nearest
 from sharedspan.inputs.frames import as_target, split_columns
 from sharedspan.inputs.labels import as_labels, label_array
-from sharedspan.inputs.memory_limit import INTERPRETER, in_words
 from sharedspan.inputs.reader import partitions, read_partition
+from sharedspan.inputs.resources import INTERPRETER, in_words
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.task_statistics import TaskStatistics, cheaper_kind
@@ -63,7 +63,9 @@ def gather_on_cluster(
     else:
         selection = rows.selection
         read = partial(_read_files, selection, partitions(selection))
-        source = ShuffledRows(connection, selection.names, read, partial(_check_files, rows))
+        source = ShuffledRows(
+            connection, selection.columns.names, read, partial(_check_files, rows)
+        )
     source.bounds = _shard_bounds(connection, source.starts, len(source.names))
     connection.require_package()
     cluster = Cluster(connection, source)

@@ -148,15 +148,16 @@ def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **opti
     with unfitted_on_error(model):
         check_parameters(model)
         rows = open_files(path, **options)
-        if model.task_column not in (None, rows.selection.task):
+        columns = rows.selection.columns
+        if model.task_column not in (None, columns.task):
             raise ValueError(
-                f"task={rows.selection.task!r}, but the model has "
-                f"task_column={model.task_column!r}: give the same column, or leave task_column "
-                "out."
+                f"task={columns.task!r}, but the model has task_column={model.task_column!r}: "
+                "give the same column, or leave task_column out."
             )
-        set_feature_names(model, rows.names if model.task_column is None else rows.names_in)
+        with_task = model.task_column is not None
+        set_feature_names(model, rows.selection.names_with_task() if with_task else columns.names)
         fit_rows(model, rows, checkpointing)
-        model.columns_, model.n_rows_dropped_ = rows.selection.columns, rows.n_dropped
+        model.columns_, model.n_rows_dropped_ = columns, rows.n_dropped
 
 
 def add_rows(

@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
 from sharedspan.inputs.frames import split_columns
-from sharedspan.inputs.rows import codes_of
+from sharedspan.inputs.labels import codes_of
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor

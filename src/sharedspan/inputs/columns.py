@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sharedspan.inputs.files import (
@@ -39,17 +39,6 @@ class Feature:
     column: str
     level: str | None = None
 
-    @property
-    def name(self) -> str:
-        return self.column if self.level is None else f"{self.column}={self.level}"
-
-    def sql(self, dtype: str) -> str:
-        """SQL of the feature as a float; NULL where the column is NULL."""
-        value = quoted(self.column)
-        if self.level is not None:
-            value = f"(CAST({value} AS VARCHAR) = {literal(self.level)})"
-        return f"CAST({value} AS {'FLOAT' if dtype == 'float32' else 'DOUBLE'})"
-
 
 @dataclass(frozen=True)
 class Columns:
@@ -71,29 +60,11 @@ class Columns:
         if not is_text or self.label not in ("VARCHAR", *LABEL_TYPES.values()):
             raise ValueError(f"These are not columns of a table: {self!r}.")
 
-
-@dataclass(frozen=True)
-class Selection(Columns):
-    """What to read of which files: small, and safe to send to another process that reads them."""
-
-    files: tuple[SourceFile, ...]  # in the order of their names
-    dtype: str  # of X: float32 where that holds every feature exactly, else float64
-
-    @property
-    def columns(self) -> Columns:
-        return Columns(self.task, self.target, self.features, self.base, self.label)
-
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns of X, (d,)."""
-        return tuple(feature.name for feature in self.features)
-
-    def names_with_task(self) -> tuple[str, ...]:
-        """Names of the columns of X, and the task column at its place among them, (d + 1,)."""
-        columns = list(self.files[0].types)
-        before = [columns.index(feature.column) < columns.index(self.task)
-                  for feature in self.features]  # fmt: skip
-        return (*self.names[: sum(before)], self.task, *self.names[sum(before) :])
+        return tuple(f.column if f.level is None else f"{f.column}={f.level}"
+                     for f in self.features)  # fmt: skip
 
     def label_sql(self) -> str:
         """SQL of the label of a row; NULL where the label is missing, or NaN among floats.
@@ -103,16 +74,39 @@ class Selection(Columns):
         label = f"CAST({quoted(self.task)} AS {self.label})"
         return f"{label} + 0" if self.label == "DOUBLE" else label  # -0.0 becomes 0.0
 
-    def query(self, scan: str, label: str | None = None, also: Sequence[str] = ()) -> str:
-        """SQL of label, target, features and other columns, in the order of the file.
+    def query(
+        self, scan: str, dtype: str, label: str | None = None, also: Sequence[str] = ()
+    ) -> str:
+        """SQL of label, target, features as floats and other columns, in the order of the file.
 
-        The columns of the result have numbers for names, so that no two of them can clash.
+        The columns of the result have numbers for names, so that no two of them can clash. A
+        feature is NULL where its column is NULL.
         """
         target = "NULL" if self.target is None else quoted(self.target)
         parts = [label or self.label_sql(), f"CAST({target} AS DOUBLE)"]
-        parts += [feature.sql(self.dtype) for feature in self.features]
+        for feature in self.features:
+            value = quoted(feature.column)
+            if feature.level is not None:
+                value = f"(CAST({value} AS VARCHAR) = {literal(feature.level)})"
+            parts.append(f"CAST({value} AS {'FLOAT' if dtype == 'float32' else 'DOUBLE'})")
         parts += map(quoted, also)
         return f"SELECT {', '.join(f'{sql} AS c{i}' for i, sql in enumerate(parts))} FROM {scan}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to read of which files: small, and safe to send to another process that reads them."""
+
+    columns: Columns
+    files: tuple[SourceFile, ...]  # in the order of their names
+    dtype: str  # of X: float32 where that holds every feature exactly, else float64
+
+    def names_with_task(self) -> tuple[str, ...]:
+        """Names of the columns of X, and the task column at its place among them, (d + 1,)."""
+        order, names = list(self.files[0].types), self.columns.names
+        task = order.index(self.columns.task)
+        before = sum(order.index(feature.column) < task for feature in self.columns.features)
+        return (*names[:before], self.columns.task, *names[before:])
 
 
 class FileColumns:
@@ -145,7 +139,10 @@ class FileColumns:
     def read_csv_as(self, types: Mapping[str, str]) -> None:
         """Read columns of CSV as these types, and all others as their common type."""
         self.types |= types
-        self.files = [file.with_types(self.types) for file in self.files]
+        self.files = [
+            replace(file, types={name: self.types[name] for name in file.types})
+            for file in self.files
+        ]
 
     def read_csv_labels(self, task: str) -> None:
         """Read the task column of CSV as text, unless its numbers print as they were written.

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sharedspan.inputs.columns import Columns, Selection
-from sharedspan.inputs.disk_array import DiskRows, TemporaryDisk
 from sharedspan.inputs.files import FilePaths, open_duckdb, reading
-from sharedspan.inputs.memory_limit import Budget
-from sharedspan.inputs.reader import RowReader, Tally, without_nan
+from sharedspan.inputs.reader import RowReader, Tally
+from sharedspan.inputs.resources import Budget, DiskRows, TemporaryDisk
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.inputs.selection import match_columns, select_columns
 from sharedspan.kernels.threads import over_tasks
@@ -73,16 +72,6 @@ class FileRows:
     progress: ProgressCallback = no_progress
     n_dropped: int = field(default=0, init=False)  # rows left out, known once ``open`` has read all
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the features, (d,)."""
-        return self.selection.names
-
-    @property
-    def names_in(self) -> tuple[str, ...]:
-        """Names of the features, and the task column at its place among them, (d + 1,)."""
-        return self.selection.names_with_task()
-
     @contextmanager
     def open(self) -> Iterator[TaskRows]:
         """The rows grouped by task, until the context ends.
@@ -95,8 +84,9 @@ class FileRows:
             Where the disk of the temporary folder is full.
         """
         selection, reader = self.selection, RowReader(self.selection, self.missing)
+        columns, d = selection.columns, len(selection.columns.features)
         budget, disk = Budget.of(self.memory_limit), TemporaryDisk()
-        row_bytes = len(selection.features) * np.dtype(selection.dtype).itemsize + 12
+        row_bytes = d * np.dtype(selection.dtype).itemsize + 12
         with ExitStack() as stack:
             with (
                 disk.explained(),
@@ -105,11 +95,11 @@ class FileRows:
             ):
                 tasks = _Tasks(connection, selection, self.progress)
                 Tally(tasks.n_rows).require(selection, self.missing)
-                budget.require(len(tasks.labels), len(selection.features), tasks.n_rows)
+                budget.require(len(tasks.labels), d, tasks.n_rows)
                 disk.require(int(tasks.sizes.sum()) * row_bytes)
                 buckets = _Buckets(selection, tasks, max(budget.bucket // row_bytes, 1))
                 for rows in (buckets.X, buckets.y, buckets.code):
-                    stack.callback(rows.close)
+                    stack.enter_context(rows.file)
                 batch_rows = int(np.clip(budget.batch // row_bytes, 2048, 1 << 18))
                 for file in selection.files:
                     for batch in reader.read(connection, file, tasks.code_sql, batch_rows):
@@ -126,7 +116,7 @@ class FileRows:
                 counts = buckets.sort(self.progress)
             labels = tuple(label for label, n in zip(tasks.labels, counts, strict=True) if n)
             starts = np.append(0, np.cumsum(counts[counts > 0]))
-            yield TaskRows(buckets.X, buckets.y, None, labels, starts, None, selection.names)
+            yield TaskRows(buckets.X, buckets.y, None, labels, starts, None, columns.names)
 
 
 class _Tasks:
@@ -138,8 +128,9 @@ class _Tasks:
     def __init__(
         self, connection: DuckDBPyConnection, selection: Selection, progress: ProgressCallback
     ) -> None:
-        self.code_sql = selection.label_sql()
-        connection.execute(f"CREATE TABLE seen (label {selection.label}, n BIGINT)")
+        columns = selection.columns
+        self.code_sql = columns.label_sql()
+        connection.execute(f"CREATE TABLE seen (label {columns.label}, n BIGINT)")
         for number, file in enumerate(selection.files):
             progress("finding tasks", number, len(selection.files))
             counts = f"SELECT {self.code_sql}, count(*) FROM {file.scan()} GROUP BY ALL"
@@ -150,13 +141,13 @@ class _Tasks:
             ((total,),) = connection.sql("SELECT CAST(sum(n) AS BIGINT) FROM seen").fetchall()
             groups = connection.sql(f"SELECT label, CAST(sum(n) AS BIGINT) {ordered}")
             labels, sizes = groups.to_arrow_table().columns
-            if selection.label == "VARCHAR":  # DuckDB looks them up, in parallel
+            if columns.label == "VARCHAR":  # DuckDB looks them up, in parallel
                 connection.execute(f"CREATE TYPE task AS ENUM (SELECT label {ordered})")
                 self.code_sql = f"enum_code(CAST({self.code_sql} AS task))"
-        labels = without_nan(labels)
+        is_label = ~labels.is_null(nan_is_null=True).to_numpy()  # NaN is no label
         self.n_rows = int(total or 0)
-        self.sizes: np.ndarray = sizes.filter(labels.is_valid()).to_numpy()  # (T,)
-        known: np.ndarray = labels.drop_null().to_numpy()
+        self.sizes: np.ndarray = sizes.to_numpy()[is_label]  # (T,)
+        known: np.ndarray = labels.to_numpy()[is_label]
         self.labels: list[Hashable] = known.tolist()
         self._known = known if known.dtype != object else None  # None where DuckDB gives codes
         self._code_of: np.ndarray | None = None  # of each integer from the least label on
@@ -181,7 +172,7 @@ class _Buckets:
 
     def __init__(self, selection: Selection, tasks: _Tasks, bucket_rows: int) -> None:
         n_rows = int(tasks.sizes.sum())
-        self.X = DiskRows(n_rows, (len(selection.features),), selection.dtype)
+        self.X = DiskRows(n_rows, (len(selection.columns.features),), selection.dtype)
         self.y = DiskRows(n_rows, (), "float64")
         self.code = DiskRows(n_rows, (), "uint32")
         starts = np.append(0, np.cumsum(tasks.sizes))  # (T + 1,)
@@ -219,27 +210,24 @@ class _Buckets:
             for b in range(first_bucket, last_bucket):
                 with one_at_a_time:
                     progress("sorting", next(done), len(self.ranges))
-                first, last = self.ranges[b]
-                counts[first:last] = self._sort_bucket(b, first, last)
+                (first, last), begin, end = self.ranges[b], int(self.begins[b]), int(self.ends[b])
+                if last - first == 1:  # the rows of one task, which may be larger than memory
+                    counts[first] = end - begin
+                    continue
+                code = self.code[begin:end] - np.uint32(first)
+                counts[first:last] = np.bincount(code, minlength=last - first)
+                if (code[1:] < code[:-1]).any():
+                    if last - first <= 2**16:
+                        code = code.astype(np.uint16)  # which numpy sorts by counting
+                    order = np.argsort(code, kind="stable")
+                    for rows in (self.y, self.X):
+                        rows.write(begin, rows[begin:end].take(order, axis=0))
 
-        n_bytes = len(self.X) * (self.X.row_bytes + self.y.row_bytes + self.code.row_bytes)
+        n_bytes = self.X.shape[0] * (self.X.row_bytes + self.y.row_bytes + self.code.row_bytes)
         over_tasks(work, len(self.ranges), float(n_bytes))
         self._close_gaps()
-        self.code.close()
+        self.code.file.close()
         return counts
-
-    def _sort_bucket(self, b: int, first: int, last: int) -> np.ndarray:
-        begin, end = int(self.begins[b]), int(self.ends[b])
-        if last - first == 1:
-            return np.array([end - begin])
-        code = self.code[begin:end] - np.uint32(first)
-        if (code[1:] < code[:-1]).any():
-            if last - first <= 2**16:
-                code = code.astype(np.uint16)  # which numpy sorts by counting
-            order = np.argsort(code, kind="stable")
-            for rows in (self.y, self.X):
-                rows.write(begin, rows[begin:end].take(order, axis=0))
-        return np.bincount(code, minlength=last - first)
 
     def _close_gaps(self) -> None:
         """Move buckets together where rows were left out."""

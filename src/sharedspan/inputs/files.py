@@ -7,9 +7,9 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ FilePaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 FOLDER_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")  # a .txt in a folder may be anything
 CSV_ENDINGS = (*FOLDER_ENDINGS, ".txt", ".txt.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
+CSV_OPTIONS = "quote='\"', escape='\"', comment='', header=true, skip=0"
+CSV_DETECTION = "sample_size=-1, auto_type_candidates=['BOOLEAN', 'BIGINT', 'DOUBLE', 'VARCHAR']"
 MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?")  # in CSV
 DESCRIBE_MEMORY = 200_000_000  # bytes that are enough to describe columns
 THREAD_MEMORY = 50_000_000  # bytes that DuckDB reads with in one thread
@@ -105,20 +107,25 @@ class SourceFile:
     """One file with the types of its columns, DuckDB's names of them in lower case."""
 
     path: str
-    types: dict[str, str]
+    types: dict[str, str]  # empty until they are known
     csv: CsvFormat | None  # None for Parquet
     rows: tuple[int, int] | None = None  # of Parquet, to read from the first up to the second
 
-    def with_types(self, types: Mapping[str, str]) -> SourceFile:
-        """The same file with other types of some columns."""
-        return replace(self, types={name: types.get(name, old) for name, old in self.types.items()})
-
     def scan(self) -> str:
-        """SQL that reads the rows in the order of the file."""
-        if self.csv is not None:
-            types = ", ".join(f"{literal(name)}: '{t.upper()}'" for name, t in self.types.items())
-            return _csv_scan(self.path, self.csv, f"auto_detect=false, columns={{{types}}}")
+        """SQL that reads the rows in the order of the file.
+
+        A CSV file whose types are not known is read as a whole to detect them: a type guessed from
+        some rows would fail far into the file.
+        """
         file = literal(glob.escape(self.path))
+        if self.csv is not None:
+            marks = ", ".join(map(literal, MISSING_MARKS))
+            options = f"delim={literal(self.csv.delimiter)}, nullstr=[{marks}], {CSV_OPTIONS}"
+            if self.csv.line_end is not None:
+                options += f", new_line={literal(repr(self.csv.line_end)[1:-1])}"
+            types = ", ".join(f"{literal(name)}: '{t.upper()}'" for name, t in self.types.items())
+            typed = f"auto_detect=false, columns={{{types}}}" if types else CSV_DETECTION
+            return f"read_csv({file}, {options}, {typed})"
         if self.rows is None:
             return f"read_parquet({file})"
         condition = f"file_row_number >= {self.rows[0]} AND file_row_number < {self.rows[1]}"
@@ -126,24 +133,14 @@ class SourceFile:
 
 
 def describe(connection: DuckDBPyConnection, path: Path) -> SourceFile:
-    """Names and types of a file's columns.
-
-    Only the end of a Parquet file is read, but the whole of a CSV file: a type guessed from some
-    rows would fail far into the file.
-    """
+    """Names and types of a file's columns; only the end of a Parquet file is read for them."""
     import pyarrow.parquet
 
-    csv = None
-    if is_csv(path):
-        names, csv = read_header(path)
-        candidates = "auto_type_candidates=['BOOLEAN', 'BIGINT', 'DOUBLE', 'VARCHAR']"
-        scan = _csv_scan(str(path), csv, f"sample_size=-1, {candidates}")
-    else:
-        with reading(path):
-            names = pyarrow.parquet.read_schema(path).names
-        scan = f"read_parquet({literal(glob.escape(str(path)))})"
+    names, csv = read_header(path) if is_csv(path) else ([], None)
     with reading(path):
-        source = connection.sql(f"FROM {scan}")
+        if csv is None:
+            names = pyarrow.parquet.read_schema(path).names
+        source = connection.sql(f"FROM {SourceFile(str(path), {}, csv).scan()}")
     for name in names:
         if name and names.count(name) > 1:
             raise ValueError(f"{path} has two columns {name!r}: give them different names.")
@@ -153,16 +150,6 @@ def describe(connection: DuckDBPyConnection, path: Path) -> SourceFile:
     named = (name or other for name, other in zip(names, source.columns, strict=True))
     types = (str(column_type.id) for column_type in source.types)
     return SourceFile(str(path), dict(zip(named, types, strict=True)), csv)
-
-
-def _csv_scan(path: str, csv: CsvFormat, options: str) -> str:
-    marks = ", ".join(map(literal, MISSING_MARKS))
-    if csv.line_end is not None:
-        options += f", new_line={literal(repr(csv.line_end)[1:-1])}"
-    return (
-        f"read_csv({literal(glob.escape(path))}, delim={literal(csv.delimiter)}, quote='\"', "
-        f"escape='\"', comment='', header=true, skip=0, nullstr=[{marks}], {options})"
-    )
 
 
 def open_duckdb(

@@ -40,7 +40,10 @@ def split_columns(X: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str,
         features, column, names = _split_frame(X, task_column)
     else:
         features, column, names = _split_array(_as_array(X), task_column)
-    features = _as_floats(features, names)
+    if features.dtype.kind not in "biuf":
+        features = _stack_columns(list(features.T), names)
+    elif features.dtype not in (np.float32, np.float64):
+        features = features.astype(np.float64)
     _require_finite(features, names)
     return features, column, names
 
@@ -109,15 +112,6 @@ def _split_frame(frame: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[s
     return frame.to_numpy(), column, names
 
 
-def _as_floats(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """The array itself if it holds floats of 4 or 8 bytes, otherwise a float64 copy."""
-    if array.dtype in (np.float32, np.float64):
-        return array
-    if array.dtype.kind in "biuf":
-        return array.astype(np.float64)
-    return _stack_columns(list(array.T), names)
-
-
 def _stack_columns(values: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
     """Columns of any dtype as one float64 matrix, each checked under its own name."""
     return np.column_stack(
@@ -139,15 +133,11 @@ def _as_numbers(values: np.ndarray, what: str) -> np.ndarray:
         raise ValueError(f"{what} is not numeric: its dtype is {values.dtype}. {advice}")
     numbers = np.empty(len(values))
     for row, value in enumerate(values):
+        if isinstance(value, (str, bytes)):
+            raise ValueError(f"{what} is not numeric: row {row} holds the text {value!r}. {advice}")
         try:
-            if isinstance(value, (str, bytes)):
-                raise ValueError
             numbers[row] = np.nan if is_missing(value) else value
         except (TypeError, ValueError) as error:
-            if isinstance(value, (str, bytes)):
-                raise ValueError(
-                    f"{what} is not numeric: row {row} holds the text {value!r}. {advice}"
-                ) from None
             raise TypeError(
                 f"{what} is not numeric: row {row} holds {value!r}, a {type(value).__name__}, but "
                 f"each argument must be a number, not a string or another object. {advice}"

@@ -64,9 +64,8 @@ def _object_runs(labels: np.ndarray, name: str) -> tuple[list[Hashable], np.ndar
                 f"{name} in row {row} is {label!r}, a {type(label).__name__}, which cannot be "
                 "hashed: use numbers, strings, dates or tuples of them as labels."
             ) from error
-        label = (
-            label.item() if isinstance(label, np.generic) and label.dtype.kind in "biuf" else label
-        )
+        if isinstance(label, np.generic) and label.dtype.kind in "biuf":
+            label = label.item()
         if not starts or label != heads[-1]:
             heads.append(label)
             starts.append(row)
@@ -101,8 +100,7 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
         # Classes of its own may print as they like, and an array would take what they print.
         simple = kinds <= {str} or kinds <= {int} or kinds <= {float} or kinds <= {bool}
         simple = simple or (len(kinds) == 1 and issubclass(next(iter(kinds)), np.generic))
-        labels = np.empty(len(values), dtype=object)
-        labels[:] = values
+        labels = object_array(values)
         if simple and not _has_long_text(values):
             array = np.asarray(values)
             rounded = kinds <= {int} and array.dtype.kind == "f"  # as beside very large ones
@@ -114,6 +112,17 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
             f"{name} has shape {labels.shape}: expected one label per row, in one dimension."
         )
     return labels
+
+
+def codes_of(
+    task: Any, n_rows: int, known: Sequence[Hashable], name: str = "task"
+) -> tuple[np.ndarray, list[Hashable]]:
+    """Codes of known labels for each row, -1 for others, and the list of the others."""
+    code_of = {label: code for code, label in enumerate(known)}
+    heads, starts = as_labels(task, n_rows, name)
+    codes = np.array([code_of.get(head, -1) for head in heads], dtype=np.int64)
+    unknown = list(dict.fromkeys(head for head in heads if head not in code_of))
+    return np.repeat(codes, np.diff(starts, append=n_rows)), unknown
 
 
 def is_missing(label: Any) -> bool:
@@ -149,8 +158,13 @@ def label_array(labels: Sequence[Hashable]) -> np.ndarray:
         array = np.asarray(labels)
         if array.tolist() == list(labels):  # large integers next to floats would be rounded
             return array
-    array = np.empty(len(labels), dtype=object)
-    array[:] = labels
+    return object_array(labels)
+
+
+def object_array(values: Sequence[Any]) -> np.ndarray:
+    """Values as an array (n,) of objects, where tuples do not become rows."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
     return array
 
 

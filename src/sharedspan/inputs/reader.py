@@ -44,9 +44,25 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         return Tally(*map(add, vars(self).values(), vars(other).values()))
 
+    def count(self, labels: Any, y: np.ndarray, X: np.ndarray) -> np.ndarray | None:
+        """Add rows; returns which of them lack nothing, (rows,), or None for all."""
+        self.n_rows += len(y)
+        no_label = labels.is_null(nan_is_null=True)
+        with np.errstate(all="ignore"):  # a sum that is finite has finite terms
+            if not no_label.true_count and np.isfinite(y.sum()) and np.isfinite(X.sum()):
+                return None
+        numbers = np.column_stack([y, X])
+        missing = np.column_stack([no_label.to_numpy(zero_copy_only=False), np.isnan(numbers)])
+        complete: np.ndarray = np.logical_not(missing.any(axis=1))
+        self.n_incomplete += int(np.sum(~complete))
+        self.n_missing = self.n_missing + missing.sum(axis=0)
+        self.n_infinite = self.n_infinite + np.append(0, np.isinf(numbers).sum(axis=0))
+        return None if complete.all() else complete
+
     def require(self, selection: Selection, missing: str) -> None:
         """Raise where there are no rows, infinite values, or missing ones that are not dropped."""
-        names = [selection.task, selection.target, *(f.column for f in selection.features)]
+        columns = selection.columns
+        names = [columns.task, columns.target, *(f.column for f in columns.features)]
         if self.n_rows == 0:
             where = selection.files[0].path
             if len(selection.files) > 1:
@@ -124,15 +140,15 @@ class RowReader:
         """Batches of one file; ``label_sql`` selects codes that stand for labels."""
         import pyarrow
 
-        d = len(self.selection.features)
-        sql = self.selection.query(file.scan(), label_sql, self.also)
+        columns, dtype = self.selection.columns, self.selection.dtype
+        d, sql = len(columns.features), columns.query(file.scan(), dtype, label_sql, self.also)
         for batch in arrow_batches(connection, sql, file.path, batch_rows):
-            labels, also = without_nan(batch.column(0)), batch.columns[d + 2 :]
+            labels, also = batch.column(0), batch.columns[d + 2 :]
             y = np.array(batch.column(1).to_numpy(zero_copy_only=False))
-            X = np.empty((len(y), d), dtype=self.selection.dtype)
+            X = np.empty((len(y), d), dtype)
             for j, column in enumerate(batch.columns[2 : d + 2]):
                 X[:, j] = column.to_numpy(zero_copy_only=False)
-            complete = self._count(labels, y, X)
+            complete = self.tally.count(labels, y if self.needs_target else np.zeros(len(y)), X)
             lacking = self.tally.n_incomplete > 0 and self.missing == "error"
             if lacking or np.any(self.tally.n_infinite):
                 continue
@@ -142,20 +158,6 @@ class RowReader:
             if len(y):
                 yield RowBatch(labels, y, X, also)
 
-    def _count(self, labels: Any, y: np.ndarray, X: np.ndarray) -> np.ndarray | None:
-        """Add rows to the tally; returns which of them lack nothing, (rows,), or None for all."""
-        values = y if self.needs_target else np.zeros(len(y))
-        with np.errstate(all="ignore"):  # a sum that is finite has finite terms
-            if not labels.null_count and np.isfinite(values.sum()) and np.isfinite(X.sum()):
-                self.tally += Tally(len(y))
-                return None
-        no_label = labels.is_null().to_numpy(zero_copy_only=False)
-        missing = np.column_stack([no_label, np.isnan(values), np.isnan(X)])
-        infinite = np.array([0, np.isinf(values).sum(), *np.isinf(X).sum(axis=0)])
-        complete: np.ndarray = np.logical_not(missing.any(axis=1))
-        self.tally += Tally(len(y), int(np.sum(~complete)), missing.sum(axis=0), infinite)
-        return None if complete.all() else complete
-
     def arrays(
         self, batches: Iterable[RowBatch] | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -163,8 +165,8 @@ class RowReader:
 
         Labels are int64, uint64, float64, or str objects.
         """
-        selection, dtype = self.selection, LABEL_DTYPES[self.selection.label]
-        Xs, ys = [np.empty((0, len(selection.features)), selection.dtype)], [np.empty(0)]
+        columns, dtype = self.selection.columns, LABEL_DTYPES[self.selection.columns.label]
+        Xs, ys = [np.empty((0, len(columns.features)), self.selection.dtype)], [np.empty(0)]
         labels = [np.empty(0, dtype)]
         for batch in self if batches is None else batches:
             encoded = batch.labels.dictionary_encode()  # so that each text is made once
@@ -173,15 +175,6 @@ class RowReader:
             Xs.append(batch.X)
             ys.append(batch.y)
         return np.concatenate(Xs), np.concatenate(ys), np.concatenate(labels)
-
-
-def without_nan(labels: Any) -> Any:
-    """Arrow's labels with NULL for NaN."""
-    import pyarrow.compute as pc
-
-    if str(labels.type) != "double":
-        return labels
-    return pc.if_else(pc.is_nan(labels), None, labels)
 
 
 def read_matching(

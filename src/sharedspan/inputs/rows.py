@@ -8,30 +8,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sharedspan.inputs.frames import as_target, as_weight, split_columns
-from sharedspan.inputs.labels import as_labels, canonical_order
+from sharedspan.inputs.labels import as_labels, canonical_order, object_array
+
+if TYPE_CHECKING:
+    from sharedspan.inputs.resources import DiskRows
 
 # Rows are handed on in blocks of about this many numbers (2 MB), small enough for the cache.
 BLOCK = 1 << 18
-
-
-class StoredRows(Protocol):
-    """Rows that lie elsewhere than in memory, and come as arrays when they are asked for."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        """Rows of a slice, or of an ascending array of row numbers."""
-
-    def extremes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Least and largest value of each column."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +42,8 @@ class TaskRows:
     positions ``starts[t]`` to ``starts[t + 1]`` of that list.
     """
 
-    X: np.ndarray | StoredRows  # (rows, d), float32 or float64, the user's own memory
-    y: np.ndarray | StoredRows  # (rows,)
+    X: np.ndarray | DiskRows  # (rows, d), float32 or float64, the user's own memory
+    y: np.ndarray | DiskRows  # (rows,)
     weight: np.ndarray | None  # (rows,), positive in the rows that count
     labels: tuple[Hashable, ...]  # (T,) in canonical order
     starts: np.ndarray  # (T + 1,)
@@ -89,9 +77,11 @@ class TaskRows:
 
     def extremes(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Least and largest value of each feature, (d,), and the largest |y|, over these rows."""
-        if self.n_rows == len(self.X):
-            low, high = _extremes(self.X)
-            y_low, y_high = _extremes(self.y)
+        if self.n_rows == self.X.shape[0]:
+            (low, high), (y_low, y_high) = (
+                (a.min(axis=0), a.max(axis=0)) if isinstance(a, np.ndarray) else (a.low, a.high)
+                for a in (self.X, self.y)
+            )
             y_reach = max(y_high, -y_low)
         else:
             ends = [(b.X.min(axis=0), b.X.max(axis=0), np.abs(b.y).max()) for b in self.blocks()]
@@ -121,11 +111,25 @@ class TaskRows:
         ``whole`` no task is cut.
         """
         limit = max(BLOCK // max(self.n_features, 1), 1)
+        shared = self.order is None  # a slice is a view of the user's memory, a list of rows is not
         for t, end in self.ranges(limit, first, last):
-            step = max(int(self.starts[end] - self.starts[t]), 1) if whole else limit
-            for lo in range(int(self.starts[t]), int(self.starts[end]), step):
-                hi = min(lo + step, int(self.starts[end]))
-                yield self._block(lo, hi, t, end)
+            begin, stop = int(self.starts[t]), int(self.starts[end])
+            step = max(stop - begin, 1) if whole else limit
+            for lo in range(begin, stop, step):
+                hi = min(lo + step, stop)
+                rows = slice(lo, hi) if self.order is None else self.order[lo:hi]
+                bounds = np.clip(self.starts[t : end + 1], lo, hi) - lo
+                filled = np.flatnonzero(np.diff(bounds))
+                yield Block(
+                    X=self.X[rows].astype(np.float64, order="C", copy=shared),
+                    y=self.y[rows].astype(np.float64, copy=shared),
+                    weight=(
+                        np.ones(hi - lo) if self.weight is None else self.weight[rows].astype(float)
+                    ),
+                    starts=np.append(bounds[filled], hi - lo),
+                    ids=filled + t,
+                    positions=slice(lo, hi),
+                )
 
     def ranges(
         self, limit: int, first: int = 0, last: int | None = None
@@ -137,27 +141,6 @@ class TaskRows:
             end = min(max(end, first + 1), last)
             yield first, end
             first = end
-
-    def _block(self, lo: int, hi: int, first: int, last: int) -> Block:
-        rows = slice(lo, hi) if self.order is None else self.order[lo:hi]
-        shared = self.order is None  # a slice is a view of the user's memory, a list of rows is not
-        bounds = np.clip(self.starts[first : last + 1], lo, hi) - lo
-        filled = np.flatnonzero(np.diff(bounds))
-        weight = np.ones(hi - lo) if self.weight is None else self.weight[rows].astype(float)
-        return Block(
-            X=self.X[rows].astype(np.float64, order="C", copy=shared),
-            y=self.y[rows].astype(np.float64, copy=shared),
-            weight=weight,
-            starts=np.append(bounds[filled], hi - lo),
-            ids=filled + first,
-            positions=slice(lo, hi),
-        )
-
-
-def _extremes(values: np.ndarray | StoredRows) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(values, np.ndarray):
-        return values.min(axis=0), values.max(axis=0)
-    return values.extremes()
 
 
 def validate_rows(
@@ -254,12 +237,10 @@ def _stack(
                     f"Task {label!r} has {len(features)} rows in X and {np.size(values)} in {what}"
                     ": give one number per row."
                 )
-    owners = np.empty(len(labels), dtype=object)
-    owners[:] = labels
     return (
         np.concatenate([features for features, _, _ in parts]),
         np.concatenate([np.asarray(target).ravel() for target in y]),
-        np.repeat(owners, [len(features) for features, _, _ in parts]),
+        np.repeat(object_array(labels), [len(features) for features, _, _ in parts]),
         None if weight is None else np.concatenate([np.asarray(part) for part in weight]),
         names,
     )
@@ -290,14 +271,3 @@ def _group(
         counts = counts[counts > 0]
     starts = np.concatenate([[0], np.cumsum(counts)])
     return TaskRows(X, y, weight, labels, starts, order, names)
-
-
-def codes_of(
-    task: Any, n_rows: int, known: Sequence[Hashable], name: str = "task"
-) -> tuple[np.ndarray, list[Hashable]]:
-    """Codes of known labels for each row, -1 for others, and the list of the others."""
-    code_of = {label: code for code, label in enumerate(known)}
-    heads, starts = as_labels(task, n_rows, name)
-    codes = np.array([code_of.get(head, -1) for head in heads], dtype=np.int64)
-    unknown = list(dict.fromkeys(head for head in heads if head not in code_of))
-    return np.repeat(codes, np.diff(starts, append=n_rows)), unknown

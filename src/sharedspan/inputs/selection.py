@@ -150,7 +150,7 @@ def _selection(columns: Columns, table: FileColumns) -> Selection:
     exact = all(feature.level is not None or table.types[feature.column] in EXACT_IN_FLOAT32
                 for feature in columns.features)  # fmt: skip
     dtype = "float32" if exact else "float64"
-    return Selection(**vars(columns), files=tuple(table.files), dtype=dtype)
+    return Selection(columns, tuple(table.files), dtype)
 
 
 def _require_columns(file: SourceFile, columns: Columns, also: Sequence[str]) -> None:

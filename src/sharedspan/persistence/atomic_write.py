@@ -47,22 +47,29 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_table(path: Path) -> Iterator[Callable[[Sequence[Any], Sequence[str]], None]]:
     """A function that appends columns to a table, CSV or Parquet by the suffix of ``path``."""
     import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
 
-    make = pa.csv.CSVWriter if path.suffix.lower() == ".csv" else pa.parquet.ParquetWriter
     with atomic_path(path) as temporary, ExitStack() as stack:
         writers: list[Any] = []
 
         def write(columns: Sequence[Any], names: Sequence[str]) -> None:
             table = pa.table(list(columns), names=list(names))
             if not writers:
-                writers.append(stack.enter_context(make(temporary, table.schema)))
+                writers.append(stack.enter_context(table_writer(temporary, table.schema)))
             writers[0].write_table(table)
 
         yield write
         if not writers:
             raise ValueError(f"There are no rows to write to {str(path)!r}.")
+
+
+def table_writer(path: Path, schema: Any, **parquet: Any) -> Any:
+    """Arrow's writer of tables to a CSV file, or to a Parquet file with these settings."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    if path.suffix.lower() == ".csv":
+        return pyarrow.csv.CSVWriter(path, schema)
+    return pyarrow.parquet.ParquetWriter(path, schema, **parquet)
 
 
 @contextmanager

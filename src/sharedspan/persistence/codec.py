@@ -14,7 +14,7 @@ are not checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from importlib import import_module
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.inputs.labels import LONG_TEXT
+from sharedspan.inputs.labels import LONG_TEXT, object_array
 from sharedspan.persistence.container import KINDS, Tree, as_python_scalar
 
 # The classes whose objects a model file may hold, by name, with their modules.
@@ -128,30 +128,7 @@ def decode(tree: Tree, sizes: Mapping[str, int]) -> Any:
     content = decode(content, sizes)
     if tag in SEQUENCES and not isinstance(content, list):
         raise TypeError(f"{content!r} is no list.")
-    match tag:
-        case "<tuple>":
-            return tuple(content)
-        case "<dict>":
-            return {key: part for key, part in content}  # noqa: C416, pairs only
-        case "<strings>":
-            if any(len(text) > LONG_TEXT for text in content):
-                raise ValueError("The text is so long that an array of it would be large.")
-            return np.array(content, dtype=str)
-        case "<objects>":
-            objects = np.empty(len(content), dtype=object)
-            objects[:] = content
-            return objects
-        case "<date>":
-            return date.fromisoformat(content)
-        case "<datetime>":
-            return datetime.fromisoformat(content)
-        case "<datetime64>":
-            return np.datetime64(*content)
-        case "<generator>":
-            return np.random.Generator(_bit_generator(content))
-        case "<random state>":
-            return np.random.RandomState(_bit_generator(content))
-    raise ValueError(f"The tag {tag!r} is unknown.")
+    return DECODERS[tag](content)
 
 
 def current_name(name: str, owner: str = "") -> str:
@@ -239,6 +216,12 @@ def _require_exact_text(value: datetime) -> None:
         raise TypeError(f"{value!r} may be either of two times: give it in UTC.")
 
 
+def _decode_strings(texts: list[str]) -> np.ndarray:
+    if any(len(text) > LONG_TEXT for text in texts):
+        raise ValueError("The text is so long that an array of it would be large.")
+    return np.array(texts, dtype=str)
+
+
 def _bit_generator(state: dict[str, Any]) -> Any:
     if state["bit_generator"] not in GENERATORS:
         raise ValueError(f"There is no bit generator {state['bit_generator']!r}.")
@@ -249,3 +232,16 @@ def _bit_generator(state: dict[str, Any]) -> Any:
     made = getattr(np.random, state["bit_generator"])()
     made.state = state
     return made
+
+
+DECODERS: dict[str, Callable[[Any], Any]] = {  # of what JSON does not know, by tag
+    "<tuple>": tuple,
+    "<dict>": dict,
+    "<strings>": _decode_strings,
+    "<objects>": object_array,
+    "<date>": date.fromisoformat,
+    "<datetime>": datetime.fromisoformat,
+    "<datetime64>": lambda content: np.datetime64(*content),
+    "<generator>": lambda state: np.random.Generator(_bit_generator(state)),
+    "<random state>": lambda state: np.random.RandomState(_bit_generator(state)),
+}
