@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import sharedspan as ss
-from sharedspan.diagnosis.holdout_errors import HoldoutErrors, _folds, holdout_errors
+from sharedspan.diagnosis.holdout_errors import HoldoutErrors, holdout_errors, random_folds
 from sharedspan.diagnosis.loadings import shared_directions
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.rows import rows_by_task
 from sharedspan.diagnosis.text import format_number, short
-from sharedspan.report import table as tables
+from sharedspan.report import facts as tables
 from sharedspan.report.figures import as_svg, new_panel
 from sharedspan.report.page import write_report
 from sharedspan.report.text import against
@@ -216,7 +216,7 @@ def test_gains_are_errors_of_refits_to_the_other_rows(fitted):
     rows = rows_by_task(model, sim.X, sim.y, sim.task)
     errors = holdout_errors(ModelView(model, sim.X, sim.y, sim.task))
     assert isinstance(errors, HoldoutErrors)
-    fold = _folds(rows.codes, np.bincount(rows.codes) >= 4)
+    fold = random_folds(np.bincount(rows.codes), np.random.default_rng(0))
     error = np.empty(len(rows.y))
     for i in range(4):
         held = fold == i

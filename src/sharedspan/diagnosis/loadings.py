@@ -21,7 +21,7 @@ from sharedspan.diagnosis.metric import Metric
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.inference.span_errors import LARGEST_EXACT, SpanUncertainty
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.subspace import ordered_factors, orthonormal_basis
+from sharedspan.subspace import ordered_factors
 
 LEVEL = 0.95
 UNDETERMINED = 1.0  # half width of an interval from which a loading says nothing
@@ -76,14 +76,14 @@ class SharedDirections:
             return np.ones(self.loadings.shape, dtype=bool)
         return self.reach <= np.maximum(UNDETERMINED, np.abs(self.loadings))
 
-    def leading(self, j: int, most: int = 3) -> tuple[list[int], list[int]]:
-        """The features with the largest loadings that are told from zero, positive and negative."""
+    def leading(self, j: int, names: Sequence[str], most: int = 3) -> tuple[list[str], list[str]]:
+        """Names of the largest loadings that are told from zero, positive and negative."""
         values = self.loadings[:, j]
         reach = np.zeros(len(values)) if self.reach is None else self.reach[:, j]
         size = np.where(self.determined[:, j], np.abs(values), 0.0)
         order = np.argsort(-size, kind="stable")[: most if self.places[:, j].any() else 0]
         more, less = values > reach, values < -reach
-        return order[more[order]].tolist(), order[less[order]].tolist()
+        return [names[f] for f in order[more[order]]], [names[f] for f in order[less[order]]]
 
     def about_equally_strong(self) -> list[tuple[int, int]]:
         """Runs of neighbouring directions, first and last, that are about equally strong.
@@ -101,25 +101,23 @@ class SharedDirections:
         return runs
 
 
-def shared_directions(view: ModelView, odd: Sequence[int] = ()) -> SharedDirections:
-    """The directions of a fitted model, none where it has no span.
+def shared_directions(
+    view: ModelView, odd: Sequence[int] = (), *, all_alike: bool = False
+) -> SharedDirections:
+    """The directions of a fitted model, none where it has no span or all of them are alike.
 
     Tasks ``odd`` do not fit: principal axes and shares are computed without them.
     """
-    metric, centre = view.metric, view.span.mean_coef
-    d, about_mean = len(metric.deviation), centre is not None
+    metric, about_mean = view.metric, view.span.mean_coef is not None
     S = view.shift if about_mean else view.coef  # (T, d)
-    span = np.zeros((d, 0))
-    if view.representation is not None:
-        span = view.representation * metric.deviation[:, None]
-    axes = loadings = np.zeros((d, 0))
+    d, k = view.basis.shape
     fits = np.delete(S, list(odd), axis=0)
-    fits = S if len(fits) < span.shape[1] or not fits.any() else fits
-    if span.size and 0 < span.shape[1] <= len(S):
-        predicted = metric.predictions(span.T).T
-        basis = orthonormal_basis(predicted)
-        axes, _ = ordered_factors(basis, basis.T @ fits.T)
-        loadings = span @ np.linalg.lstsq(predicted, axes, rcond=None)[0]
+    fits = S if len(fits) < k or not fits.any() else fits
+    axes = loadings = np.zeros((d, 0))
+    if view.representation is not None and 0 < k <= len(S) and not all_alike:
+        span = view.representation * metric.deviation[:, None]
+        axes, _ = ordered_factors(view.basis, view.basis.T @ fits.T)
+        loadings = span @ np.linalg.lstsq(metric.predictions(span.T).T, axes, rcond=None)[0]
         sign = _signs(fits @ axes, metric.shared_evenly(loadings.T).T)
         axes, loadings = axes * sign, loadings * sign
     places, total = S @ axes, float(np.sum(fits**2))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.text import format_number, short
+from sharedspan.inference.rank_selection import RankPath
 from sharedspan.persistence.atomic_write import atomic_path
 
 # For names that came with the data: a dollar or a backslash in them is only a character.
@@ -123,6 +124,26 @@ def draw_spectrum(
         panel.set_ylim(bottom=0)
     if panel.get_legend_handles_labels()[1]:
         panel.legend(framealpha=1, edgecolor="none", fontsize=9)
+    return panel
+
+
+def draw_rank_path(panel: Any, path: RankPath, losses: np.ndarray, name: str) -> Any:
+    """Losses along the ranks of a path, with error bars where there are any, and its choice."""
+    bars = path.standard_error if path.standard_error.any() else None
+    panel.errorbar(
+        path.ranks, losses, yerr=bars, color=BLUE, marker="o", ms=5, lw=1.5, capsize=3,
+        label=None if bars is None else "± standard error of the excess over the best",
+    )  # fmt: skip
+    chosen = losses[path.ranks == path.rank]
+    panel.plot([path.rank], chosen, marker="o", ms=12, mew=2, mfc="none", ls="none", color=ORANGE,
+               zorder=4, label=f"chosen: rank {path.rank}")  # fmt: skip
+    panel.axvline(path.rank, color=ORANGE, lw=1, ls=":", zorder=1)
+    if path.method == "threshold":
+        panel.axhline(path.loss[0] - path.difference[0], color=GREY, lw=1, ls="--",
+                      label="threshold")  # fmt: skip
+    panel.set(xlabel="rank", ylabel=name, title="Choice of the rank")
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.legend(frameon=False, fontsize=9)
     return panel
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from sharedspan.estimators.base import check_is_fitted
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report import figures
-from sharedspan.report.figures import BLUE, GREEN, GREY, ORANGE, font_label, new_panel
+from sharedspan.report.figures import BLUE, GREEN, GREY, font_label, new_panel
 
 LONG = 1000  # iterations from which the axis is logarithmic, so that the start can be seen
 OUTLIER = 0.5  # probability from which a task is marked
@@ -129,23 +129,7 @@ def plot_rank_path(path: Any, ax: Any = None) -> Any:
             "There is no path of ranks: the rank was given, or there was nothing to choose. Fit "
             "with rank='auto', 'evidence' or 'threshold'."
         )
-    panel = ax or new_panel()
-    bars = path.standard_error if path.standard_error.any() else None
-    panel.errorbar(
-        path.ranks, path.loss, yerr=bars, color=BLUE, marker="o", ms=5, lw=1.5, capsize=3,
-        label=None if bars is None else "± standard error of the excess over the best",
-    )  # fmt: skip
-    chosen = path.loss[path.ranks == path.rank]
-    panel.plot([path.rank], chosen, marker="o", ms=12, mew=2, mfc="none", ls="none", color=ORANGE,
-               zorder=4, label=f"chosen: rank {path.rank}")  # fmt: skip
-    panel.axvline(path.rank, color=ORANGE, lw=1, ls=":", zorder=1)
-    if path.method == "threshold":
-        panel.axhline(path.loss[0] - path.difference[0], color=GREY, lw=1, ls="--",
-                      label="threshold")  # fmt: skip
-    panel.set(xlabel="rank", ylabel=path.columns[0], title="Choice of the rank")
-    panel.xaxis.get_major_locator().set_params(integer=True)
-    panel.legend(frameon=False, fontsize=9)
-    return panel
+    return figures.draw_rank_path(ax or new_panel(), path, path.loss, path.columns[0])
 
 
 def plot_tasks(
