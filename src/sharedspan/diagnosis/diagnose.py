@@ -170,7 +170,7 @@ def diagnose_view(view: ModelView) -> Diagnosis:
     good = np.array([label not in set(outliers) for label in view.labels])
     share, source = view.span_share(good)
     rows = view.rows
-    found = Diagnosis(
+    diagnosis = Diagnosis(
         model=view.kind,
         n_tasks=len(view.labels),
         n_features=len(view.names),
@@ -191,7 +191,7 @@ def diagnose_view(view: ModelView) -> Diagnosis:
         not_measured=_not_measured(view),
         **view.isometry(),
     )
-    return replace(found, advice=list(advice_on(view, found, good)))
+    return replace(diagnosis, advice=list(advice_on(view, diagnosis, good)))
 
 
 def _not_measured(view: ModelView) -> str:

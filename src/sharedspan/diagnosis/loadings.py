@@ -29,40 +29,20 @@ UNDETERMINED = 1.0  # half width of an interval from which a loading says nothin
 
 @dataclass(frozen=True)
 class SharedDirections:
-    """The span in standardised features, and where the tasks lie in it.
+    """The span in standardised features, and where the tasks lie in it."""
 
-    Attributes
-    ----------
-    metric : Metric
-        Deviations and correlations of the features within tasks, as far as they are known.
-    loadings : ndarray of shape (d, k)
-    places : ndarray of shape (T, k)
-    strength : ndarray of shape (k,)
-        Norms of the places of the ``n_fit`` tasks that fit.
-    n_fit : int
-    reach : ndarray of shape (d, k) or None
-        Half the width of the 95 % intervals of the loadings.
-    no_intervals : str
-        Why there is no reach.
-    share : ndarray of shape (k,)
-        Of the variance within tasks that all slopes predict; that their deviations from the mean
-        predict where the model has one.
-    spectrum : ndarray of shape (min(d, T),)
-        Singular values of what these predict, over sqrt(T).
-    about_mean : bool
-        Whether they are deviations from a mean that the model has.
-    """
-
-    metric: Metric
-    loadings: np.ndarray
-    places: np.ndarray
-    strength: np.ndarray
-    n_fit: int
-    reach: np.ndarray | None
-    no_intervals: str
+    metric: Metric  # deviations and correlations of the features, as far as they are known
+    loadings: np.ndarray  # (d, k)
+    places: np.ndarray  # (T, k)
+    strength: np.ndarray  # (k,) norms of the places of the tasks that fit
+    n_fit: int  # number of the tasks that fit
+    reach: np.ndarray | None  # (d, k) half the width of the 95 % intervals of the loadings
+    no_intervals: str  # why there is no reach
+    # (k,) of the variance within tasks that all slopes predict; that their deviations from the
+    # mean predict where the model has one.
     share: np.ndarray
-    spectrum: np.ndarray
-    about_mean: bool
+    spectrum: np.ndarray  # (min(d, T),) singular values of what these predict, over sqrt(T)
+    about_mean: bool  # whether they are deviations from a mean that the model has
 
     @property
     def rank(self) -> int:

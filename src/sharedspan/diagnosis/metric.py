@@ -31,21 +31,13 @@ NAMED_GROUPS, NAMED_FEATURES = 5, 4  # in a sentence
 
 @dataclass(frozen=True)
 class Metric:
-    """Deviations and correlations of the features within tasks, pooled.
+    """Deviations and correlations of the features within tasks, pooled."""
 
-    Attributes
-    ----------
-    deviation : ndarray of shape (d,)
-        Zero for features that do not vary within tasks; all one where nothing is known.
-    correlation : ndarray of shape (d, d) or None
-        None stands for the identity: nothing is known, or there are too many features.
-    known : bool
-        Whether the deviations are known.
-    """
-
+    # (d,) zero for features that do not vary within tasks; all one where nothing is known.
     deviation: np.ndarray
+    # (d, d); None is the identity: nothing is known, or there are too many features.
     correlation: np.ndarray | None
-    known: bool
+    known: bool  # whether the deviations are known
 
     @cached_property
     def root(self) -> np.ndarray:
@@ -56,7 +48,7 @@ class Metric:
         return (axes * np.sqrt(np.maximum(values, 0.0))) @ axes.T
 
     def predictions(self, standardised: np.ndarray) -> np.ndarray:
-        """R^(1/2) s of each row s of ``standardised`` (., d): lengths are those of predictions."""
+        """R^(1/2) s of each row s of ``standardised`` (., d), as long as what s predicts."""
         return standardised if self.correlation is None else standardised @ self.root
 
     @cached_property
@@ -135,7 +127,7 @@ def _metric_of_rows(rows: RowsByTask, centred: bool) -> Metric:
         Z -= np.repeat(np.add.reduceat(Z, starts) / counts[:, None], counts, axis=0)
     deviation = np.sqrt(np.mean(Z**2, axis=0))
     deviation[deviation <= CONSTANT] = 0.0
-    # Few rows make any features look alike.
+    # With few rows any features are correlated.
     enough = ENOUGH * d <= n - centred * len(ids) and d <= LARGEST
     return Metric(deviation * unit, _correlation(Z.T @ Z / n, deviation) if enough else None, True)
 

@@ -25,8 +25,8 @@ CHANCE = 0.01  # probability that any task at all is named by chance
 class Misfit:
     """One reason why a task does not fit.
 
-    Values are in units of the response; those of "off the span" are what other features explain,
-    by degree of freedom, in standard deviations of the task's own noise.
+    Values are in units of the response; with the reason "off the span" a value is what other
+    features explain, by degree of freedom, in standard deviations of the task's own noise.
     """
 
     task: Hashable

@@ -159,7 +159,7 @@ class ModelView:
         }
 
     def isometry(self) -> dict[str, Any]:
-        """The task whose features vary least like those of all tasks along the span."""
+        """The task whose features vary least like the features of all tasks, along the span."""
         if not self.span_eigenvalues:
             return {}
         assert self.rows is not None

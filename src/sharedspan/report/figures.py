@@ -1,6 +1,6 @@
 """Figures, the parts that ss.plot_* and the report's page draw with, and their SVG.
 
-Nothing touches pyplot. Colours are those that a colour-blind reader can tell apart.
+Nothing touches pyplot. A colour-blind reader can tell the colours apart.
 """
 
 from __future__ import annotations
@@ -299,13 +299,11 @@ def _plain_tag(tag: str) -> str:
     """A tag without style attribute, automatic ids, line ends and needless digits."""
     if not tag.startswith("<path class"):
         tag = re.sub(r"(\.\d\d)\d+", r"\1", " ".join(tag.split()))
-    tag = re.sub(r'style="([^"]*)"', lambda style: _attributes(style[1]), tag)
+    if style := re.search(r'style="([^"]*)"', tag):
+        pairs = (one.split(": ", 1) for one in style[1].split("; "))
+        plain = " ".join(f'{name}="{value}"' for name, value in pairs if name != "font-family")
+        tag = tag.replace(style[0], plain)
     group = re.match(r'<g id="(?:matplotlib\.)?[xy]?([A-Za-z]+)\w*"', tag)
     if group:
         return f'<g class="{group[1]}">' if group[1] in CLASSES else tag.replace(group[0], "<g")
     return re.sub(r' transform="rotate\(-0 [^"]*"', "", tag)
-
-
-def _attributes(style: str) -> str:
-    pairs = (one.split(": ", 1) for one in style.split("; "))
-    return " ".join(f'{name}="{value}"' for name, value in pairs if name != "font-family")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,6 +47,14 @@ class PagePlot:
     columns: tuple[str, ...] = ()  # of the table, shown for a task that is pointed at
     hint: str = ""  # what a reader with a pointer can do
     title: str = ""  # of one of several maps
+
+
+class Axis(NamedTuple):
+    """One value of each task, (T,), its column of the table, and what the axis is called."""
+
+    values: np.ndarray
+    column: str
+    label: str
 
 
 def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
@@ -218,33 +226,25 @@ def convergence_plot(facts: Facts) -> Iterator[PagePlot]:
 
 def maps(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     """The tasks along one direction in order, or along pairs of directions."""
-    spans, names = facts.directions, [f"direction {j + 1}" for j in range(facts.directions.rank)]
-    axis = [f"{name} ({percent(share)})" for name, share in zip(names, spans.share, strict=True)]
-    if spans.rank == 1:
-        by = ("their place along direction 1", "Direction 1")
-        yield _in_order(facts, "map-0", tasks, spans.places[tasks, 0], axis[0], by, names[0])
-    pairs = combinations(range(min(spans.rank, MAPPED - (len(tasks) > 5000))), 2)
-    for i, (a, b) in enumerate(pairs):
-        x, y, title = spans.places[tasks, a], spans.places[tasks, b], f"{a + 1} and {b + 1}"
-        panel = new_panel(4.2, WIDTH)
-        order, caption = _mark_tasks(facts, panel, tasks, x, y)
-        panel.set(xlabel=axis[a], ylabel=axis[b])
-        words = f"{count(len(tasks), 'task')} by their place along directions {title}."
-        words += _ends(facts, tasks, x, f"Direction {a + 1}")
-        words += _ends(facts, tasks, y, f"Direction {b + 1}")
-        columns = (names[a], names[b], "group")
-        yield PagePlot(
-            f"map-{i}", panel, words, caption, order, columns, HINT, f"directions {title}"
-        )
+    spans = facts.directions
+    axes = [
+        Axis(spans.places[tasks, j], f"direction {j + 1}", f"direction {j + 1} ({percent(share)})")
+        for j, share in enumerate(spans.share)
+    ]
+    pairs = list(combinations(range(min(spans.rank, MAPPED - (len(tasks) > 5000))), 2))
+    for i, pair in enumerate(pairs or [(0,)]):
+        title = f"direction{'s' if pairs else ''} {listed([str(j + 1) for j in pair])}"
+        by = f"their place along {title}"
+        yield _task_map(facts, f"map-{i}", tasks, by, title, *(axes[j] for j in pair))
 
 
 def differences(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     """How tasks differ where they share no direction: in their levels and slopes."""
     levels = facts.levels
     if levels is not None and np.ptp(levels) > SAME * np.abs(levels).max():
-        name = f"{short(facts.target, 20)} at average features"
-        by = ("what is predicted at the average of all features", "Predictions")
-        yield _in_order(facts, "levels", tasks, levels[tasks], name, by, "level")
+        axis = Axis(levels[tasks], "level", f"{short(facts.target, 20)} at average features")
+        by = "what is predicted at the average of all features"
+        yield _task_map(facts, "levels", tasks, by, "predictions", axis)
     yield from slopes_plot(facts, tasks)
 
 
@@ -278,49 +278,51 @@ def slopes_plot(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     yield PagePlot("slopes", panel, words, caption, np.tile(drawn, len(most)), columns, HINT)
 
 
-def _in_order(
-    facts: Facts, key: str, tasks: np.ndarray, values: np.ndarray, name: str, by: tuple[str, str],
-    column: str,
-) -> PagePlot:  # fmt: skip
-    """Tasks by a value, against the share of tasks below it; ``by`` says what the value is."""
-    below = (np.argsort(np.argsort(values, kind="stable"), kind="stable") + 0.5) / len(values)
-    panel = new_panel(3.4, WIDTH)
-    order, caption = _mark_tasks(facts, panel, tasks, values, below, strip=True)
-    panel.set(xlabel=name, ylabel="share of tasks below", ylim=(-0.08, 1.08))
-    words = f"{count(len(tasks), 'task')} by {by[0]}." + _ends(facts, tasks, values, by[1])
-    return PagePlot(key, panel, words, caption, order, (column, "group"), HINT, column)
+def _task_map(
+    facts: Facts, key: str, tasks: np.ndarray, by: str, title: str, x: Axis, y: Axis | None = None
+) -> PagePlot:
+    """Tasks by two values, or by one against the share of tasks below it.
 
-
-def _mark_tasks(
-    facts: Facts, panel: Any, tasks: np.ndarray, x: np.ndarray, y: np.ndarray, strip: bool = False
-) -> tuple[np.ndarray, str]:
-    """Points by group, rings around tasks that do not fit, and names of some.
-
-    Returns the tasks in the order of their points, and a caption.
+    Points have the colours of their groups, rings around tasks that do not fit, and some of them
+    names; ``by`` says what the values are.
     """
-    odd, group, keys = np.isin(tasks, facts.outliers[:RINGED]), None, []
-    if facts.groups is not None:
-        name, numbers = facts.groups
-        values, last = np.unique(numbers), len(GROUPS) - 1
-        group = np.minimum(np.searchsorted(values, numbers[tasks]), last)
-        for g in np.unique(group):
-            more = " and above" if g == last and len(values) > len(GROUPS) else ""
-            keys.append(f"{list(GROUPS)[g]}: {name} {values[g]}{more}")
-    order = figures.draw_tasks(panel, x, y, odd, group)
-    for i in figures.farthest(x, y, odd, strip):
-        figures.name_point(panel, x, y, i, short(facts.view.labels[tasks[i]], NAME), strip)
-    caption = [f"Colours: {listed(keys)}."] if keys else []
+    words, strip = f"{count(len(tasks), 'task')} by {by}.", y is None
+    for axis in (x,) if y is None else (x, y):
+        what = title if strip else axis.column
+        words += f" {what.capitalize()}: {_ends(facts, tasks, axis.values)}."
+    if y is None:
+        place = np.argsort(np.argsort(x.values, kind="stable"), kind="stable")
+        y = Axis((place + 0.5) / len(place), "", "share of tasks below")
+    panel = new_panel(3.4 if strip else 4.2, WIDTH)
+    odd, (group, caption) = np.isin(tasks, facts.outliers[:RINGED]), _colours(facts, tasks)
+    order = figures.draw_tasks(panel, x.values, y.values, odd, group)
+    for i in figures.farthest(x.values, y.values, odd, strip):
+        name = short(facts.view.labels[tasks[i]], NAME)
+        figures.name_point(panel, x.values, y.values, i, name, strip)
+    panel.set(xlabel=x.label, ylabel=y.label, **({"ylim": (-0.08, 1.08)} if strip else {}))
     caption += ["Ringed tasks do not fit."] if odd.any() else []
-    return tasks[order], " ".join(caption)
+    columns = (x.column, y.column, "group")
+    return PagePlot(key, panel, words, " ".join(caption), tasks[order], columns, HINT, title)
 
 
-def _ends(facts: Facts, tasks: np.ndarray, values: np.ndarray, what: str) -> str:
+def _colours(facts: Facts, tasks: np.ndarray) -> tuple[np.ndarray | None, list[str]]:
+    """Numbers of the tasks' colours, (T,), and a sentence that explains them."""
+    if facts.groups is None:
+        return None, []
+    (name, numbers), keys = facts.groups, []
+    values, last = np.unique(numbers), len(GROUPS) - 1
+    group = np.minimum(np.searchsorted(values, numbers[tasks]), last)
+    for g in np.unique(group):
+        more = " and above" if g == last and len(values) > len(GROUPS) else ""
+        keys.append(f"{list(GROUPS)[g]}: {name} {values[g]}{more}")
+    return group, [f"Colours: {listed(keys)}."]
+
+
+def _ends(facts: Facts, tasks: np.ndarray, values: np.ndarray) -> str:
     """The tasks with the smallest and the largest value, in words."""
-    lo, hi = int(values.argmin()), int(values.argmax())
-    return (
-        f" {what}: from {number(values[lo])} ({short(facts.view.labels[tasks[lo]])}) to "
-        f"{number(values[hi])} ({short(facts.view.labels[tasks[hi]])})."
-    )
+    ends = (int(values.argmin()), int(values.argmax()))
+    lo, hi = (f"{number(values[i])} ({short(facts.view.labels[tasks[i]])})" for i in ends)
+    return f"from {lo} to {hi}"
 
 
 def _coefficient(facts: Facts) -> str:

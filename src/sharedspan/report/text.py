@@ -7,18 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.holdout_errors import (
-    BASELINES,
-    FEWEST_ROWS,
-    NOTHING_TO_PREDICT,
-    Change,
-    HoldoutErrors,
-)
+from sharedspan.diagnosis import holdout_errors
+from sharedspan.diagnosis.holdout_errors import BASELINES, NOTHING_TO_PREDICT, HoldoutErrors
 from sharedspan.diagnosis.text import change, count, format_number, listed, percent, short
 from sharedspan.report.facts import Facts
 
 WHOLE = 0.995  # share from which it is shown as all
-LONG = 60  # characters from which a name is cut in a sentence
 # How each baseline is fitted, and by which estimator.
 FITS = {
     "separate": ("by one ridge regression per task", "PerTaskRegressor"),
@@ -28,26 +22,32 @@ FITS = {
 
 def headline(facts: Facts) -> Iterator[tuple[str, str]]:
     """A few large numbers and their words."""
-    found, errors = facts.diagnosis, facts.errors
-    yield f"{found.n_tasks:,}", "task fitted" if found.n_tasks == 1 else "tasks fitted together"
-    if found.rank is not None and facts.no_errors != NOTHING_TO_PREDICT:
-        yield str(found.rank), "shared direction" if found.rank == 1 else "shared directions"
+    diagnosis, errors = facts.diagnosis, facts.errors
+    yield (
+        f"{diagnosis.n_tasks:,}",
+        "task fitted" if diagnosis.n_tasks == 1 else "tasks fitted together",
+    )
+    if diagnosis.rank is not None and facts.no_errors != NOTHING_TO_PREDICT:
+        yield (
+            str(diagnosis.rank),
+            "shared direction" if diagnosis.rank == 1 else "shared directions",
+        )
     if errors is not None:
         for name in errors.baselines:
             yield change(errors.change(name).ratio), f"held-out error against {BASELINES[name]}"
         yield percent(errors.explained), "of the variance within tasks is predicted"
-    elif found.noise is not None:
-        yield format_number(found.noise), "standard deviation of the noise"
-    odd = len(found.outliers)
+    elif diagnosis.noise is not None:
+        yield format_number(diagnosis.noise), "standard deviation of the noise"
+    odd = len(diagnosis.outliers)
     yield f"{odd:,}", "task does not fit" if odd == 1 else "tasks do not fit"
 
 
 def summary(facts: Facts) -> Iterator[str]:
     """What was fitted, in a few sentences."""
-    found, errors = facts.diagnosis, facts.errors
+    diagnosis, errors = facts.diagnosis, facts.errors
     yield (
-        f"{found.model} regressed {facts.target} on {count(found.n_features, 'feature')} in "
-        f"{count(found.n_tasks, 'task')}"
+        f"{diagnosis.model} regressed {facts.target} on {count(diagnosis.n_features, 'feature')} in "
+        f"{count(diagnosis.n_tasks, 'task')}"
         + (f", from {count(facts.n_rows, 'row')}." if facts.n_rows else ".")
     )
     if facts.no_errors == NOTHING_TO_PREDICT:
@@ -59,9 +59,9 @@ def summary(facts: Facts) -> Iterator[str]:
             "In place of a span it has a prior on all slopes: the fewer rows a task has, the "
             "nearer are its slopes to the mean of the prior."
         )
-    elif found.rank:
-        yield _shared(facts, found.rank)
-    elif found.rank == 0:
+    elif diagnosis.rank:
+        yield _shared(facts, diagnosis.rank)
+    elif diagnosis.rank == 0:
         yield "The tasks share no direction: each coefficient varies by itself, if at all."
     if errors is not None:
         for name in errors.baselines:
@@ -70,14 +70,14 @@ def summary(facts: Facts) -> Iterator[str]:
 
 def _shared(facts: Facts, rank: int) -> str:
     """How many directions the tasks share, and how much of their differences these hold."""
-    found = facts.diagnosis
+    diagnosis = facts.diagnosis
     about_mean = facts.directions.about_mean
     what = "deviations from the common coefficients" if about_mean else "coefficients"
     said = f"The tasks’ {what} share {count(rank, 'direction')}"
-    if found.span_share is not None and found.span_share_by != "construction":
-        hold, share = "holds" if rank == 1 else "hold", percent(found.span_share)
+    if diagnosis.span_share is not None and diagnosis.span_share_by != "construction":
+        hold, share = "holds" if rank == 1 else "hold", percent(diagnosis.span_share)
         said += f", which {hold} {share} of how slopes differ between tasks"
-        if found.span_share_by == "rows" and found.span_share < WHOLE:
+        if diagnosis.span_share_by == "rows" and diagnosis.span_share < WHOLE:
             said += "; the model leaves out the rest"
     return said + "."
 
@@ -130,49 +130,44 @@ def convergence(facts: Facts) -> Iterator[str]:
 
 def against(errors: HoldoutErrors, baseline: str) -> str:
     """The model against a baseline, in words; where it is worse, they say so."""
-    found, name = errors.change(baseline), BASELINES[baseline]
-    if found.ratio >= 3:
-        size = f"{format_number(found.ratio, 2)} times that of"
-    elif abs(found.ratio - 1) < 0.0005:
-        size = "that of"
-    else:
-        way = "below" if found.ratio < 1 else "above"
-        size = f"{percent(abs(found.ratio - 1))} {way} that of"
-    said = f"Its error on held-out rows is {size} {name} ({interval(found)})"
-    return said + ("." if found.clear else ", which may be chance.")
+    against_it = errors.change(baseline)
+    ratio, size = against_it.ratio, ""
+    if ratio >= 3:
+        size = f"{format_number(ratio, 2)} times "
+    elif abs(ratio - 1) >= 0.0005:
+        size = f"{percent(abs(ratio - 1))} {'below' if ratio < 1 else 'above'} "
+    said = f"Its error on held-out rows is {size}that of {BASELINES[baseline]}"
+    chance = "" if against_it.clear else ", which may be chance"
+    return f"{said} ({interval(against_it)}){chance}."
 
 
-def interval(found: Change) -> str:
-    """The interval of a change, or that there is none."""
-    if not found.bounded:
+def interval(against_it: holdout_errors.Change) -> str:
+    """The interval of the change against a baseline, or that there is none."""
+    if not against_it.bounded:
         return "too few tasks for an interval"
-    return f"95\u00a0% interval {change(found.low)} to {change(found.high)}"
+    return f"95\u00a0% interval {change(against_it.low)} to {change(against_it.high)}"
 
 
 def advice(facts: Facts) -> Iterator[str]:
     """What to do; first of all where a simpler model clearly predicts better."""
     errors = facts.errors
     changes = {} if errors is None else {name: errors.change(name) for name in errors.baselines}
-    ahead = [name for name, found in changes.items() if found.ratio > 1 and found.clear]
+    ahead = [name for name, one in changes.items() if one.ratio > 1 and one.clear]
     if ahead and errors is not None:
         best = min(ahead, key=errors.rmse)
-        found, other = changes[best], FITS[best][1]
-        more = f"{percent(found.ratio - 1)} larger"
-        if found.ratio >= 3:
-            more = f"{format_number(found.ratio, 2)} times as large"
+        ratio, other = changes[best].ratio, FITS[best][1]
+        more = f"{percent(ratio - 1)} larger"
+        if ratio >= 3:
+            more = f"{format_number(ratio, 2)} times as large"
         said = (
             f"On held-out rows {BASELINES[best]} {'do' if best == 'separate' else 'does'} better "
-            f"than this model, whose error is {more} ({interval(found)}): use {other} "
+            f"than this model, whose error is {more} ({interval(changes[best])}): use {other} "
             f"(--estimator {other})"
         )
         if not facts.view.is_population:
             said += ", or see whether AdaptiveSpanRegressor does better than both"
         yield said + "."
-    long = [str(label) for label in facts.view.labels if len(str(label)) > LONG]
-    for sentence in facts.diagnosis.advice:
-        for label in long:
-            sentence = sentence.replace(label, short(label))
-        yield short(sentence, 2000)
+    yield from facts.diagnosis.advice
 
 
 def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
@@ -213,7 +208,7 @@ def holdout_notes(errors: HoldoutErrors) -> Iterator[str]:
     """Tasks that were not scored, and warnings of the fits."""
     if errors.small:
         yield (
-            f"{count(errors.small, 'task')} with fewer than {FEWEST_ROWS} rows "
+            f"{count(errors.small, 'task')} with fewer than {holdout_errors.FEWEST_ROWS} rows "
             f"{'was' if errors.small == 1 else 'were'} fitted but not scored."
         )
     if errors.notes:
