@@ -133,11 +133,13 @@ def _reach(
 
     uncertainty, metric, rows = view.span.uncertainty, view.metric, view.rows
     if isinstance(uncertainty, SpanUncertainty):
-        outside = _span_variances(uncertainty, metric, loadings)
-        error = uncertainty.noise[:, None, None] * uncertainty.inverse
-        B = uncertainty.canonical.to_user(uncertainty.B)
-        J = axes.T @ metric.predictions(B.T * metric.deviation).T
-        error = J @ error @ J.T
+        # Errors off the span are A D change, D the error whose covariance is known.
+        to_user, deviation = uncertainty.canonical.to_user, metric.deviation[:, None]
+        B, A = to_user(uncertainty.B) * deviation, to_user(uncertainty.Q) * deviation
+        change = np.linalg.lstsq(B, loadings, rcond=None)[0]
+        outside = uncertainty.span_covariance.diagonal(change.T, metric.shared_evenly(A.T).T).T
+        J = axes.T @ metric.predictions(B.T).T
+        error = J @ (uncertainty.noise[:, None, None] * uncertainty.inverse) @ J.T
     elif view.is_population and uncertainty is not None:
         if rows is None:
             return None, "Give the rows (--data) to see intervals."
@@ -179,20 +181,10 @@ def _turned(
     return metric.shared_evenly(loadings.T).T ** 2 @ angle
 
 
-def _span_variances(
-    uncertainty: SpanUncertainty, metric: Metric, loadings: np.ndarray
-) -> np.ndarray:
-    """Variances (d, k) of errors A D change off the span, D the error whose covariance is known."""
-    to_user, deviation = uncertainty.canonical.to_user, metric.deviation[:, None]
-    B, A = to_user(uncertainty.B) * deviation, to_user(uncertainty.Q) * deviation
-    change = np.linalg.lstsq(B, loadings, rcond=None)[0]
-    return uncertainty.span_covariance.diagonal(change.T, metric.shared_evenly(A.T).T).T
-
-
 def _population_variances(
     view: ModelView, loadings: np.ndarray, axes: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
-    """The same by the information of the mixed model on the directions, places profiled out.
+    """Variances (d, k) by the mixed model's information on the directions, places profiled out.
 
     A task's own least squares has covariance D + noise G_t^-1 around b + Q z_t, so
 

@@ -46,8 +46,8 @@ class Facts:
         errors = "" if view.rows is None else holdout_errors(view, progress)
         self.errors = errors if isinstance(errors, HoldoutErrors) else None
         self.no_errors = errors if isinstance(errors, str) else ""  # why; empty without rows
-        alike = errors == NOTHING_TO_PREDICT
-        self.directions = shared_directions(view, self.outliers, all_alike=alike)
+        self.nothing_to_predict = errors == NOTHING_TO_PREDICT
+        self.directions = shared_directions(view, self.outliers, all_alike=self.nothing_to_predict)
         self.levels: np.ndarray | None = None  # (T,) predicted at average features without a span
         if view.rows is not None and not self.directions.rank:
             self.levels = view.span.intercept + view.span.coef @ view.rows.X.mean(axis=0)

@@ -76,7 +76,10 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
         )
     panel = ax or new_panel()
     name = "loss" if "loss" in trace else "objective"
-    left = _share_left(trace[name])
+    # The excess over the least value, the first one's being one; NaN where it is rounding.
+    lowest, excess = trace[name].min(), trace[name] - trace[name].min()
+    left = np.where(excess > 4 * np.finfo(float).eps * abs(lowest), excess, np.nan)
+    left = left / (excess[0] or 1.0)
     panel.plot(trace["iteration"], left, color=BLUE, lw=2, label=f"{name}: share of excess left")
     gradient = trace.get("gradient", np.zeros(0))
     known = np.isfinite(gradient) & (gradient > 0)
@@ -98,14 +101,6 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
         panel.set_yscale("log")
     panel.legend(frameon=False, fontsize=9)
     return panel
-
-
-def _share_left(values: np.ndarray) -> np.ndarray:
-    """The excess over the least value, the first one's being one; NaN where it is rounding."""
-    lowest = values.min()
-    excess = values - lowest
-    rounding = 4 * np.finfo(float).eps * abs(lowest)
-    return np.where(excess > rounding, excess, np.nan) / (excess[0] or 1.0)
 
 
 def plot_rank_path(path: Any, ax: Any = None) -> Any:
@@ -133,12 +128,9 @@ def plot_rank_path(path: Any, ax: Any = None) -> Any:
 
 
 def plot_tasks(
-    model: Any,
-    ax: Any = None,
-    *,
-    directions: Sequence[int] = (0, 1),
+    model: Any, ax: Any = None, *, directions: Sequence[int] = (0, 1),
     names: Sequence[Any] | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """The tasks in the span: their weights along two directions, or along one as a strip.
 
     Parameters
@@ -178,12 +170,7 @@ def plot_tasks(
 
 
 def plot_loadings(
-    model: Any,
-    ax: Any = None,
-    *,
-    direction: int = 0,
-    n_features: int = 15,
-    level: float = 0.95,
+    model: Any, ax: Any = None, *, direction: int = 0, n_features: int = 15, level: float = 0.95
 ) -> Any:
     """What a direction of the span is made of: its largest loadings, with intervals if known.
 

@@ -20,37 +20,13 @@ FITS = {
 }
 
 
-def headline(facts: Facts) -> Iterator[tuple[str, str]]:
-    """A few large numbers and their words."""
-    diagnosis, errors = facts.diagnosis, facts.errors
-    yield (
-        f"{diagnosis.n_tasks:,}",
-        "task fitted" if diagnosis.n_tasks == 1 else "tasks fitted together",
-    )
-    if diagnosis.rank is not None and facts.no_errors != NOTHING_TO_PREDICT:
-        yield (
-            str(diagnosis.rank),
-            "shared direction" if diagnosis.rank == 1 else "shared directions",
-        )
-    if errors is not None:
-        for name in errors.baselines:
-            yield change(errors.change(name).ratio), f"held-out error against {BASELINES[name]}"
-        yield percent(errors.explained), "of the variance within tasks is predicted"
-    elif diagnosis.noise is not None:
-        yield format_number(diagnosis.noise), "standard deviation of the noise"
-    odd = len(diagnosis.outliers)
-    yield f"{odd:,}", "task does not fit" if odd == 1 else "tasks do not fit"
-
-
 def summary(facts: Facts) -> Iterator[str]:
     """What was fitted, in a few sentences."""
     diagnosis, errors = facts.diagnosis, facts.errors
-    yield (
-        f"{diagnosis.model} regressed {facts.target} on {count(diagnosis.n_features, 'feature')} in "
-        f"{count(diagnosis.n_tasks, 'task')}"
-        + (f", from {count(facts.n_rows, 'row')}." if facts.n_rows else ".")
-    )
-    if facts.no_errors == NOTHING_TO_PREDICT:
+    features, tasks = count(diagnosis.n_features, "feature"), count(diagnosis.n_tasks, "task")
+    rows = f", from {count(facts.n_rows, 'row')}" if facts.n_rows else ""
+    yield f"{diagnosis.model} regressed {facts.target} on {features} in {tasks}{rows}."
+    if facts.nothing_to_predict:
         yield NOTHING_TO_PREDICT
     elif facts.same_slopes:
         yield "All tasks have the same slopes, and differ in their level alone."
@@ -97,32 +73,6 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
     for name, value, words in facts.diagnosis.numbers(facts.target):
         if facts.directions.rank or name != "unlike features":
             yield name, value, words
-
-
-def no_directions(facts: Facts) -> str:
-    """Why there are no directions to describe."""
-    if facts.same_slopes:
-        return "All tasks have the same slopes, and so no direction in which these differ."
-    if facts.view.model.shares == "prior":
-        return "This model has a prior on all slopes in place of shared directions."
-    if facts.diagnosis.rank == 0:
-        return "The tasks share no direction: coefficients vary each by itself."
-    return f"{facts.diagnosis.model} has no shared directions."
-
-
-def convergence(facts: Facts) -> Iterator[str]:
-    """How the fit ended."""
-    span = facts.view.span
-    if span.converged is None:
-        yield f"{facts.view.kind} is solved in closed form or stores no record of its iterations."
-    elif span.converged:
-        yield f"The fit converged after {count(int(span.n_iter or 0), 'iteration')}."
-    else:
-        steps = count(int(span.n_iter or 0), "iteration")
-        yield f"The fit did not converge: it was stopped after {steps}."
-        yield "Do not trust the last digits."
-        if span.message:
-            yield f"The solver says: {span.message.rstrip('.')}."
 
 
 # Errors on held-out rows
@@ -194,14 +144,6 @@ def holdout_reading(facts: Facts, errors: HoldoutErrors) -> Iterator[str]:
 def _selected_rank(facts: Facts) -> bool:
     """Whether rows decided the rank, and not the user."""
     return bool(facts.diagnosis.rank) and isinstance(facts.view.params.get("rank"), str)
-
-
-def no_errors(facts: Facts) -> str:
-    """Why there are no held-out errors."""
-    return facts.no_errors or (
-        "Give the rows (--data) to see how well the model predicts rows that it has not seen, "
-        "against separate and pooled regression."
-    )
 
 
 def holdout_notes(errors: HoldoutErrors) -> Iterator[str]:
