@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sharedspan.diagnosis.metric import collinearity_advice
 from sharedspan.diagnosis.model_view import ModelView
-from sharedspan.diagnosis.text import listed, short
+from sharedspan.diagnosis.text import count, listed, short
 from sharedspan.estimators.adaptive import LARGEST_RANK
 from sharedspan.inference.span_errors import SpanUncertainty
 
@@ -24,7 +23,9 @@ ROWS_PER_NUMBER = 3
 NEGLIGIBLE = 0.01  # variance between tasks over that of the noise
 STANDARD_ERRORS = 2000  # numbers d k up to which standard errors are cheap enough to ask for
 CHANCE = 0.01  # level of the test whether slopes differ
+MANY = 10  # collinear features that are too many to drop one by one
 NAMED = 5  # tasks named in a sentence
+NAMED_GROUPS, NAMED_FEATURES = 5, 4  # of collinear features
 
 
 def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterator[str]:
@@ -52,9 +53,8 @@ def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterat
         yield from _advice_on_span(view, diagnosis)
     if view.rank and view.rows is not None:
         yield from _advice_on_rows(view, diagnosis)
-    collinear = collinearity_advice(view.metric.groups, view.names)
-    if collinear:
-        yield collinear
+    if view.metric.groups:
+        yield _advice_on_collinearity(view.metric.groups, view.names)
     ratio = _noise_ratio(view, good)
     if view.params.get("noise") == "shared" and ratio > UNEQUAL:
         yield (
@@ -121,6 +121,28 @@ def _advice_on_rows(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
             f"The features of task{'s' if len(flat) > 1 else ''} {_named(flat)} hardly vary along "
             "some direction of the span: coefficients there are not from rows of their own."
         )
+
+
+def _advice_on_collinearity(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    sizes = [len(group) for group in groups]
+    if max(sizes) > max(len(names) / 2, MANY):
+        return (
+            f"The rows do not tell the coefficients of {sum(sizes)} of the {len(names)} features "
+            "apart, only their combined effects: give more rows, or drop features."
+        )
+    drop = "one" if len(groups) == 1 else "one of each group"
+    return (
+        f"The coefficients of {named_groups(groups, names)} cannot be told apart, as these "
+        "features are nearly collinear within tasks; only their combined effect can: drop "
+        f"{drop}, or read them together."
+    )
+
+
+def named_groups(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """The first few groups, and the first few features of each."""
+    named = [listed([short(names[f]) for f in group], NAMED_FEATURES) for group in groups]
+    more = len(groups) - NAMED_GROUPS
+    return "; of ".join(named[:NAMED_GROUPS] + ([count(more, "more group")] if more > 0 else []))
 
 
 def _no_variation(view: ModelView, good: np.ndarray) -> bool:

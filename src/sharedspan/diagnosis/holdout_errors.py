@@ -11,7 +11,8 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
 from sharedspan.progress import ProgressCallback, no_progress
 from sharedspan.statistics.folds import folds_by_hash
 
-BASELINES = {"separate": "separate regressions", "pooled": "pooled regression"}
 N_FOLDS = 4
 FEWEST_ROWS = 4  # of a task: one to hold out, three to fit
 FEWEST_TASKS = 5  # that an interval by their spread needs
@@ -33,6 +33,25 @@ ROUNDING = 1e-9  # share by which two errors differ without meaning it
 # Of the refits, where the model has such a parameter.
 PLAIN = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None,
          "random_state": 0, "callback": None}  # fmt: skip
+
+
+class Baseline(NamedTuple):
+    """A simple model that others are compared with."""
+
+    name: str
+    verb: str  # that goes with the name
+    fit: str  # how it is fitted
+    estimator: type[TaskRegressor]
+
+
+BASELINES = {
+    "separate": Baseline(
+        "separate regressions", "do", "by one ridge regression per task", PerTaskRegressor
+    ),
+    "pooled": Baseline(
+        "pooled regression", "does", "by pooled slopes with an intercept per task", PooledRegressor
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -142,24 +161,33 @@ def holdout_errors(
     total = float(per_task((y - mean[rows.codes]) ** 2).sum())
     if total <= STEADY * float(np.sum(y**2)):
         return NOTHING_TO_PREDICT
-    makers, labels = _refits(view), np.empty(T, dtype=object)
-    labels[:] = view.labels
-    error, notes = {name: np.zeros(len(y)) for name in makers}, []
-    for i in range(N_FOLDS):
-        for j, (name, make) in enumerate(makers.items()):
-            progress("held-out errors", i * len(makers) + j, N_FOLDS * len(makers))
-            task = labels[rows.codes] if name == "model" else rows.codes
-            try:
-                error[name][fold == i], _, caught = fit_and_predict(
-                    make(), rows.X, y, task, fold == i
-                )
-            except (ValueError, ArithmeticError, np.linalg.LinAlgError) as problem:
-                return f"Held-out errors could not be computed: {problem}"
-            if name == "model":
-                notes += [" ".join(str(warning.message).split()) for warning in caught]
+    try:
+        error, notes = _errors_in_folds(view, fold, progress)
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError) as problem:
+        return f"Held-out errors could not be computed: {problem}"
     squares = {name: per_task(values**2) for name, values in error.items()}
     small = int(np.sum(~large & (size > 0)))
     return HoldoutErrors(squares, held_rows.astype(np.int64), total, small, tuple(notes))
+
+
+def _errors_in_folds(
+    view: ModelView, fold: np.ndarray, progress: ProgressCallback
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Errors (rows,) of the model and its baselines, and what the fits of the model warned of."""
+    rows, makers, labels = view.rows, _refits(view), np.empty(len(view.labels), dtype=object)
+    assert rows is not None
+    assert rows.y is not None
+    labels[:] = view.labels
+    error, notes = {name: np.zeros(len(fold)) for name in makers}, []
+    for i in range(N_FOLDS):
+        held = fold == i
+        for j, (name, make) in enumerate(makers.items()):
+            progress("held-out errors", i * len(makers) + j, N_FOLDS * len(makers))
+            task = labels[rows.codes] if name == "model" else rows.codes
+            error[name][held], _, caught = fit_and_predict(make(), rows.X, rows.y, task, held)
+            if name == "model":
+                notes += [" ".join(str(warning.message).split()) for warning in caught]
+    return error, notes
 
 
 def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -189,9 +217,8 @@ def _refits(view: ModelView) -> dict[str, Callable[[], TaskRegressor]]:
             again[name] = span.extra[name]
     if "rank" in params and span.rank:
         again["rank"] = span.rank
-    makers: dict[str, Callable[[], TaskRegressor]] = {"model": lambda: type(model)(**again)}
-    if model.shares != "nothing":
-        makers["separate"] = lambda: PerTaskRegressor(fit_intercept=view.centred)
-    if model.shares != "slopes":
-        makers["pooled"] = lambda: PooledRegressor(fit_intercept=view.centred)
+    makers: dict[str, Callable[[], TaskRegressor]] = {"model": partial(type(model), **again)}
+    for key, baseline in BASELINES.items():
+        if model.shares != baseline.estimator.shares:
+            makers[key] = partial(baseline.estimator, fit_intercept=view.centred)
     return makers

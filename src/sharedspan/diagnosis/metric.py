@@ -8,7 +8,6 @@ this metric, in which spans are fitted when features are whitened, they are near
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.rows import RowsByTask
-from sharedspan.diagnosis.text import count, listed, short
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.statistics.canonical import COLLINEAR, CONSTANT
 from sharedspan.statistics.scaling import SAFE
@@ -25,8 +23,6 @@ INFLATED = 100.0  # 1 / (1 - R^2) of a feature given the others, from which they
 LINKED = 0.3  # partial correlation from which collinear features are one group
 LARGEST = 2000  # features whose correlations are computed
 ENOUGH = 2  # rows per feature from which their correlations are computed
-MANY = 10  # collinear features that are too many to drop one by one
-NAMED_GROUPS, NAMED_FEATURES = 5, 4  # in a sentence
 
 
 @dataclass(frozen=True)
@@ -136,28 +132,3 @@ def _correlation(covariance: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     """Correlations (d, d); zero beside features that do not vary."""
     inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
     return covariance * inverse * inverse[:, None]
-
-
-def collinearity_advice(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """A sentence on groups of collinear features; empty where there are none."""
-    if not groups:
-        return ""
-    sizes = [len(group) for group in groups]
-    if max(sizes) > max(len(names) / 2, MANY):
-        return (
-            f"The rows do not tell the coefficients of {sum(sizes)} of the {len(names)} features "
-            "apart, only their combined effects: give more rows, or drop features."
-        )
-    drop = "one" if len(groups) == 1 else "one of each group"
-    return (
-        f"The coefficients of {named_groups(groups, names)} cannot be told apart, as these "
-        "features are nearly collinear within tasks; only their combined effect can: drop "
-        f"{drop}, or read them together."
-    )
-
-
-def named_groups(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """The first few groups, and the first few features of each."""
-    named = [listed([short(names[f]) for f in group], NAMED_FEATURES) for group in groups]
-    more = len(groups) - NAMED_GROUPS
-    return "; of ".join(named[:NAMED_GROUPS] + ([count(more, "more group")] if more > 0 else []))

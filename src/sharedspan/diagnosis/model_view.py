@@ -138,8 +138,7 @@ class ModelView:
 
     def signal_to_noise(self) -> float | None:
         """Variance within tasks of Xv over that of the noise."""
-        assert self.rows is not None
-        if not self.noise:
+        if self.rows is None or not self.noise:
             return None
         variance = self.span.noise_variance
         level = self.noise**2 if variance is None else float(np.nanmean(variance))
@@ -160,9 +159,8 @@ class ModelView:
 
     def isometry(self) -> dict[str, Any]:
         """The task whose features vary least like the features of all tasks, along the span."""
-        if not self.span_eigenvalues:
+        if self.rows is None or not self.span_eigenvalues:
             return {}
-        assert self.rows is not None
         worst = {t: np.abs(values - 1).max() for t, values in self.span_eigenvalues.items()}
         t = max(worst, key=worst.__getitem__)
         rows = int(np.sum(self.rows.codes == t))

@@ -18,8 +18,8 @@ import numpy as np
 
 import sharedspan
 from sharedspan.diagnosis import text as formats
+from sharedspan.diagnosis.advice import named_groups
 from sharedspan.diagnosis.holdout_errors import BASELINES
-from sharedspan.diagnosis.metric import named_groups
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import short, whole
 from sharedspan.persistence.atomic_write import atomic_path

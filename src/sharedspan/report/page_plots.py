@@ -60,8 +60,8 @@ class Axis(NamedTuple):
 def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     """All plots of the page; ``tasks`` are the positions of the tasks on the page."""
     errors, path, spans = facts.errors, facts.view.span.rank_path, facts.directions
-    for name in [] if errors is None else errors.baselines:
-        yield holdout_plot(errors, name, tasks)
+    if errors is not None:
+        yield from (holdout_plot(errors, name, tasks) for name in errors.baselines)
     yield common_plot(facts)
     if facts.view.rank is not None and spans.spectrum[0] > 0:
         yield spectrum_plot(facts)
@@ -75,7 +75,7 @@ def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
 
 def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> PagePlot:
     """Each task's held-out error by the model against that by a baseline."""
-    held, name = tasks[errors.rows[tasks] > 0], BASELINES[baseline]
+    held, name = tasks[errors.rows[tasks] > 0], BASELINES[baseline].name
     mine, other = errors.task_rmse("model")[held], errors.task_rmse(baseline)[held]
     both, panel = np.concatenate([mine, other]), new_panel(3.6, WIDTH)
     figures.draw_tasks(panel, other, mine, np.zeros(len(held), dtype=bool))
@@ -210,8 +210,7 @@ def convergence_plot(facts: Facts) -> Iterator[PagePlot]:
             "over the size of the coefficients)."
         )
         if tol > 0:
-            aim = number(tol, 1)
-            caption += f" The fit ends where it is below the tolerance, {aim}."
+            caption += f" The fit ends where it is below the tolerance, {number(tol, 1)}."
     else:
         values, name, caption = excess[excess > 0], "objective above its least", ""
     if len(values) < 2:

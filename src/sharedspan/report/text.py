@@ -13,11 +13,6 @@ from sharedspan.diagnosis.text import change, count, format_number, listed, perc
 from sharedspan.report.facts import Facts
 
 WHOLE = 0.995  # share from which it is shown as all
-# How each baseline is fitted, and by which estimator.
-FITS = {
-    "separate": ("by one ridge regression per task", "PerTaskRegressor"),
-    "pooled": ("by pooled slopes with an intercept per task", "PooledRegressor"),
-}
 
 
 def summary(facts: Facts) -> Iterator[str]:
@@ -86,7 +81,7 @@ def against(errors: HoldoutErrors, baseline: str) -> str:
         size = f"{format_number(ratio, 2)} times "
     elif abs(ratio - 1) >= 0.0005:
         size = f"{percent(abs(ratio - 1))} {'below' if ratio < 1 else 'above'} "
-    said = f"Its error on held-out rows is {size}that of {BASELINES[baseline]}"
+    said = f"Its error on held-out rows is {size}that of {BASELINES[baseline].name}"
     chance = "" if against_it.clear else ", which may be chance"
     return f"{said} ({interval(against_it)}){chance}."
 
@@ -105,14 +100,14 @@ def advice(facts: Facts) -> Iterator[str]:
     ahead = [name for name, one in changes.items() if one.ratio > 1 and one.clear]
     if ahead and errors is not None:
         best = min(ahead, key=errors.rmse)
-        ratio, other = changes[best].ratio, FITS[best][1]
+        ratio, baseline = changes[best].ratio, BASELINES[best]
+        other = baseline.estimator.__name__
         more = f"{percent(ratio - 1)} larger"
         if ratio >= 3:
             more = f"{format_number(ratio, 2)} times as large"
         said = (
-            f"On held-out rows {BASELINES[best]} {'do' if best == 'separate' else 'does'} better "
-            f"than this model, whose error is {more} ({interval(changes[best])}): use {other} "
-            f"(--estimator {other})"
+            f"On held-out rows {baseline.name} {baseline.verb} better than this model, whose error "
+            f"is {more} ({interval(changes[best])}): use {other} (--estimator {other})"
         )
         if not facts.view.is_population:
             said += ", or see whether AdaptiveSpanRegressor does better than both"
@@ -123,7 +118,7 @@ def advice(facts: Facts) -> Iterator[str]:
 def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
     """How the errors were computed."""
     fits = ["by the model" + (" with its rank as selected" if _selected_rank(facts) else "")]
-    fits += [FITS[name][0] for name in errors.baselines]
+    fits += [BASELINES[name].fit for name in errors.baselines]
     return (
         "Each row was held out once, in four folds within tasks, and predicted by fits to the "
         f"others: {listed(fits)}."
