@@ -19,7 +19,7 @@ import numpy as np
 import sharedspan
 from sharedspan.diagnosis import text as formats
 from sharedspan.diagnosis.advice import named_groups
-from sharedspan.diagnosis.holdout_errors import BASELINES
+from sharedspan.diagnosis.holdout_errors import BASELINES, FEWEST_ROWS
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import short, whole
 from sharedspan.persistence.atomic_write import atomic_path
@@ -108,9 +108,9 @@ def _render(facts: Facts, title: str) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    for name in ("format_number", "change", "percent", "setting", "listed"):
+    for name in ("format_number", "change", "percent", "setting", "count", "listed", "short"):
         environment.filters[name.removeprefix("format_")] = getattr(formats, name)
-    environment.globals["name"] = _name
+    environment.globals |= {"name": _name, "baselines": BASELINES, "fewest_rows": FEWEST_ROWS}
     environment.filters["svg"] = lambda plot: Markup(as_svg(plot.panel, plot.key, plot.words))
     table, view, spans = build_table(facts), facts.view, facts.directions
     plots = {plot.key: plot for plot in page_plots(facts, table.tasks)}
@@ -128,7 +128,6 @@ def _render(facts: Facts, title: str) -> str:
         text=text,
         table=table,
         figures=plots,
-        baselines=BASELINES,
         candidates=sorted(view.span.extra.get("candidates", []), key=lambda row: -row["score"]),
         by_loading=np.argsort(-size, kind="stable"),
         largest_loading=size,

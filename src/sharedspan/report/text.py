@@ -1,4 +1,7 @@
-"""The report in words: what was fitted, how well it predicts, why this rank, what to do next."""
+"""The report in words: what was fitted, how well it predicts, why this rank, what to do next.
+
+Sentences that need no more than a choice by what is known stand in the template.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis import holdout_errors
-from sharedspan.diagnosis.holdout_errors import BASELINES, NOTHING_TO_PREDICT, HoldoutErrors
-from sharedspan.diagnosis.text import change, count, format_number, listed, percent, short
+from sharedspan.diagnosis.holdout_errors import BASELINES, Change, HoldoutErrors
+from sharedspan.diagnosis.text import change, count, format_number, listed, percent
+from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report.facts import Facts
 
 WHOLE = 0.995  # share from which it is shown as all
@@ -22,7 +25,7 @@ def summary(facts: Facts) -> Iterator[str]:
     rows = f", from {count(facts.n_rows, 'row')}" if facts.n_rows else ""
     yield f"{diagnosis.model} regressed {facts.target} on {features} in {tasks}{rows}."
     if facts.nothing_to_predict:
-        yield NOTHING_TO_PREDICT
+        yield facts.no_errors
     elif facts.same_slopes:
         yield "All tasks have the same slopes, and differ in their level alone."
     elif facts.view.model.shares == "prior":
@@ -86,7 +89,7 @@ def against(errors: HoldoutErrors, baseline: str) -> str:
     return f"{said} ({interval(against_it)}){chance}."
 
 
-def interval(against_it: holdout_errors.Change) -> str:
+def interval(against_it: Change) -> str:
     """The interval of the change against a baseline, or that there is none."""
     if not against_it.bounded:
         return "too few tasks for an interval"
@@ -141,44 +144,11 @@ def _selected_rank(facts: Facts) -> bool:
     return bool(facts.diagnosis.rank) and isinstance(facts.view.params.get("rank"), str)
 
 
-def holdout_notes(errors: HoldoutErrors) -> Iterator[str]:
-    """Tasks that were not scored, and warnings of the fits."""
-    if errors.small:
-        yield (
-            f"{count(errors.small, 'task')} with fewer than {holdout_errors.FEWEST_ROWS} rows "
-            f"{'was' if errors.small == 1 else 'were'} fitted but not scored."
-        )
-    if errors.notes:
-        times = "once" if len(errors.notes) == 1 else f"{len(errors.notes)} times"
-        note = short(errors.notes[0], 300)
-        yield f"While it was fitted to the folds the model warned {times}: {note}"
-
-
 # The rank
 
 
-def rank_reason(facts: Facts) -> Iterator[str]:
-    """Why the model has the rank that it has."""
-    view, rank, groups = facts.view, facts.diagnosis.rank, facts.groups
-    if view.model.shares == "prior":
-        yield "There is no rank: what was given is a prior on all slopes, not a span."
-    elif rank is None:
-        yield f"{view.kind} has no span, and so no rank."
-    elif groups is not None and groups[0] == "cluster":
-        yield f"The span is that of {count(int(groups[1].max()), 'centre')} of tasks."
-    elif view.span.rank_path is not None:
-        yield from _path_reason(view.span.rank_path)
-    elif view.span.extra.get("candidates"):
-        yield from _candidates_reason(view.span.extra, rank)
-    elif "representation" in view.params:
-        yield f"The span was given, with {count(rank, 'direction')}."
-    elif isinstance(view.params.get("rank"), str):
-        yield f"The rank is {rank}: there was nothing to choose."
-    else:
-        yield f"The rank was given: {rank}."
-
-
-def _path_reason(path: Any) -> Iterator[str]:
+def path_reason(path: RankPath) -> Iterator[str]:
+    """Why this rank was selected among the ranks of a path."""
     if path.method == "auto":
         tied = [int(r) for r in path.ranks[path.difference <= path.standard_error]]
         yield "Ranks were compared by their error on held-out rows, in five folds within tasks."
@@ -206,7 +176,8 @@ def _path_reason(path: Any) -> Iterator[str]:
         )
 
 
-def _candidates_reason(extra: Any, rank: int) -> Iterator[str]:
+def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
+    """Why this rank was selected among descriptions of how tasks vary."""
     tried, slopes = extra["candidates"], extra["slopes"]
     chosen = [row for row in tried if (row["slopes"], row["rank"]) == (slopes, rank)]
     others = [row for row in tried if row not in chosen]
