@@ -124,6 +124,7 @@ def _advice_on_rows(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _advice_on_collinearity(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """A sentence on groups of collinear features."""
     sizes = [len(group) for group in groups]
     if max(sizes) > max(len(names) / 2, MANY):
         return (

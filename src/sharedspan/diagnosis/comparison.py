@@ -272,7 +272,8 @@ def _run(
     try:
         errors, seconds, caught = fit_and_predict(model, X, y, code, held)
         runs.seconds.append(seconds)
-        rmse = math.sqrt(np.mean(errors**2))
+        with np.errstate(over="ignore"):
+            rmse = math.sqrt(np.mean(errors**2))
         if not math.isfinite(rmse):
             raise ArithmeticError("its predictions are not finite")
     except Exception as error:  # any exception: the other methods go on

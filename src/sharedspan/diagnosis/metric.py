@@ -44,7 +44,7 @@ class Metric:
         return (axes * np.sqrt(np.maximum(values, 0.0))) @ axes.T
 
     def predictions(self, standardised: np.ndarray) -> np.ndarray:
-        """R^(1/2) s of each row s of ``standardised`` (., d), as long as what s predicts."""
+        """R^(1/2) s of each row s of ``standardised`` (., d); its squared length is s'Rs."""
         return standardised if self.correlation is None else standardised @ self.root
 
     @cached_property
