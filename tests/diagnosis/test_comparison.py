@@ -13,7 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import sharedspan as ss
 from sharedspan.cli import main
 from sharedspan.diagnosis import comparison
-from sharedspan.diagnosis.comparison import COMPARED, Runs, hold_out, leaderboard, recommend
+from sharedspan.diagnosis.comparison import COMPARED, Runs, leaderboard, recommend
+from sharedspan.diagnosis.holdout_errors import random_folds
 from sharedspan.estimators import ESTIMATORS
 
 QUICK = ("PooledRegressor", "PerTaskRegressor", "SharedSpanRegressor")
@@ -61,14 +62,14 @@ def board(rmse):
 
 def test_a_quarter_of_every_task_is_held_out(rng):
     size = np.array([4, 7, 8, 101])
-    held = hold_out(size, rng)
+    held = random_folds(size, rng) == 0
     assert np.add.reduceat(held, np.cumsum(size) - size).tolist() == [1, 1, 2, 25]
-    assert (hold_out(size, rng) != held).any()
+    assert ((random_folds(size, rng) == 0) != held).any()
 
 
 @pytest.mark.parametrize("rows", range(4, 12))
 def test_held_out_rows_are_a_quarter_on_average_and_leave_three_to_fit(rows, rng):
-    n_held = hold_out(np.full(8, rows), rng).reshape(8, rows).sum(axis=1)
+    n_held = (random_folds(np.full(8, rows), rng) == 0).reshape(8, rows).sum(axis=1)
     assert n_held.mean() == rows / 4
     assert set(n_held) <= {rows // 4, -(-rows // 4)}
     assert (rows - n_held).min() >= 3
@@ -143,7 +144,7 @@ def test_the_error_is_that_of_the_held_out_rows(sim):
     large = sim.task < 30
     X, y, task = sim.X[large], sim.y[large], sim.task[large]
     for repeat, rmse in enumerate(result.entries[0].rmse_per_split):
-        held = hold_out(np.bincount(task), np.random.default_rng([4, repeat]))
+        held = random_folds(np.bincount(task), np.random.default_rng([4, repeat])) == 0
         model = ss.PooledRegressor().fit(X[~held], y[~held], task=task[~held])
         errors = y[held] - model.predict(X[held], task=task[held])
         assert_allclose(rmse, np.sqrt(np.mean(errors**2)), rtol=1e-10)

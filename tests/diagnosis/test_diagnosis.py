@@ -46,35 +46,35 @@ def test_sizes_noise_and_condition_number_are_those_of_the_simulation(clean, ada
     s = np.linalg.svd(spread, compute_uv=False)
     for model, kappa in ((span(clean), 3.0), (adaptive, s[0] / s[1])):
         for rows in ((), (clean.X, clean.y, clean.task)):
-            found = ss.diagnose(model, *rows)
-            assert (found.n_tasks, found.n_features, found.rank) == (60, 12, 2)
-            assert_allclose(found.condition_number, kappa, rtol=0.1)
-            assert_allclose(found.noise, 0.3, rtol=0.05)
-            assert_allclose(found.span_share, 1.0, atol=0.01)
-            assert found.outliers == []
-            assert found.advice == []
-            assert "Advice" not in str(found)
+            diagnosis = ss.diagnose(model, *rows)
+            assert (diagnosis.n_tasks, diagnosis.n_features, diagnosis.rank) == (60, 12, 2)
+            assert_allclose(diagnosis.condition_number, kappa, rtol=0.1)
+            assert_allclose(diagnosis.noise, 0.3, rtol=0.05)
+            assert_allclose(diagnosis.span_share, 1.0, atol=0.01)
+            assert diagnosis.outliers == []
+            assert diagnosis.advice == []
+            assert "Advice" not in str(diagnosis)
 
 
 def test_rows_give_signal_sizes_and_fit(clean):
-    found = ss.diagnose(span(clean), clean.X, clean.y, clean.task)
+    diagnosis = ss.diagnose(span(clean), clean.X, clean.y, clean.task)
     signal = np.mean(np.sum(clean.coef**2, axis=1))
-    assert_allclose(found.signal_to_noise, signal / 0.3**2, rtol=0.15)
-    assert set(found.rows_per_task.values()) == {50}
+    assert_allclose(diagnosis.signal_to_noise, signal / 0.3**2, rtol=0.15)
+    assert set(diagnosis.rows_per_task.values()) == {50}
     rows = clean.task == 7
     fit = span(clean).predict(clean.X[rows], task=clean.task[rows])
     y = clean.y[rows]
     expected = 1 - np.sum((y - fit) ** 2) / np.sum((y - y.mean()) ** 2)
-    assert_allclose(found.task_r2[7], expected, rtol=1e-8)
-    assert found.span_share_by == "rows"
+    assert_allclose(diagnosis.task_r2[7], expected, rtol=1e-8)
+    assert diagnosis.span_share_by == "rows"
     assert ss.diagnose(span(clean)).span_share_by == "construction"
 
 
 def test_features_alone_do_without_responses(clean):
-    found = ss.diagnose(span(clean), clean.X, task=clean.task)
-    assert found.task_r2 == {}
-    assert found.isometry > 0
-    assert found.signal_to_noise > 0
+    diagnosis = ss.diagnose(span(clean), clean.X, task=clean.task)
+    assert diagnosis.task_r2 == {}
+    assert diagnosis.isometry > 0
+    assert diagnosis.signal_to_noise > 0
     with pytest.raises(ValueError, match="without X"):
         ss.diagnose(span(clean), y=clean.y)
 
@@ -85,9 +85,9 @@ def test_isometry_names_the_task_whose_features_are_stretched(clean):
     y = np.einsum("ij,ij->i", X, clean.coef[clean.task])
     y += 0.3 * np.random.default_rng(0).standard_normal(len(y))
     model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=clean.task)
-    found = ss.diagnose(model, X, y, clean.task)
-    assert found.isometry_task == 11
-    assert 5 < found.isometry < 14  # 9 - 1, and chance
+    diagnosis = ss.diagnose(model, X, y, clean.task)
+    assert diagnosis.isometry_task == 11
+    assert 5 < diagnosis.isometry < 14  # 9 - 1, and chance
     plain = ss.diagnose(span(clean), clean.X, clean.y, clean.task)
     assert plain.isometry < 2 * plain.isometry_by_chance
 
@@ -105,23 +105,23 @@ def test_isometry_is_zero_for_equal_designs():
 @pytest.mark.parametrize("with_rows", [False, True])
 def test_outliers_are_named_exactly(spoiled, robust, with_rows):
     rows = (spoiled.X, spoiled.y, spoiled.task) if with_rows else ()
-    found = ss.diagnose(robust, *rows)
-    assert sorted(found.outliers) == np.flatnonzero(spoiled.is_outlier).tolist()
-    assert {misfit.task for misfit in found.misfits} == set(found.outliers)
-    assert said(found, "not fit")
-    assert str(found.outliers[0]) in found.advice[0]
-    size = [misfit.surprise for misfit in found.misfits]
+    diagnosis = ss.diagnose(robust, *rows)
+    assert sorted(diagnosis.outliers) == np.flatnonzero(spoiled.is_outlier).tolist()
+    assert {misfit.task for misfit in diagnosis.misfits} == set(diagnosis.outliers)
+    assert said(diagnosis, "not fit")
+    assert str(diagnosis.outliers[0]) in diagnosis.advice[0]
+    size = [misfit.surprise for misfit in diagnosis.misfits]
     assert with_rows or size == sorted(size, reverse=True)
-    assert "Tasks that do not fit (6 of 60)" in str(found)
+    assert "Tasks that do not fit (6 of 60)" in str(diagnosis)
 
 
 def test_outliers_show_in_the_residuals_of_a_plain_span(spoiled):
     model = span(spoiled)
     assert ss.diagnose(model).outliers == []  # such a model knows nothing of them
-    found = ss.diagnose(model, spoiled.X, spoiled.y, spoiled.task)
+    diagnosis = ss.diagnose(model, spoiled.X, spoiled.y, spoiled.task)
     # An outlier may have drawn the span to itself, so not all need show.
-    assert len(found.outliers) >= 4
-    assert spoiled.is_outlier[found.outliers].all()
+    assert len(diagnosis.outliers) >= 4
+    assert spoiled.is_outlier[diagnosis.outliers].all()
 
 
 def test_a_noisy_task_is_named_for_its_noise():
@@ -130,10 +130,10 @@ def test_a_noisy_task_is_named_for_its_noise():
     sim = ss.simulate(**(COMMON | {"noise": noise}), random_state=0)
     by_rows = ss.diagnose(span(sim), sim.X, sim.y, sim.task)
     by_fit = ss.diagnose(span(sim, noise="per_task"))
-    for found in (by_rows, by_fit):
-        assert found.outliers == [17]
-        assert found.misfits[0].what == "noise"
-        assert_allclose(found.misfits[0].value, 3.0, rtol=0.3)
+    for diagnosis in (by_rows, by_fit):
+        assert diagnosis.outliers == [17]
+        assert diagnosis.misfits[0].what == "noise"
+        assert_allclose(diagnosis.misfits[0].value, 3.0, rtol=0.3)
 
 
 @pytest.mark.parametrize("name", ["text", "tuple", "date", "mixed"])
@@ -148,9 +148,9 @@ def test_labels_may_be_of_any_kind(spoiled, robust, name):
     labels = np.empty(len(spoiled.task), dtype=object)
     labels[:] = [rename(int(t)) for t in spoiled.task]
     model = ss.AdaptiveSpanRegressor().fit(spoiled.X, spoiled.y, task=labels)
-    found = ss.diagnose(model, spoiled.X, spoiled.y, labels)
-    assert set(found.outliers) == {rename(int(t)) for t in np.flatnonzero(spoiled.is_outlier)}
-    assert str(found.outliers[0]) in str(found)
+    diagnosis = ss.diagnose(model, spoiled.X, spoiled.y, labels)
+    assert set(diagnosis.outliers) == {rename(int(t)) for t in np.flatnonzero(spoiled.is_outlier)}
+    assert str(diagnosis.outliers[0]) in str(diagnosis)
 
 
 def test_frames_and_lists_say_the_same_as_arrays(clean):
@@ -165,9 +165,9 @@ def test_frames_and_lists_say_the_same_as_arrays(clean):
         [clean.y[clean.task == t] for t in range(60)],
     )
     listed = ss.diagnose(ss.SharedSpanRegressor(rank=2, random_state=0).fit(*blocks), *blocks)
-    for found in (shuffled, listed):
+    for diagnosis in (shuffled, listed):
         for name in ("condition_number", "span_share", "noise", "signal_to_noise", "isometry"):
-            assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6)
+            assert_allclose(getattr(diagnosis, name), getattr(expected, name), rtol=1e-6)
     assert_allclose(list(shuffled.task_r2.values()), list(expected.task_r2.values()), rtol=1e-6)
 
 
@@ -186,10 +186,10 @@ def test_units_of_features_do_not_matter(clean, adaptive):
 def test_without_scales_of_the_features_units_are_said_to_matter(clean):
     X = clean.X * [1e-4, *np.ones(11)]
     model = ss.MomentRegressor(rank=2).fit(X, clean.y, task=clean.task)
-    found = ss.diagnose(model)
-    assert "in units of the features" in str(found)
-    assert found.condition_number > 100
-    assert not said(found, "times weaker")
+    diagnosis = ss.diagnose(model)
+    assert "in units of the features" in str(diagnosis)
+    assert diagnosis.condition_number > 100
+    assert not said(diagnosis, "times weaker")
     with_rows = ss.diagnose(model, X, clean.y, clean.task)
     assert "in units of the features" not in str(with_rows)
     assert with_rows.condition_number < 10
@@ -201,9 +201,9 @@ def test_features_whose_squares_do_not_exist_are_diagnosed(clean, kind, with_row
     X = clean.X * np.array([1e200, 1e-200, *np.ones(10)])
     model = getattr(ss, f"{kind}Regressor")(rank=2)
     model.fit(X, clean.y, task=clean.task)
-    found = ss.diagnose(model, *((X, clean.y, clean.task) if with_rows else ()))
-    assert np.isfinite(found.condition_number)
-    assert found.outliers == []
+    diagnosis = ss.diagnose(model, *((X, clean.y, clean.task) if with_rows else ()))
+    assert np.isfinite(diagnosis.condition_number)
+    assert diagnosis.outliers == []
 
 
 def test_a_weak_direction_is_pointed_out(clean):
@@ -219,11 +219,11 @@ def test_variation_off_the_span_is_measured_and_pointed_out():
     coef = rng.standard_normal((40, 10))  # nothing in common
     y = np.einsum("ij,ij->i", X, coef[task]) + 0.3 * rng.standard_normal(len(task))
     model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, y, task=task)
-    found = ss.diagnose(model, X, y, task)
+    diagnosis = ss.diagnose(model, X, y, task)
     s = np.linalg.svd(coef - coef.mean(axis=0), compute_uv=False)
-    assert_allclose(found.span_share, np.sum(s[:2] ** 2) / np.sum(s**2), atol=0.05)
-    assert said(found, "use AdaptiveSpanRegressor")
-    assert found.outliers == []
+    assert_allclose(diagnosis.span_share, np.sum(s[:2] ** 2) / np.sum(s**2), atol=0.05)
+    assert said(diagnosis, "use AdaptiveSpanRegressor")
+    assert diagnosis.outliers == []
     everything = ss.SharedSpanRegressor(random_state=0).fit(X, y, task=task)
     assert everything.rank_ == 10
     assert said(ss.diagnose(everything), "largest that was tried")
@@ -240,10 +240,10 @@ def test_equal_tasks_are_sent_to_pooled_regression(clean, adaptive):
     ):
         assert said(ss.diagnose(model.fit(X, y, task=task)), "PooledRegressor")
     pooled = ss.PooledRegressor().fit(X, y, task=task)
-    found = ss.diagnose(pooled, X, y, task)
-    assert found.advice == []
-    assert found.rank is None
-    assert_allclose(found.noise, 0.5, rtol=0.05)
+    diagnosis = ss.diagnose(pooled, X, y, task)
+    assert diagnosis.advice == []
+    assert diagnosis.rank is None
+    assert_allclose(diagnosis.noise, 0.5, rtol=0.05)
     assert not said(ss.diagnose(adaptive), "PooledRegressor")
 
 
@@ -252,8 +252,8 @@ def test_too_few_rows_are_pointed_out(clean):
     sizes = np.full(60, 50)
     sizes[:2] = 2
     sim = ss.simulate(**(COMMON | {"n_samples": sizes}), random_state=0)
-    found = ss.diagnose(span(sim), sim.X, sim.y, sim.task)
-    assert said(found, "2 of 60 tasks have fewer than the 4 rows")
+    diagnosis = ss.diagnose(span(sim), sim.X, sim.y, sim.task)
+    assert said(diagnosis, "2 of 60 tasks have fewer than the 4 rows")
     thin = ss.simulate(**(COMMON | {"n_samples": 5}), random_state=0)
     assert said(ss.diagnose(span(thin), thin.X, thin.y, thin.task), "rows for each of the")
 
@@ -303,9 +303,9 @@ def test_rows_of_other_tasks_are_passed_over(clean):
     model = ss.AdaptiveSpanRegressor(unseen="mean").fit(clean.X, clean.y, task=clean.task)
     labels = clean.task.copy()
     labels[labels == 3] = 99
-    found = ss.diagnose(model, clean.X, clean.y, labels)
-    assert 3 not in found.rows_per_task
-    assert 99 not in found.rows_per_task
+    diagnosis = ss.diagnose(model, clean.X, clean.y, labels)
+    assert 3 not in diagnosis.rows_per_task
+    assert 99 not in diagnosis.rows_per_task
     with pytest.raises(ValueError, match="No row"):
         ss.diagnose(model, clean.X[:5], clean.y[:5], [99] * 5)
 
@@ -349,8 +349,8 @@ def test_collinear_noise_does_not_hide_that_slopes_vary(dummies):
 def test_collinear_features_are_named(dummies):
     X, y, task = dummies
     for model in (ss.SharedSpanRegressor(rank=1, random_state=0), ss.PerTaskRegressor()):
-        found = ss.diagnose(model.fit(X, y, task=task))
-        assert said(found, "coefficients of x2, x3 and x4 cannot be told apart")
+        diagnosis = ss.diagnose(model.fit(X, y, task=task))
+        assert said(diagnosis, "coefficients of x2, x3 and x4 cannot be told apart")
     without = ss.PerTaskRegressor().fit(X[:, :4], y, task=task)
     assert not said(ss.diagnose(without), "told apart")
     few = ss.PerTaskRegressor().fit(np.random.default_rng(0).random((20, 40)), y[:20], task[:20])
@@ -361,12 +361,14 @@ def test_collinear_features_are_named(dummies):
 def test_a_repeated_feature_changes_no_number_of_the_diagnosis(clean, rounding):
     rng = np.random.default_rng(0)
     near = 3 * clean.X[:, :1] + rounding * rng.standard_normal((len(clean.y), 1))
-    found = ss.diagnose(span(clean), clean.X, clean.y, clean.task)
+    diagnosis = ss.diagnose(span(clean), clean.X, clean.y, clean.task)
     X = np.column_stack([clean.X, near])
     model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(X, clean.y, task=clean.task)
     other = ss.diagnose(model, X, clean.y, clean.task)
     for name in ("condition_number", "span_share", "noise", "signal_to_noise"):
-        assert_allclose(getattr(other, name), getattr(found, name), rtol=0.05 if rounding else 1e-6)
+        assert_allclose(
+            getattr(other, name), getattr(diagnosis, name), rtol=0.05 if rounding else 1e-6
+        )
     assert not said(other, "times weaker")
 
 
@@ -394,18 +396,18 @@ def test_what_is_odd_off_the_span_is_larger_than_what_is_typical():
     sim = ss.simulate(**(COMMON | {"noise": noise}), random_state=0)
     y = sim.y + np.where(sim.task == 7, 0.2 * sim.X[:, 5], 0.0)
     model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(sim.X, y, task=sim.task)
-    found = ss.diagnose(model, sim.X, y, sim.task)
-    odd = [misfit for misfit in found.misfits if misfit.what == "off the span"]
+    diagnosis = ss.diagnose(model, sim.X, y, sim.task)
+    odd = [misfit for misfit in diagnosis.misfits if misfit.what == "off the span"]
     assert [misfit.task for misfit in odd] == [7]
     assert odd[0].value > 5 * odd[0].typical
     assert_allclose(odd[0].typical, 1.0, atol=0.3)
-    assert "over its noise" in str(found)
+    assert "over its noise" in str(diagnosis)
 
 
 def test_a_prior_on_all_slopes_is_no_span():
     sim = ss.simulate(n_tasks=30, n_features=5, rank=2, n_samples=40, random_state=0)
     known = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
     new = ss.NewTaskRegressor.from_model(known).fit(sim.X, sim.y, task=sim.task)
-    found = ss.diagnose(new, sim.X, sim.y, task=sim.task)
-    assert (found.rank, found.span_share, found.isometry) == (None, None, None)
-    assert not any("span" in said or "rank" in said for said in found.advice)
+    diagnosis = ss.diagnose(new, sim.X, sim.y, task=sim.task)
+    assert (diagnosis.rank, diagnosis.span_share, diagnosis.isometry) == (None, None, None)
+    assert not any("span" in said or "rank" in said for said in diagnosis.advice)

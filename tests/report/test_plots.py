@@ -140,8 +140,10 @@ def test_convergence_shows_what_is_left_of_the_loss_and_the_gradient(model):
     assert loss[0].tolist() == [0, 1]
     assert_allclose(loss[known, 1], left[known])
     assert left[~known].max() < 1e-12
-    looked = np.isfinite(trace["gradient"])
-    assert_allclose(gradient, np.column_stack([np.flatnonzero(looked), trace["gradient"][looked]]))
+    measured = np.isfinite(trace["gradient"])
+    assert_allclose(
+        gradient, np.column_stack([np.flatnonzero(measured), trace["gradient"][measured]])
+    )
     assert ax.get_yscale() == "log"
     assert "Phase II" in text_of(ax)
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import sharedspan as ss
-from sharedspan.diagnosis.holdout_errors import HoldoutErrors, _folds, holdout_errors
+from sharedspan.diagnosis.holdout_errors import HoldoutErrors, holdout_errors, random_folds
 from sharedspan.diagnosis.loadings import shared_directions
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.rows import rows_by_task
 from sharedspan.diagnosis.text import format_number, short
-from sharedspan.report import table as tables
+from sharedspan.report import facts as tables
 from sharedspan.report.figures import as_svg, new_panel
 from sharedspan.report.page import write_report
 from sharedspan.report.text import against
@@ -216,7 +216,7 @@ def test_gains_are_errors_of_refits_to_the_other_rows(fitted):
     rows = rows_by_task(model, sim.X, sim.y, sim.task)
     errors = holdout_errors(ModelView(model, sim.X, sim.y, sim.task))
     assert isinstance(errors, HoldoutErrors)
-    fold = _folds(rows.codes, np.bincount(rows.codes) >= 4)
+    fold = random_folds(np.bincount(rows.codes), np.random.default_rng(0))
     error = np.empty(len(rows.y))
     for i in range(4):
         held = fold == i
@@ -297,14 +297,14 @@ def test_small_tasks_are_fitted_but_not_scored(tmp_path):
 def test_loadings_do_not_depend_on_the_units_of_features(kind):
     sim = ss.simulate(n_tasks=40, n_features=5, rank=2, n_samples=40, noise=0.5, random_state=1)
     units = np.array([1e-3, 1.0, 10.0, 1e4, 0.3])
-    found = []
+    spans = []
     for X in (sim.X, sim.X * units):
         options = {"random_state": 0} | ({"solver": "auto"} if kind == "SharedSpan" else {})
         model = getattr(ss, f"{kind}Regressor")(rank=2, **options).fit(X, sim.y, task=sim.task)
-        found.append(directions_of(model, X, sim.y, sim.task))
-    np.testing.assert_allclose(found[0].loadings, found[1].loadings, atol=1e-4)
-    np.testing.assert_allclose(found[0].reach, found[1].reach, rtol=1e-2)
-    np.testing.assert_allclose(found[0].places, found[1].places, atol=1e-4)
+        spans.append(directions_of(model, X, sim.y, sim.task))
+    np.testing.assert_allclose(spans[0].loadings, spans[1].loadings, atol=1e-4)
+    np.testing.assert_allclose(spans[0].reach, spans[1].reach, rtol=1e-2)
+    np.testing.assert_allclose(spans[0].places, spans[1].places, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["SharedSpan", "AdaptiveSpan"])
@@ -315,13 +315,13 @@ def test_intervals_of_loadings_cover_the_true_principal_axes(kind, kappa):
         sim = ss.simulate(n_tasks=50, n_features=8, rank=2, n_samples=40, noise=1.0,
                           condition_number=kappa, random_state=seed)  # fmt: skip
         model = getattr(ss, f"{kind}Regressor")(rank=2).fit(sim.X, sim.y, task=sim.task)
-        found = directions_of(model, sim.X, sim.y, sim.task)
-        V = sim.coef * found.metric.deviation
-        V = V - V.mean(axis=0) if found.about_mean else V
-        axes = np.linalg.svd(found.metric.predictions(V), full_matrices=False)[2][:2].T
-        true = np.linalg.solve(found.metric.root, axes)
-        true *= np.sign(np.sum(true * found.loadings, axis=0))
-        covered.append(np.abs(true - found.loadings) <= found.reach)
+        spans = directions_of(model, sim.X, sim.y, sim.task)
+        V = sim.coef * spans.metric.deviation
+        V = V - V.mean(axis=0) if spans.about_mean else V
+        axes = np.linalg.svd(spans.metric.predictions(V), full_matrices=False)[2][:2].T
+        true = np.linalg.solve(spans.metric.root, axes)
+        true *= np.sign(np.sum(true * spans.loadings, axis=0))
+        covered.append(np.abs(true - spans.loadings) <= spans.reach)
     assert 0.87 < np.mean(covered) < 0.99
 
 
@@ -329,10 +329,10 @@ def test_outliers_have_no_say_in_shares():
     sim = ss.simulate(n_tasks=60, n_features=20, rank=2, n_samples=50, outliers=0.05,
                       random_state=0)  # fmt: skip
     model = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
-    found = ss.diagnose(model)
-    assert sorted(found.outliers) == np.flatnonzero(sim.is_outlier).tolist()
-    shares = [directions_of(model, odd=odd).share.sum() for odd in ((), found.outliers)]
-    assert shares[1] == pytest.approx(found.span_share)
+    diagnosis = ss.diagnose(model)
+    assert sorted(diagnosis.outliers) == np.flatnonzero(sim.is_outlier).tolist()
+    shares = [directions_of(model, odd=odd).share.sum() for odd in ((), diagnosis.outliers)]
+    assert shares[1] == pytest.approx(diagnosis.span_share)
     assert shares[0] < 0.9 * shares[1]
 
 
@@ -459,12 +459,12 @@ def direction_by_predictions(model, X, task):
 def test_directions_are_ordered_by_what_they_predict(rounding, with_rows):
     X, y, task = doubled(rounding)
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0).fit(X, y, task=task)
-    found = directions_of(model, *((X, y, task) if with_rows else ()))
-    np.testing.assert_allclose(found.share, direction_by_predictions(model, X, task), rtol=1e-6)
-    assert np.abs(found.loadings[:, 0]).argmax() == 0
-    assert np.abs(found.loadings).max() < 1.1
-    np.testing.assert_allclose(found.loadings[3], found.loadings[4], atol=1e-3)
-    assert found.metric.groups == [[3, 4]]
+    spans = directions_of(model, *((X, y, task) if with_rows else ()))
+    np.testing.assert_allclose(spans.share, direction_by_predictions(model, X, task), rtol=1e-6)
+    assert np.abs(spans.loadings[:, 0]).argmax() == 0
+    assert np.abs(spans.loadings).max() < 1.1
+    np.testing.assert_allclose(spans.loadings[3], spans.loadings[4], atol=1e-3)
+    assert spans.metric.groups == [[3, 4]]
 
 
 def test_places_times_loadings_are_the_coefficients_of_standardised_features():
@@ -472,12 +472,12 @@ def test_places_times_loadings_are_the_coefficients_of_standardised_features():
     sim = ss.simulate(n_tasks=30, n_features=5, rank=2, n_samples=30, random_state=0)
     X = sim.X @ (np.eye(5) + 0.5 * rng.standard_normal((5, 5)))
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0).fit(X, sim.y, sim.task)
-    found = directions_of(model)
+    spans = directions_of(model)
     np.testing.assert_allclose(
-        found.places @ found.loadings.T, model.coef_ * found.metric.deviation
+        spans.places @ spans.loadings.T, model.coef_ * spans.metric.deviation
     )
-    R = found.metric.correlation
-    np.testing.assert_allclose(found.loadings.T @ R @ found.loadings, np.eye(2), atol=1e-10)
+    R = spans.metric.correlation
+    np.testing.assert_allclose(spans.loadings.T @ R @ spans.loadings, np.eye(2), atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("Moment", "Pooled")])
@@ -518,9 +518,9 @@ def test_collinear_features_without_effect_are_not_told_from_zero(kind, rounding
         X = np.column_stack([sim.X, rng.standard_normal(len(sim.y))])
         X = np.column_stack([X, 3 * X[:, 5] + rounding * rng.standard_normal(len(sim.y))])
         model = getattr(ss, f"{kind}Regressor")(rank=2).fit(X, sim.y, task=sim.task)
-        found = directions_of(model, X, sim.y, sim.task)
-        assert found.metric.groups == [[5, 6]]
-        told.append(np.abs(found.loadings[5:]) > found.reach[5:])
+        spans = directions_of(model, X, sim.y, sim.task)
+        assert spans.metric.groups == [[5, 6]]
+        told.append(np.abs(spans.loadings[5:]) > spans.reach[5:])
     assert np.mean(told) < 0.15
 
 
@@ -531,9 +531,9 @@ def test_directions_are_turned_so_that_most_tasks_lie_ahead():
         y = np.einsum("ij,ij->i", sim.X, slopes[sim.task])
         y += 0.1 * np.random.default_rng(0).standard_normal(len(y))
         model = ss.SharedSpanRegressor(rank=1, random_state=0).fit(sim.X, y, task=sim.task)
-        found = directions_of(model)
-        assert (found.places > 0).all()
-        np.testing.assert_array_equal(np.sign(found.loadings[:3, 0]), sign * np.array([1, 1, -1]))
+        spans = directions_of(model)
+        assert (spans.places > 0).all()
+        np.testing.assert_array_equal(np.sign(spans.loadings[:3, 0]), sign * np.array([1, 1, -1]))
 
 
 def test_loadings_that_are_not_determined_are_said_to_be_none(tmp_path):
@@ -543,9 +543,9 @@ def test_loadings_that_are_not_determined_are_said_to_be_none(tmp_path):
     X[:, 3] = X[:, 2] + 0.12 * rng.standard_normal(len(task))  # inflated by 70: not collinear yet
     y = X[:, 0] * rng.standard_normal(20)[task] + 5 * rng.standard_normal(len(task))
     model = ss.SharedSpanRegressor(rank=1, solver="auto", random_state=0).fit(X, y, task=task)
-    found = directions_of(model)
-    assert found.metric.groups == []
-    assert not found.determined[2:].any()
+    spans = directions_of(model)
+    assert spans.metric.groups == []
+    assert not spans.determined[2:].any()
     page = Elements(read(write_report(model, tmp_path / "report.html", X, y, task)))
     assert "not determined" in page.text
     assert not re.search(r"±\d\d", page.text)

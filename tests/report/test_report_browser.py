@@ -25,9 +25,9 @@ HOSTILE = [
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    path = next((command for name in BROWSERS if (command := shutil.which(name))), None)
     if path is None:
-        pytest.skip(f"there is no browser here: looked for {', '.join(BROWSERS)}")
+        pytest.skip(f"no browser is installed, none of {', '.join(BROWSERS)}")
     with playwright.sync_playwright() as started:
         opened = started.chromium.launch(executable_path=path, args=FLAGS)
         yield opened

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sharedspan.diagnosis.metric import collinearity_advice
 from sharedspan.diagnosis.model_view import ModelView
-from sharedspan.diagnosis.text import listed
+from sharedspan.diagnosis.text import count, listed, short
 from sharedspan.estimators.adaptive import LARGEST_RANK
 from sharedspan.inference.span_errors import SpanUncertainty
 
@@ -24,10 +23,12 @@ ROWS_PER_NUMBER = 3
 NEGLIGIBLE = 0.01  # variance between tasks over that of the noise
 STANDARD_ERRORS = 2000  # numbers d k up to which standard errors are cheap enough to ask for
 CHANCE = 0.01  # level of the test whether slopes differ
+MANY = 10  # collinear features that are too many to drop one by one
 NAMED = 5  # tasks named in a sentence
+NAMED_GROUPS, NAMED_FEATURES = 5, 4  # of collinear features
 
 
-def advice_on(view: ModelView, found: Diagnosis, good: np.ndarray) -> Iterator[str]:
+def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterator[str]:
     """What to do, each sentence by a rule of its own; ``good`` (T,) are the tasks that fit."""
     if view.span.converged is False:
         why = (view.span.message or "").rstrip(".")
@@ -36,10 +37,10 @@ def advice_on(view: ModelView, found: Diagnosis, good: np.ndarray) -> Iterator[s
             remedy = "raise max_iter (--max-iter), or lower the rank."
         said = f"The fit did not converge ({why})" if why else "The fit did not converge"
         yield f"{said}: do not trust the last digits; {remedy}"
-    if found.outliers:
-        many = len(found.outliers) > 1
+    if diagnosis.outliers:
+        many = len(diagnosis.outliers) > 1
         yield (
-            f"Task{'s' if many else ''} {_named(found.outliers)} "
+            f"Task{'s' if many else ''} {_named(diagnosis.outliers)} "
             f"{'do' if many else 'does'} not fit: look at {'their' if many else 'its'} rows before "
             "you use the predictions."
         )
@@ -49,12 +50,11 @@ def advice_on(view: ModelView, found: Diagnosis, good: np.ndarray) -> Iterator[s
             "does the same."
         )
     elif view.rank:
-        yield from _advice_on_span(view, found)
+        yield from _advice_on_span(view, diagnosis)
     if view.rank and view.rows is not None:
-        yield from _advice_on_rows(view, found)
-    collinear = collinearity_advice(view.metric.groups, view.names)
-    if collinear:
-        yield collinear
+        yield from _advice_on_rows(view, diagnosis)
+    if view.metric.groups:
+        yield _advice_on_collinearity(view.metric.groups, view.names)
     ratio = _noise_ratio(view, good)
     if view.params.get("noise") == "shared" and ratio > UNEQUAL:
         yield (
@@ -63,7 +63,7 @@ def advice_on(view: ModelView, found: Diagnosis, good: np.ndarray) -> Iterator[s
         )
 
 
-def _advice_on_span(view: ModelView, found: Diagnosis) -> Iterator[str]:
+def _advice_on_span(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
     rank = view.rank
     assert rank is not None
     T, d = view.coef.shape
@@ -79,8 +79,8 @@ def _advice_on_span(view: ModelView, found: Diagnosis) -> Iterator[str]:
                    else "PerTaskRegressor may do as well." if view.is_population
                    else "Try AdaptiveSpanRegressor, which need not find a span.")
             )  # fmt: skip
-    kappa, share = found.condition_number, found.span_share
-    if kappa is not None and kappa > WEAK and found.standardised:
+    kappa, share = diagnosis.condition_number, diagnosis.span_share
+    if kappa is not None and kappa > WEAK and diagnosis.standardised:
         yield (
             f"The last of the {rank} directions is {kappa:.0f} times weaker than the first: read "
             f"little into it, and see whether rank={rank - 1} (--rank {rank - 1}) predicts as well."
@@ -94,8 +94,8 @@ def _advice_on_span(view: ModelView, found: Diagnosis) -> Iterator[str]:
         )  # fmt: skip
 
 
-def _advice_on_rows(view: ModelView, found: Diagnosis) -> Iterator[str]:
-    rank, rows = view.rank or 0, found.rows_per_task
+def _advice_on_rows(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
+    rank, rows = view.rank or 0, diagnosis.rows_per_task
     T, d = view.coef.shape
     needed = rank + int(view.centred) + 1
     few = [label for label, n in rows.items() if n < needed]
@@ -121,6 +121,29 @@ def _advice_on_rows(view: ModelView, found: Diagnosis) -> Iterator[str]:
             f"The features of task{'s' if len(flat) > 1 else ''} {_named(flat)} hardly vary along "
             "some direction of the span: coefficients there are not from rows of their own."
         )
+
+
+def _advice_on_collinearity(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """A sentence on groups of collinear features."""
+    sizes = [len(group) for group in groups]
+    if max(sizes) > max(len(names) / 2, MANY):
+        return (
+            f"The rows do not tell the coefficients of {sum(sizes)} of the {len(names)} features "
+            "apart, only their combined effects: give more rows, or drop features."
+        )
+    drop = "one" if len(groups) == 1 else "one of each group"
+    return (
+        f"The coefficients of {named_groups(groups, names)} cannot be told apart, as these "
+        "features are nearly collinear within tasks; only their combined effect can: drop "
+        f"{drop}, or read them together."
+    )
+
+
+def named_groups(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """The first few groups, and the first few features of each."""
+    named = [listed([short(names[f]) for f in group], NAMED_FEATURES) for group in groups]
+    more = len(groups) - NAMED_GROUPS
+    return "; of ".join(named[:NAMED_GROUPS] + ([count(more, "more group")] if more > 0 else []))
 
 
 def _no_variation(view: ModelView, good: np.ndarray) -> bool:
@@ -164,4 +187,4 @@ def _noise_ratio(view: ModelView, good: np.ndarray) -> float:
 
 def _named(labels: Sequence[Hashable]) -> str:
     """The first few labels, in words."""
-    return listed([str(label) for label in labels], NAMED)
+    return listed([short(label) for label in labels], NAMED)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import math
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,12 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, N_FOLDS
+from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, fit_and_predict, random_folds
 from sharedspan.diagnosis.text import listed
 from sharedspan.estimators import ESTIMATORS, estimator_class
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.progress import ProgressCallback, current_progress
-from sharedspan.statistics.folds import folds_by_hash
 
 _BASELINES = [name for name, module in ESTIMATORS.items() if module.endswith(".baselines")]
 # The simplest first. NewTaskRegressor is for tasks that come after a fit, and not compared.
@@ -187,7 +185,7 @@ def compare(
     runs = {name: Runs() for name in methods if name in ESTIMATORS}
     _compile_kernels(list(runs))
     for repeat in range(repeats):
-        held = hold_out(size, np.random.default_rng([seed, repeat]))
+        held = random_folds(size, np.random.default_rng([seed, repeat])) == 0
         for i, name in enumerate(runs):
             progress(name, repeat * len(runs) + i, repeats * len(runs))
             if runs[name].error is None:
@@ -197,12 +195,6 @@ def compare(
         entries, *recommend(entries), n_rows=len(y), n_tasks=n_tasks, n_features=tasks.n_features,
         n_small_tasks=tasks.n_tasks - n_tasks, repeats=repeats, seed=seed,
     )  # fmt: skip
-
-
-def hold_out(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A mask over rows sorted by task, (rows,): one of N_FOLDS random folds of each task."""
-    starts = np.append(0, np.cumsum(size))
-    return folds_by_hash(rng.random(starts[-1]), starts, np.arange(len(size)), N_FOLDS) == 0
 
 
 def leaderboard(runs: Mapping[str, Runs]) -> tuple[Entry, ...]:
@@ -268,7 +260,7 @@ def _compile_kernels(methods: Sequence[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in methods:
-            with suppress(Exception):  # which the table will meet as well, and tell
+            with suppress(Exception):  # the table will raise it as well, and it is told there
                 _estimator(name, 0).fit(X, X[:, 0] + noise, task=np.repeat(np.arange(4), 8))
 
 
@@ -277,18 +269,16 @@ def _run(
 ) -> None:
     """Fit once and add the error on the held-out rows, or the exception, to the runs."""
     name = type(model).__name__
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            began = time.perf_counter()
-            model.fit(X[~held], y[~held], task=code[~held])
-            runs.seconds.append(time.perf_counter() - began)
-            rmse = math.sqrt(np.mean((y[held] - model.predict(X[held], task=code[held])) ** 2))
-            if not math.isfinite(rmse):
-                raise ArithmeticError("its predictions are not finite")
-        except Exception as error:  # any exception: the other methods go on
-            runs.error = _first_sentence(error, name) or type(error).__name__
-            return
+    try:
+        errors, seconds, caught = fit_and_predict(model, X, y, code, held)
+        runs.seconds.append(seconds)
+        with np.errstate(over="ignore"):
+            rmse = math.sqrt(np.mean(errors**2))
+        if not math.isfinite(rmse):
+            raise ArithmeticError("its predictions are not finite")
+    except Exception as error:  # any exception: the other methods go on
+        runs.error = _first_sentence(error, name) or type(error).__name__
+        return
     runs.rmse.append(rmse)
     converged = model.fitted_span.converged in (None, True)
     messages = {_first_sentence(w.message, name): w.category.__name__ for w in caught}

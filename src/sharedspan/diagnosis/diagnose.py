@@ -169,8 +169,8 @@ def diagnose_view(view: ModelView) -> Diagnosis:
     outliers = list(dict.fromkeys(misfit.task for misfit in misfits))
     good = np.array([label not in set(outliers) for label in view.labels])
     share, source = view.span_share(good)
-    rows = view.rows
-    found = Diagnosis(
+    sizes = ((), ()) if view.rows is None else view.rows.sizes
+    diagnosis = Diagnosis(
         model=view.kind,
         n_tasks=len(view.labels),
         n_features=len(view.names),
@@ -182,16 +182,14 @@ def diagnose_view(view: ModelView) -> Diagnosis:
         outliers=outliers,
         misfits=misfits,
         advice=[],
-        signal_to_noise=None if rows is None else view.signal_to_noise(),
+        signal_to_noise=view.signal_to_noise(),
         standardised=view.metric.known,
-        rows_per_task={}
-        if rows is None
-        else {view.labels[t]: int(n) for t, n in zip(*rows.sizes, strict=True)},
+        rows_per_task={view.labels[t]: int(n) for t, n in zip(*sizes, strict=True)},
         task_r2=view.task_r2(),
         not_measured=_not_measured(view),
         **view.isometry(),
     )
-    return replace(found, advice=list(advice_on(view, found, good)))
+    return replace(diagnosis, advice=list(advice_on(view, diagnosis, good)))
 
 
 def _not_measured(view: ModelView) -> str:

@@ -7,9 +7,12 @@ with the rank and penalty that it selected, one regression per task, and one for
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +20,8 @@ from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.estimators.base import TaskRegressor
 from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
 from sharedspan.progress import ProgressCallback, no_progress
+from sharedspan.statistics.folds import folds_by_hash
 
-BASELINES = {"separate": "separate regressions", "pooled": "pooled regression"}
 N_FOLDS = 4
 FEWEST_ROWS = 4  # of a task: one to hold out, three to fit
 FEWEST_TASKS = 5  # that an interval by their spread needs
@@ -30,6 +33,25 @@ ROUNDING = 1e-9  # share by which two errors differ without meaning it
 # Of the refits, where the model has such a parameter.
 PLAIN = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None,
          "random_state": 0, "callback": None}  # fmt: skip
+
+
+class Baseline(NamedTuple):
+    """A simple model that others are compared with."""
+
+    name: str
+    verb: str  # that goes with the name
+    fit: str  # how it is fitted
+    estimator: type[TaskRegressor]
+
+
+BASELINES = {
+    "separate": Baseline(
+        "separate regressions", "do", "by one ridge regression per task", PerTaskRegressor
+    ),
+    "pooled": Baseline(
+        "pooled regression", "does", "by pooled slopes with an intercept per task", PooledRegressor
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -97,13 +119,9 @@ class HoldoutErrors:
         # The log ratio, to first order a sum over tasks.
         parts = 0.5 * (mine / mine.sum() - other / other.sum())
         error = math.sqrt(np.sum(parts**2) * len(parts) / max(len(parts) - 1, 1))
-        margin = ROUNDING * other
-        return Change(
-            ratio,
-            *_interval(ratio, error, len(parts)),
-            int(np.sum(mine < other - margin)),
-            int(np.sum(mine > other + margin)),
-        )
+        margin, interval = ROUNDING * other, _interval(ratio, error, len(parts))
+        gains, losses = np.sum(mine < other - margin), np.sum(mine > other + margin)
+        return Change(ratio, *interval, int(gains), int(losses))
 
 
 def _interval(ratio: float, error: float, n_tasks: int) -> tuple[float, float]:
@@ -131,7 +149,8 @@ def holdout_errors(
             f"Held-out errors need rows of two tasks, of one of them at least {FEWEST_ROWS}: give "
             "more rows."
         )
-    fold = _folds(rows.codes, large)
+    # Rows of small tasks are always fitted, and never held out.
+    fold = np.where(large[rows.codes], random_folds(size, np.random.default_rng(0)), -1)
     scored = np.where(fold >= 0, rows.codes, T)
 
     def per_task(values: np.ndarray) -> np.ndarray:
@@ -142,45 +161,51 @@ def holdout_errors(
     total = float(per_task((y - mean[rows.codes]) ** 2).sum())
     if total <= STEADY * float(np.sum(y**2)):
         return NOTHING_TO_PREDICT
-    makers = _refits(view)
-    labels = np.empty(T, dtype=object)
+    try:
+        error, notes = _errors_in_folds(view, fold, progress)
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError) as problem:
+        return f"Held-out errors could not be computed: {problem}"
+    squares = {name: per_task(values**2) for name, values in error.items()}
+    small = int(np.sum(~large & (size > 0)))
+    return HoldoutErrors(squares, held_rows.astype(np.int64), total, small, tuple(notes))
+
+
+def _errors_in_folds(
+    view: ModelView, fold: np.ndarray, progress: ProgressCallback
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Errors (rows,) of the model and its baselines, and what the fits of the model warned of."""
+    rows, makers, labels = view.rows, _refits(view), np.empty(len(view.labels), dtype=object)
+    assert rows is not None
+    assert rows.y is not None
     labels[:] = view.labels
-    error = {name: np.zeros(len(y)) for name in makers}
-    notes: list[str] = []
+    error, notes = {name: np.zeros(len(fold)) for name in makers}, []
     for i in range(N_FOLDS):
         held = fold == i
         for j, (name, make) in enumerate(makers.items()):
             progress("held-out errors", i * len(makers) + j, N_FOLDS * len(makers))
             task = labels[rows.codes] if name == "model" else rows.codes
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                try:
-                    fitted = make().fit(rows.X[~held], y[~held], task=task[~held])
-                    error[name][held] = y[held] - fitted.predict(rows.X[held], task[held])
-                except (ValueError, ArithmeticError, np.linalg.LinAlgError) as problem:
-                    return f"Held-out errors could not be computed: {problem}"
+            error[name][held], _, caught = fit_and_predict(make(), rows.X, rows.y, task, held)
             if name == "model":
                 notes += [" ".join(str(warning.message).split()) for warning in caught]
-    return HoldoutErrors(
-        {name: per_task(values**2) for name, values in error.items()},
-        held_rows.astype(np.int64),
-        total,
-        int(np.sum(~large & (size > 0))),
-        tuple(notes),
-    )
+    return error, notes
 
 
-def _folds(codes: np.ndarray, large: np.ndarray) -> np.ndarray:
-    """Fold of each row, -1 for rows of small tasks, which are always fitted."""
-    rng = np.random.default_rng(0)
-    shuffled = np.lexsort((rng.random(len(codes)), codes))
-    size = np.bincount(codes)
-    place = np.arange(len(codes)) - np.repeat(np.cumsum(size) - size, size)
-    fold = np.empty(len(codes), dtype=np.int64)
-    # Tasks begin with different folds, so that small ones do not all fill the same.
-    fold[shuffled] = (place + codes[shuffled]) % N_FOLDS
-    fold[~large[codes]] = -1
-    return fold
+def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One of N_FOLDS folds for each row, (rows,), of tasks of these sizes, row after row."""
+    starts = np.append(0, np.cumsum(size))
+    return folds_by_hash(rng.random(starts[-1]), starts, np.arange(len(size)), N_FOLDS)
+
+
+def fit_and_predict(
+    model: Any, X: np.ndarray, y: np.ndarray, task: np.ndarray, held: np.ndarray
+) -> tuple[np.ndarray, float, list[warnings.WarningMessage]]:
+    """Errors on the rows ``held`` of a fit to the others, the seconds of the fit, its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        began = time.perf_counter()
+        model.fit(X[~held], y[~held], task=task[~held])
+        seconds = time.perf_counter() - began
+        return y[held] - model.predict(X[held], task=task[held]), seconds, caught
 
 
 def _refits(view: ModelView) -> dict[str, Callable[[], TaskRegressor]]:
@@ -192,9 +217,8 @@ def _refits(view: ModelView) -> dict[str, Callable[[], TaskRegressor]]:
             again[name] = span.extra[name]
     if "rank" in params and span.rank:
         again["rank"] = span.rank
-    makers: dict[str, Callable[[], TaskRegressor]] = {"model": lambda: type(model)(**again)}
-    if model.shares != "nothing":
-        makers["separate"] = lambda: PerTaskRegressor(fit_intercept=view.centred)
-    if model.shares != "slopes":
-        makers["pooled"] = lambda: PooledRegressor(fit_intercept=view.centred)
+    makers: dict[str, Callable[[], TaskRegressor]] = {"model": partial(type(model), **again)}
+    for key, baseline in BASELINES.items():
+        if model.shares != baseline.estimator.shares:
+            makers[key] = partial(baseline.estimator, fit_intercept=view.centred)
     return makers

@@ -21,7 +21,7 @@ from sharedspan.diagnosis.metric import Metric
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.inference.span_errors import LARGEST_EXACT, SpanUncertainty
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.subspace import ordered_factors, orthonormal_basis
+from sharedspan.subspace import ordered_factors
 
 LEVEL = 0.95
 UNDETERMINED = 1.0  # half width of an interval from which a loading says nothing
@@ -29,40 +29,20 @@ UNDETERMINED = 1.0  # half width of an interval from which a loading says nothin
 
 @dataclass(frozen=True)
 class SharedDirections:
-    """The span in standardised features, and where the tasks lie in it.
+    """The span in standardised features, and where the tasks lie in it."""
 
-    Attributes
-    ----------
-    metric : Metric
-        Deviations and correlations of the features within tasks, as far as they are known.
-    loadings : ndarray of shape (d, k)
-    places : ndarray of shape (T, k)
-    strength : ndarray of shape (k,)
-        Norms of the places of the ``n_fit`` tasks that fit.
-    n_fit : int
-    reach : ndarray of shape (d, k) or None
-        Half the width of the 95 % intervals of the loadings.
-    no_intervals : str
-        Why there is no reach.
-    share : ndarray of shape (k,)
-        Of the variance within tasks that all slopes predict; that their deviations from the mean
-        predict where the model has one.
-    spectrum : ndarray of shape (min(d, T),)
-        Singular values of what these predict, over sqrt(T).
-    about_mean : bool
-        Whether they are deviations from a mean that the model has.
-    """
-
-    metric: Metric
-    loadings: np.ndarray
-    places: np.ndarray
-    strength: np.ndarray
-    n_fit: int
-    reach: np.ndarray | None
-    no_intervals: str
+    metric: Metric  # deviations and correlations of the features, as far as they are known
+    loadings: np.ndarray  # (d, k)
+    places: np.ndarray  # (T, k)
+    strength: np.ndarray  # (k,) norms of the places of the tasks that fit
+    n_fit: int  # number of the tasks that fit
+    reach: np.ndarray | None  # (d, k) half the width of the 95 % intervals of the loadings
+    no_intervals: str  # why there is no reach
+    # (k,) of the variance within tasks that all slopes predict; that their deviations from the
+    # mean predict where the model has one.
     share: np.ndarray
-    spectrum: np.ndarray
-    about_mean: bool
+    spectrum: np.ndarray  # (min(d, T),) singular values of what these predict, over sqrt(T)
+    about_mean: bool  # whether they are deviations from a mean that the model has
 
     @property
     def rank(self) -> int:
@@ -76,14 +56,14 @@ class SharedDirections:
             return np.ones(self.loadings.shape, dtype=bool)
         return self.reach <= np.maximum(UNDETERMINED, np.abs(self.loadings))
 
-    def leading(self, j: int, most: int = 3) -> tuple[list[int], list[int]]:
-        """The features with the largest loadings that are told from zero, positive and negative."""
+    def leading(self, j: int, names: Sequence[str], most: int = 3) -> tuple[list[str], list[str]]:
+        """Names of the largest loadings that are told from zero, positive and negative."""
         values = self.loadings[:, j]
         reach = np.zeros(len(values)) if self.reach is None else self.reach[:, j]
         size = np.where(self.determined[:, j], np.abs(values), 0.0)
         order = np.argsort(-size, kind="stable")[: most if self.places[:, j].any() else 0]
         more, less = values > reach, values < -reach
-        return order[more[order]].tolist(), order[less[order]].tolist()
+        return [names[f] for f in order[more[order]]], [names[f] for f in order[less[order]]]
 
     def about_equally_strong(self) -> list[tuple[int, int]]:
         """Runs of neighbouring directions, first and last, that are about equally strong.
@@ -101,25 +81,23 @@ class SharedDirections:
         return runs
 
 
-def shared_directions(view: ModelView, odd: Sequence[int] = ()) -> SharedDirections:
-    """The directions of a fitted model, none where it has no span.
+def shared_directions(
+    view: ModelView, odd: Sequence[int] = (), *, all_alike: bool = False
+) -> SharedDirections:
+    """The directions of a fitted model, none where it has no span or all of them are alike.
 
     Tasks ``odd`` do not fit: principal axes and shares are computed without them.
     """
-    metric, centre = view.metric, view.span.mean_coef
-    d, about_mean = len(metric.deviation), centre is not None
+    metric, about_mean = view.metric, view.span.mean_coef is not None
     S = view.shift if about_mean else view.coef  # (T, d)
-    span = np.zeros((d, 0))
-    if view.representation is not None:
-        span = view.representation * metric.deviation[:, None]
-    axes = loadings = np.zeros((d, 0))
+    d, k = view.basis.shape
     fits = np.delete(S, list(odd), axis=0)
-    fits = S if len(fits) < span.shape[1] or not fits.any() else fits
-    if span.size and 0 < span.shape[1] <= len(S):
-        predicted = metric.predictions(span.T).T
-        basis = orthonormal_basis(predicted)
-        axes, _ = ordered_factors(basis, basis.T @ fits.T)
-        loadings = span @ np.linalg.lstsq(predicted, axes, rcond=None)[0]
+    fits = S if len(fits) < k or not fits.any() else fits
+    axes = loadings = np.zeros((d, 0))
+    if view.representation is not None and 0 < k <= len(S) and not all_alike:
+        span = view.representation * metric.deviation[:, None]
+        axes, _ = ordered_factors(view.basis, view.basis.T @ fits.T)
+        loadings = span @ np.linalg.lstsq(metric.predictions(span.T).T, axes, rcond=None)[0]
         sign = _signs(fits @ axes, metric.shared_evenly(loadings.T).T)
         axes, loadings = axes * sign, loadings * sign
     places, total = S @ axes, float(np.sum(fits**2))
@@ -155,11 +133,13 @@ def _reach(
 
     uncertainty, metric, rows = view.span.uncertainty, view.metric, view.rows
     if isinstance(uncertainty, SpanUncertainty):
-        outside = _span_variances(uncertainty, metric, loadings)
-        error = uncertainty.noise[:, None, None] * uncertainty.inverse
-        B = uncertainty.canonical.to_user(uncertainty.B)
-        J = axes.T @ metric.predictions(B.T * metric.deviation).T
-        error = J @ error @ J.T
+        # Errors off the span are A D change, D the error whose covariance is known.
+        to_user, deviation = uncertainty.canonical.to_user, metric.deviation[:, None]
+        B, A = to_user(uncertainty.B) * deviation, to_user(uncertainty.Q) * deviation
+        change = np.linalg.lstsq(B, loadings, rcond=None)[0]
+        outside = uncertainty.span_covariance.diagonal(change.T, metric.shared_evenly(A.T).T).T
+        J = axes.T @ metric.predictions(B.T).T
+        error = J @ (uncertainty.noise[:, None, None] * uncertainty.inverse) @ J.T
     elif view.is_population and uncertainty is not None:
         if rows is None:
             return None, "Give the rows (--data) to see intervals."
@@ -201,20 +181,10 @@ def _turned(
     return metric.shared_evenly(loadings.T).T ** 2 @ angle
 
 
-def _span_variances(
-    uncertainty: SpanUncertainty, metric: Metric, loadings: np.ndarray
-) -> np.ndarray:
-    """Variances (d, k) of errors A D change off the span, D the error whose covariance is known."""
-    to_user, deviation = uncertainty.canonical.to_user, metric.deviation[:, None]
-    B, A = to_user(uncertainty.B) * deviation, to_user(uncertainty.Q) * deviation
-    change = np.linalg.lstsq(B, loadings, rcond=None)[0]
-    return uncertainty.span_covariance.diagonal(change.T, metric.shared_evenly(A.T).T).T
-
-
 def _population_variances(
     view: ModelView, loadings: np.ndarray, axes: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
-    """The same by the information of the mixed model on the directions, places profiled out.
+    """Variances (d, k) by the mixed model's information on the directions, places profiled out.
 
     A task's own least squares has covariance D + noise G_t^-1 around b + Q z_t, so
 

@@ -8,7 +8,6 @@ this metric, in which spans are fitted when features are whitened, they are near
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.rows import RowsByTask
-from sharedspan.diagnosis.text import count, listed, short
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.statistics.canonical import COLLINEAR, CONSTANT
 from sharedspan.statistics.scaling import SAFE
@@ -25,27 +23,17 @@ INFLATED = 100.0  # 1 / (1 - R^2) of a feature given the others, from which they
 LINKED = 0.3  # partial correlation from which collinear features are one group
 LARGEST = 2000  # features whose correlations are computed
 ENOUGH = 2  # rows per feature from which their correlations are computed
-MANY = 10  # collinear features that are too many to drop one by one
-NAMED_GROUPS, NAMED_FEATURES = 5, 4  # in a sentence
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Deviations and correlations of the features within tasks, pooled.
+    """Deviations and correlations of the features within tasks, pooled."""
 
-    Attributes
-    ----------
-    deviation : ndarray of shape (d,)
-        Zero for features that do not vary within tasks; all one where nothing is known.
-    correlation : ndarray of shape (d, d) or None
-        None stands for the identity: nothing is known, or there are too many features.
-    known : bool
-        Whether the deviations are known.
-    """
-
+    # (d,) zero for features that do not vary within tasks; all one where nothing is known.
     deviation: np.ndarray
+    # (d, d); None is the identity: nothing is known, or there are too many features.
     correlation: np.ndarray | None
-    known: bool
+    known: bool  # whether the deviations are known
 
     @cached_property
     def root(self) -> np.ndarray:
@@ -56,7 +44,7 @@ class Metric:
         return (axes * np.sqrt(np.maximum(values, 0.0))) @ axes.T
 
     def predictions(self, standardised: np.ndarray) -> np.ndarray:
-        """R^(1/2) s of each row s of ``standardised`` (., d): lengths are those of predictions."""
+        """R^(1/2) s of each row s of ``standardised`` (., d); its squared length is s'Rs."""
         return standardised if self.correlation is None else standardised @ self.root
 
     @cached_property
@@ -135,7 +123,7 @@ def _metric_of_rows(rows: RowsByTask, centred: bool) -> Metric:
         Z -= np.repeat(np.add.reduceat(Z, starts) / counts[:, None], counts, axis=0)
     deviation = np.sqrt(np.mean(Z**2, axis=0))
     deviation[deviation <= CONSTANT] = 0.0
-    # Few rows make any features look alike.
+    # With few rows any features are correlated.
     enough = ENOUGH * d <= n - centred * len(ids) and d <= LARGEST
     return Metric(deviation * unit, _correlation(Z.T @ Z / n, deviation) if enough else None, True)
 
@@ -144,28 +132,3 @@ def _correlation(covariance: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     """Correlations (d, d); zero beside features that do not vary."""
     inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
     return covariance * inverse * inverse[:, None]
-
-
-def collinearity_advice(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """A sentence on groups of collinear features; empty where there are none."""
-    if not groups:
-        return ""
-    sizes = [len(group) for group in groups]
-    if max(sizes) > max(len(names) / 2, MANY):
-        return (
-            f"The rows do not tell the coefficients of {sum(sizes)} of the {len(names)} features "
-            "apart, only their combined effects: give more rows, or drop features."
-        )
-    drop = "one" if len(groups) == 1 else "one of each group"
-    return (
-        f"The coefficients of {named_groups(groups, names)} cannot be told apart, as these "
-        "features are nearly collinear within tasks; only their combined effect can: drop "
-        f"{drop}, or read them together."
-    )
-
-
-def named_groups(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    """The first few groups, and the first few features of each."""
-    named = [listed([short(names[f]) for f in group], NAMED_FEATURES) for group in groups]
-    more = len(groups) - NAMED_GROUPS
-    return "; of ".join(named[:NAMED_GROUPS] + ([count(more, "more group")] if more > 0 else []))

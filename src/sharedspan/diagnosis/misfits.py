@@ -25,8 +25,8 @@ CHANCE = 0.01  # probability that any task at all is named by chance
 class Misfit:
     """One reason why a task does not fit.
 
-    Values are in units of the response; those of "off the span" are what other features explain,
-    by degree of freedom, in standard deviations of the task's own noise.
+    Values are in units of the response; with the reason "off the span" a value is what other
+    features explain, by degree of freedom, in standard deviations of the task's own noise.
     """
 
     task: Hashable
@@ -68,16 +68,12 @@ def _by_span(view: ModelView) -> Iterator[Misfit]:
     """Tasks that other features explain, far beyond what the span leaves of the others."""
     from scipy.stats import f
 
-    fits = view.fits_off_span
-    if not fits or not view.noise:
+    if not len(view.fits_off_span) or not view.noise:
         return
-    outside = np.array([fit.outside / fit.extra for fit in fits])
-    own = np.array([fit.left / fit.spare for fit in fits])
-    extra, spare = np.array([(fit.extra, fit.spare) for fit in fits]).T
-    statistic = outside / np.maximum(own, np.finfo(float).tiny)
+    task, _, outside, extra, left, spare = view.fits_off_span.T
+    statistic = outside / extra / np.maximum(left / spare, np.finfo(float).tiny)
     chance = f.logsf(statistic, extra, spare)
-    tasks = np.array([fit.task for fit in fits])
-    yield from _strange_tasks(view, "off the span", tasks, statistic, chance)
+    yield from _strange_tasks(view, "off the span", task.astype(int), statistic, chance)
 
 
 def _by_noise(view: ModelView) -> Iterator[Misfit]:

@@ -7,7 +7,6 @@ much as the same one in tons, and what cancels between collinear features counts
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,18 +21,6 @@ from sharedspan.subspace import orthonormal_basis
 SPARE_ROWS = 5  # rows beyond its features that a task needs to tell what lies off the span
 ROUNDING = 1e-12  # of the largest eigenvalue of a Gram
 NO_VARIATION = 1e-10  # share of the variation off the span that is rounding
-
-
-@dataclass(frozen=True)
-class OffSpan:
-    """Sums of squares of one task: what the span explains, what other features add, the rest."""
-
-    task: int
-    inside: float  # of the deviation from the mean task
-    outside: float
-    extra: int  # degrees of freedom of outside
-    left: float
-    spare: int  # degrees of freedom of left
 
 
 class ModelView:
@@ -132,15 +119,17 @@ class ModelView:
         """
         if self.rank is None:
             return None, "coefficients"
-        fits = [fit for fit in self.fits_off_span if good[fit.task]] or self.fits_off_span
-        if fits:
-            noise = sum(fit.left for fit in fits) / sum(fit.spare for fit in fits)
-            inside = sum(fit.inside for fit in fits) - noise * self.rank * len(fits)
+        fits = self.fits_off_span
+        if len(fits):
+            fitting = good[fits[:, 0].astype(int)]
+            fits = fits[fitting] if fitting.any() else fits
+            _, inside, outside, extra, left, spare = fits.T
+            noise, n = left.sum() / spare.sum(), len(left)
             # The span itself was fitted, k (d - k) numbers, to what it explains.
-            spent = self.rank * fits[0].extra * len(fits) / len(self.labels)
-            outside = sum(fit.outside - noise * fit.extra for fit in fits) + noise * spent
-            inside, outside = max(inside, 0.0), max(outside, 0.0)
-            return (inside / (inside + outside) if inside + outside > 0 else None), "rows"
+            spent = self.rank * extra[0] * n / len(self.labels)
+            within = max(float(inside.sum() - noise * self.rank * n), 0.0)
+            beyond = max(float(np.sum(outside - noise * extra) + noise * spent), 0.0)
+            return (within / (within + beyond) if within + beyond > 0 else None), "rows"
         source = "construction" if self.confined else "coefficients"
         total = float(np.sum(self.shift[good] ** 2))
         if total <= np.finfo(float).eps * np.sum(self.coef[good] ** 2):
@@ -149,8 +138,7 @@ class ModelView:
 
     def signal_to_noise(self) -> float | None:
         """Variance within tasks of Xv over that of the noise."""
-        assert self.rows is not None
-        if not self.noise:
+        if self.rows is None or not self.noise:
             return None
         variance = self.span.noise_variance
         level = self.noise**2 if variance is None else float(np.nanmean(variance))
@@ -170,10 +158,9 @@ class ModelView:
         }
 
     def isometry(self) -> dict[str, Any]:
-        """The task whose features vary least like those of all tasks along the span."""
-        if not self.span_eigenvalues:
+        """The task whose features vary least like the features of all tasks, along the span."""
+        if self.rows is None or not self.span_eigenvalues:
             return {}
-        assert self.rows is not None
         worst = {t: np.abs(values - 1).max() for t, values in self.span_eigenvalues.items()}
         t = max(worst, key=worst.__getitem__)
         rows = int(np.sum(self.rows.codes == t))
@@ -232,35 +219,38 @@ class ModelView:
             spent.append(float(np.sum(values / (values + self.span.extra["alpha"][t]))))
         return np.array(spent)
 
-    @cached_property
-    def noise_squares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """The residuals, or for ridges those of least squares: their shrinkage looks like noise."""
-        if self.residuals is None or self.rows is None or self.model.shares != "nothing":
-            return self.residuals
-        left, degrees = [], []
-        safe = np.where(self.metric.deviation > 0, self.metric.deviation, 1.0)
-        for _, X, y in self.rows.tasks(self.centred):
-            slopes, _, spent, _ = np.linalg.lstsq(X / safe, y, rcond=None)
-            left.append(float(np.sum((y - X / safe @ slopes) ** 2)))
-            degrees.append(float(max(len(X) - self.centred - int(spent), 0)))
-        return self.residuals[0], np.array(left), np.array(degrees)
+    def _least_squares(self, X: np.ndarray, y: np.ndarray) -> tuple[float, int]:
+        """What least squares in all features leaves of a task's squares, and its rank."""
+        Z = X / np.where(self.metric.deviation > 0, self.metric.deviation, 1.0)
+        slopes, _, rank, _ = np.linalg.lstsq(Z, y, rcond=None)
+        return float(np.sum((y - Z @ slopes) ** 2)), int(rank)
 
     @cached_property
-    def fits_off_span(self) -> list[OffSpan]:
-        """Least squares of each task with enough rows, in the span and in all features."""
+    def noise_squares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """The residuals; for ridges those after least squares, as shrinkage resembles noise."""
+        if self.residuals is None or self.rows is None or self.model.shares != "nothing":
+            return self.residuals
+        fits = [(len(X), *self._least_squares(X, y)) for _, X, y in self.rows.tasks(self.centred)]
+        rows, left, spent = np.array(fits, dtype=float).T
+        return self.residuals[0], left, np.maximum(rows - self.centred - spent, 0.0)
+
+    @cached_property
+    def fits_off_span(self) -> np.ndarray:
+        """Least squares of each task with enough rows, in the span and in all features, (T', 6).
+
+        Columns are the task, the squares that the span explains about the mean task, the squares
+        that other features add and their degrees of freedom, the rest and its degrees of freedom.
+        """
         if not self.confined or self.residuals is None or self.rows is None:
-            return []
+            return np.zeros((0, 6))
         fits, mean, span = [], self.span.coef.mean(axis=0), self.representation
-        safe = np.where(self.metric.deviation > 0, self.metric.deviation, 1.0)
         for t, X, y in self.rows.tasks(self.centred):
             if len(X) < X.shape[1] + self.centred + SPARE_ROWS:
                 continue
             inner, _, k, _ = np.linalg.lstsq(X @ span, y, rcond=None)
-            outer, _, d, _ = np.linalg.lstsq(X / safe, y, rcond=None)
-            left = float(np.sum((y - X / safe @ outer) ** 2))
+            left, d = self._least_squares(X, y)
             outside = float(np.sum((y - X @ (span @ inner)) ** 2)) - left
             inside = float(np.sum((X @ (span @ inner - mean)) ** 2))
-            spare = len(X) - int(d) - self.centred
             if d > k:
-                fits.append(OffSpan(t, inside, max(outside, 0.0), int(d - k), left, spare))
-        return fits
+                fits.append((t, inside, max(outside, 0.0), d - k, left, len(X) - d - self.centred))
+        return np.array(fits, dtype=float).reshape(-1, 6)

@@ -60,40 +60,38 @@ def run_demo(figure: Path, seed: int, progress: Callable[[str], object] = str) -
     _fit_all(tiny.X, tiny.y, tiny.task, str)  # compiles the kernels before times are measured
     sim = simulate(**SIZE, condition_number=2.0, random_state=seed)
     floor = error_floor(SIZE["n_samples"], sim.X.shape[1], len(sim.coef), 3, SIZE["noise"])
-    models = _fit_all(sim.X, sim.y, sim.task, lambda name: progress(f"simulated tasks: {name}"))
-    simulated = []
-    for name, (model, seconds) in models.items():
-        error = parameter_error(model.coef_, sim.coef)
-        simulated.append(Row(name, error, error / floor, seconds))
+    models, seconds = _fit_all(sim, slice(None), lambda name: progress(f"simulated tasks: {name}"))
+    errors = {name: parameter_error(model.coef_, sim.coef) for name, model in models.items()}
+    simulated = [Row(name, errors[name], errors[name] / floor, seconds[name]) for name in METHODS]
     progress("drawing")
-    _draw(sim, {name: model for name, (model, _) in models.items()}, floor, figure)
+    _draw(sim, models, errors, floor, figure)
     # Root mean squared error on held-out recordings of the same patients.
     data = load_parkinsons()
     train = np.random.default_rng(seed).random(len(data.y)) < TRAIN_SHARE
-    fits = _fit_all(
-        data.X[train], data.y[train], data.task[train], lambda name: progress(f"parkinsons: {name}")
-    )
+    fits, seconds = _fit_all(data, train, lambda name: progress(f"parkinsons: {name}"))
     real = []
-    for name, (model, seconds) in fits.items():
+    for name, model in fits.items():
         residual = data.y[~train] - model.predict(data.X[~train], data.task[~train])
-        real.append(Row(name, float(np.sqrt(np.mean(residual**2))), None, seconds))
-    return Demo(simulated, real, models[SPAN][0].rank_, fits[SPAN][0].rank_, figure)
+        real.append(Row(name, float(np.sqrt(np.mean(residual**2))), None, seconds[name]))
+    return Demo(simulated, real, models[SPAN].rank_, fits[SPAN].rank_, figure)
 
 
 def _fit_all(
-    X: np.ndarray, y: np.ndarray, task: np.ndarray, progress: Callable[[str], object]
-) -> dict[str, tuple[Any, float]]:
-    """Each method's fitted model, and its seconds."""
-    fits = {}
+    data: Any, rows: Any, progress: Callable[[str], object]
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Each method's model, fitted to some rows, and its seconds."""
+    models, seconds = {}, {}
     for name, make in METHODS.items():
         progress(name)
         began = time.perf_counter()
-        model = make().fit(X, y, task=task)
-        fits[name] = (model, time.perf_counter() - began)
-    return fits
+        models[name] = make().fit(data.X[rows], data.y[rows], task=data.task[rows])
+        seconds[name] = time.perf_counter() - began
+    return models, seconds
 
 
-def _draw(sim: Simulation, models: dict[str, Any], floor: float, path: Path) -> None:
+def _draw(
+    sim: Simulation, models: dict[str, Any], levels: dict[str, float], floor: float, path: Path
+) -> None:
     """The error over iterations against the levels of the other methods, and the spectra."""
     errors: list[float] = []
     two_phases = SharedSpanRegressor(
@@ -106,7 +104,7 @@ def _draw(sim: Simulation, models: dict[str, Any], floor: float, path: Path) -> 
     left.semilogy(np.arange(1, len(errors) + 1), np.array(errors) / floor, color=BLUE, lw=2,
                   label=SPAN)  # fmt: skip
     for label, name, color in (("separate", SEPARATE, ORANGE), ("pooled", POOLED, GREEN)):
-        level = parameter_error(models[name].coef_, sim.coef) / floor
+        level = levels[name] / floor
         left.axhline(level, color=color, ls="--", lw=1.5, label=f"{label}: {level:.1f}")
     left.axhline(1.0, color=GREY, lw=1, ls=":", label="floor: 1")
     figures.mark_phases(left, two_phases.trace_, height=0.75)

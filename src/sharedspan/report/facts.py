@@ -1,48 +1,56 @@
-"""What is known of a model before any of it is told or drawn."""
+"""What the page knows of a model: the facts that it tells or draws, and its table of numbers.
+
+Numbers travel with the page in columns, one per coefficient, packed and within a budget.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.diagnose import Diagnosis, diagnose_view
+from sharedspan.diagnosis.diagnose import diagnose_view
 from sharedspan.diagnosis.holdout_errors import NOTHING_TO_PREDICT, HoldoutErrors, holdout_errors
-from sharedspan.diagnosis.loadings import SharedDirections, shared_directions
+from sharedspan.diagnosis.loadings import shared_directions
 from sharedspan.diagnosis.model_view import ModelView
-from sharedspan.diagnosis.text import short
+from sharedspan.diagnosis.text import count, format_number, short, whole
 from sharedspan.estimators.baselines import PerTaskRegressor
 from sharedspan.progress import ProgressCallback
 
-SAME = 1e-9  # variation of slopes between tasks, over their size, that is rounding
+SAME = 1e-9  # variation of slopes or levels, over their size, that is rounding
+MOST_TASKS = 50_000  # on the page
+NUMBERS = 6_000_000  # bytes of all columns, before base64 makes them a third longer
+TEXT = 1_500_000  # characters of all labels, and as many of all names
+PLACES = 6  # directions whose places are columns
 
 
-@dataclass(frozen=True)
 class Facts:
-    """A fitted model, and what the page tells of it."""
+    """A fitted model, and what the page tells of it.
 
-    view: ModelView
-    diagnosis: Diagnosis
-    outliers: list[int]  # positions of the tasks that do not fit
-    directions: SharedDirections
-    errors: HoldoutErrors | None
-    no_errors: str  # why there are none; empty without rows
-    separate_spectrum: np.ndarray | None  # of separate regressions of the same rows
-    levels: np.ndarray | None  # (T,) predictions at average features, where there is no span
-    task_name: str
-    target_name: str | None
+    The model is diagnosed, and it and its baselines are fitted to the rows where these are given.
+    """
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows that were given."""
-        return 0 if self.view.rows is None else len(self.view.rows.X)
-
-    @property
-    def target(self) -> str:
-        """The response, in a sentence."""
-        return "the response" if self.target_name is None else short(self.target_name)
+    def __init__(
+        self, view: ModelView, task_name: str, target_name: str | None, progress: ProgressCallback
+    ) -> None:
+        progress("diagnosis", 0, 0)
+        self.view, self.diagnosis, self.task_name = view, diagnose_view(view), task_name
+        self.target = "the response" if target_name is None else short(target_name)
+        self.n_rows = 0 if view.rows is None else len(view.rows.X)
+        place = {label: t for t, label in enumerate(view.labels)}
+        self.outliers = [place[label] for label in self.diagnosis.outliers]  # positions of tasks
+        errors = "" if view.rows is None else holdout_errors(view, progress)
+        self.errors = errors if isinstance(errors, HoldoutErrors) else None
+        self.no_errors = errors if isinstance(errors, str) else ""  # why; empty without rows
+        self.nothing_to_predict = errors == NOTHING_TO_PREDICT
+        self.directions = shared_directions(view, self.outliers, all_alike=self.nothing_to_predict)
+        self.levels: np.ndarray | None = None  # (T,) predicted at average features without a span
+        if view.rows is not None and not self.directions.rank:
+            self.levels = view.span.intercept + view.span.coef @ view.rows.X.mean(axis=0)
 
     @cached_property
     def groups(self) -> tuple[str, np.ndarray] | None:
@@ -59,54 +67,130 @@ class Facts:
         same = float(np.ptp(coef, axis=0).max()) <= SAME * float(np.abs(coef).max())
         return len(coef) > 1 and same
 
-
-def collect_facts(
-    model: Any, X: Any, y: Any, task: Any, *, task_name: str, target_name: str | None,
-    progress: ProgressCallback,
-) -> Facts:  # fmt: skip
-    """Diagnose the model, and fit it and its baselines to the rows where they are given."""
-    view = ModelView(model, X, y, task)
-    progress("diagnosis", 0, 0)
-    diagnosis = diagnose_view(view)
-    place = {label: t for t, label in enumerate(view.labels)}
-    odd = [place[label] for label in diagnosis.outliers]
-    directions = shared_directions(view, odd)
-    errors: HoldoutErrors | str = "" if view.rows is None else holdout_errors(view, progress)
-    if errors == NOTHING_TO_PREDICT:  # all directions are alike then
-        none = slice(0, 0)
-        directions = replace(
-            directions, loadings=directions.loadings[:, none], places=directions.places[:, none],
-            strength=directions.strength[none], share=directions.share[none], reach=None,
-        )  # fmt: skip
-    levels = None
-    if view.rows is not None and not directions.rank:
-        levels = view.span.intercept + view.span.coef @ view.rows.X.mean(axis=0)
-    return Facts(
-        view=view,
-        diagnosis=diagnosis,
-        outliers=odd,
-        directions=directions,
-        errors=None if isinstance(errors, str) else errors,
-        no_errors=errors if isinstance(errors, str) else "",
-        separate_spectrum=_separate_spectrum(view, directions, odd),
-        levels=levels,
-        task_name=task_name,
-        target_name=target_name,
-    )
+    def separate_spectrum(self) -> np.ndarray | None:
+        """Singular values of separate regressions of the same rows, by what they predict."""
+        rows, metric = self.view.rows, self.view.metric
+        if rows is None or rows.y is None or not self.directions.rank:
+            return None
+        fits = ~np.isin(rows.codes, self.outliers)
+        if not fits.any():
+            return None
+        separate = PerTaskRegressor(fit_intercept=self.view.centred)
+        separate.fit(rows.X[fits], rows.y[fits], task=rows.codes[fits])
+        S = metric.predictions(separate.coef_ * metric.deviation)
+        S = S - S.mean(axis=0) if self.directions.about_mean else S
+        return np.linalg.svd(S, compute_uv=False) / np.sqrt(len(S))
 
 
-def _separate_spectrum(
-    view: ModelView, directions: SharedDirections, odd: list[int]
-) -> np.ndarray | None:
-    """Singular values of separate regressions of the same rows, by what they predict."""
-    rows = view.rows
-    if rows is None or rows.y is None or not directions.rank:
-        return None
-    fits = ~np.isin(rows.codes, odd)
-    if not fits.any():
-        return None
-    separate = PerTaskRegressor(fit_intercept=view.centred)
-    separate.fit(rows.X[fits], rows.y[fits], task=rows.codes[fits])
-    S = view.metric.predictions(separate.coef_ * view.metric.deviation)
-    S = S - S.mean(axis=0) if directions.about_mean else S
-    return np.linalg.svd(S, compute_uv=False) / np.sqrt(len(S))
+@dataclass(frozen=True)
+class Column:
+    """Numbers (T,) of the tasks, or texts of a few of them."""
+
+    key: str  # by which the page knows it
+    name: str
+    values: np.ndarray | None = None
+    texts: dict[int, str] = field(default_factory=dict)
+    is_coefficient: bool = False
+
+    def cell(self, i: int) -> str:
+        """The value of a task as text."""
+        if self.values is None:
+            return self.texts.get(i, "")
+        return "" if np.isnan(self.values[i]) else format_number(float(self.values[i]), 4)
+
+    def packed(self, itemsize: int) -> dict[str, Any]:
+        """What the page's script needs, ready for JSON: numbers are in base64."""
+        if self.values is None:
+            return {"key": self.key, "name": self.name, "text": self.texts}
+        data = base64.b64encode(self.values.astype(f"<f{itemsize}").tobytes()).decode("ascii")
+        return {"key": self.key, "name": self.name, "data": data, "coef": self.is_coefficient}
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """Columns of the tasks on the page, and sentences on what was left out."""
+
+    tasks: np.ndarray  # positions of the tasks on the page
+    labels: list[str]
+    columns: list[Column]
+    notes: list[str]
+    itemsize: int  # bytes of a number
+
+
+def build_table(facts: Facts) -> PageTable:
+    """All columns of the page, cut to its budget."""
+    span, names, T = facts.view.span, facts.view.names, len(facts.view.labels)
+    tasks, notes = _tasks_on_page(T, facts.outliers[:1000]), []
+    if len(tasks) < T:
+        notes.append(
+            f"Of {count(T, 'task')} this page shows {len(tasks):,}, evenly spaced, and all that do "
+            "not fit; the model has all of them."
+        )
+    labels, limit = _within_budget([str(facts.view.labels[t]) for t in tasks])
+    if limit:
+        notes.append(f"Names of tasks are cut to {limit} characters, so that the page stays small.")
+    about = [Column("intercept", "intercept", span.intercept[tasks], is_coefficient=True)]
+    about += _about(facts, tasks)
+    space, d = NUMBERS - 8 * len(tasks) * (len(about) - 1), len(names)
+    itemsize = 8 if 8 * len(tasks) * (d + 1) <= space else 4
+    most = max(space // (itemsize * len(tasks)) - 1, 1)  # features beside the intercept
+    features = np.arange(d)
+    if d > most:
+        variation = (span.coef * facts.view.metric.deviation).std(axis=0)
+        features = np.sort(np.argsort(-variation, kind="stable")[:most])
+        notes.append(
+            f"Of {d:,} features the {most:,} whose coefficients vary most are in this table; "
+            "model.coef_ has all of them."
+        )
+    if itemsize == 4:
+        notes.append("Numbers have 7 digits, so that the page stays small.")
+    shown, _ = _within_budget([names[j] for j in features])
+    slopes = [
+        Column(f"x{j}", name, span.coef[tasks, j], is_coefficient=True)
+        for j, name in zip(features, shown, strict=True)
+    ]
+    for i, column in enumerate(about):  # brackets where a feature or the task has the same name
+        while about[i].name in {*names, facts.task_name}:
+            about[i] = replace(column, name=f"({about[i].name})")
+    return PageTable(tasks, labels, [about[0], *slopes, *about[1:]], notes, itemsize)
+
+
+def _tasks_on_page(n_tasks: int, odd: list[int]) -> np.ndarray:
+    """Positions of all tasks, or of MOST_TASKS evenly spaced ones that include ``odd``."""
+    if n_tasks <= MOST_TASKS:
+        return np.arange(n_tasks)
+    even = np.linspace(0, n_tasks - 1, MOST_TASKS - len(odd)).astype(np.int64)
+    return np.unique(np.append(even, odd).astype(np.int64))
+
+
+def _within_budget(names: Sequence[str]) -> tuple[list[str], int]:
+    """Names that together are no longer than TEXT, and the length they are cut to, 0 if whole."""
+    if sum(map(len, names)) <= TEXT:
+        return [whole(name) for name in names], 0
+    limit = max(TEXT // len(names), 16)
+    return [short(name, limit) for name in names], limit
+
+
+def _about(facts: Facts, tasks: np.ndarray) -> Iterator[Column]:
+    """What is known of each task beside its coefficients."""
+    diagnosis, errors, labels = facts.diagnosis, facts.errors, facts.view.labels
+    if diagnosis.rows_per_task:
+        rows = [diagnosis.rows_per_task.get(labels[t], np.nan) for t in tasks]
+        yield Column("rows", "rows", np.array(rows, dtype=float))
+    if errors is not None:
+        yield Column("rmse", "held-out error", errors.task_rmse("model")[tasks])
+        for name in errors.baselines:
+            values = errors.task_rmse(name)[tasks]
+            yield Column(f"rmse {name}", f"held-out error, {name}", values)
+    if facts.groups is not None:
+        yield Column("group", facts.groups[0], facts.groups[1][tasks].astype(float))
+    if diagnosis.misfits:
+        reasons: dict[Any, list[str]] = {}
+        for misfit in diagnosis.misfits:
+            reasons.setdefault(misfit.task, []).append(misfit.reason)
+        texts = {i: "; ".join(reasons.get(labels[t], [])) for i, t in enumerate(tasks)}
+        yield Column("odd", "does not fit", texts={i: said for i, said in texts.items() if said})
+    for j in range(min(facts.directions.rank, PLACES)):
+        yield Column(f"direction {j + 1}", f"direction {j + 1}", facts.directions.places[tasks, j])
+    if facts.levels is not None:
+        yield Column("level", "level at average features", facts.levels[tasks])

@@ -1,6 +1,6 @@
 """Figures, the parts that ss.plot_* and the report's page draw with, and their SVG.
 
-Nothing touches pyplot. Colours are those that a colour-blind reader can tell apart.
+Nothing touches pyplot. A colour-blind reader can tell the colours apart.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.text import format_number, short
+from sharedspan.inference.rank_selection import RankPath
 from sharedspan.persistence.atomic_write import atomic_path
 
 # For names that came with the data: a dollar or a backslash in them is only a character.
@@ -123,6 +124,26 @@ def draw_spectrum(
         panel.set_ylim(bottom=0)
     if panel.get_legend_handles_labels()[1]:
         panel.legend(framealpha=1, edgecolor="none", fontsize=9)
+    return panel
+
+
+def draw_rank_path(panel: Any, path: RankPath, losses: np.ndarray, name: str) -> Any:
+    """Losses along the ranks of a path, with error bars where there are any, and its choice."""
+    bars = path.standard_error if path.standard_error.any() else None
+    panel.errorbar(
+        path.ranks, losses, yerr=bars, color=BLUE, marker="o", ms=5, lw=1.5, capsize=3,
+        label=None if bars is None else "± standard error of the excess over the best",
+    )  # fmt: skip
+    chosen = losses[path.ranks == path.rank]
+    panel.plot([path.rank], chosen, marker="o", ms=12, mew=2, mfc="none", ls="none", color=ORANGE,
+               zorder=4, label=f"chosen: rank {path.rank}")  # fmt: skip
+    panel.axvline(path.rank, color=ORANGE, lw=1, ls=":", zorder=1)
+    if path.method == "threshold":
+        panel.axhline(path.loss[0] - path.difference[0], color=GREY, lw=1, ls="--",
+                      label="threshold")  # fmt: skip
+    panel.set(xlabel="rank", ylabel=name, title="Choice of the rank")
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.legend(frameon=False, fontsize=9)
     return panel
 
 
@@ -278,13 +299,11 @@ def _plain_tag(tag: str) -> str:
     """A tag without style attribute, automatic ids, line ends and needless digits."""
     if not tag.startswith("<path class"):
         tag = re.sub(r"(\.\d\d)\d+", r"\1", " ".join(tag.split()))
-    tag = re.sub(r'style="([^"]*)"', lambda style: _attributes(style[1]), tag)
+    if style := re.search(r'style="([^"]*)"', tag):
+        pairs = (one.split(": ", 1) for one in style[1].split("; "))
+        plain = " ".join(f'{name}="{value}"' for name, value in pairs if name != "font-family")
+        tag = tag.replace(style[0], plain)
     group = re.match(r'<g id="(?:matplotlib\.)?[xy]?([A-Za-z]+)\w*"', tag)
     if group:
         return f'<g class="{group[1]}">' if group[1] in CLASSES else tag.replace(group[0], "<g")
     return re.sub(r' transform="rotate\(-0 [^"]*"', "", tag)
-
-
-def _attributes(style: str) -> str:
-    pairs = (one.split(": ", 1) for one in style.split("; "))
-    return " ".join(f'{name}="{value}"' for name, value in pairs if name != "font-family")

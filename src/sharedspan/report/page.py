@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,24 +17,17 @@ from typing import Any
 import numpy as np
 
 import sharedspan
-from sharedspan.diagnosis.holdout_errors import BASELINES
-from sharedspan.diagnosis.metric import named_groups
-from sharedspan.diagnosis.text import (
-    change,
-    format_number,
-    listed,
-    percent,
-    setting,
-    short,
-    whole,
-)
+from sharedspan.diagnosis import text as formats
+from sharedspan.diagnosis.advice import named_groups
+from sharedspan.diagnosis.holdout_errors import BASELINES, FEWEST_ROWS
+from sharedspan.diagnosis.model_view import ModelView
+from sharedspan.diagnosis.text import short, whole
 from sharedspan.persistence.atomic_write import atomic_path
 from sharedspan.progress import ProgressCallback, current_progress
 from sharedspan.report import text
-from sharedspan.report.facts import Facts, collect_facts
+from sharedspan.report.facts import Facts, PageTable, build_table
 from sharedspan.report.figures import as_svg
-from sharedspan.report.page_plots import page_plots
-from sharedspan.report.table import PageTable, as_json, build_table
+from sharedspan.report.page_plots import PagePlot, page_plots
 
 
 def write_report(
@@ -91,9 +85,7 @@ def write_report(
     if X is None and task is not None:
         raise ValueError("task was given without X and y: give all of them, or none.")
     path, progress = Path(path), current_progress(progress, tick)
-    facts = collect_facts(
-        model, X, y, task, task_name=task_name, target_name=target_name, progress=progress
-    )
+    facts = Facts(ModelView(model, X, y, task), task_name, target_name, progress)
     progress("drawing", 0, 0)
     if title is None:
         target = "" if target_name is None else f"{short(target_name)}: "
@@ -109,30 +101,39 @@ def _render(facts: Facts, title: str) -> str:
     from markupsafe import Markup
 
     folder = files("sharedspan.report") / "templates"
-    style, script = ((folder / f"report.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    style, script, template = (
+        (folder / f"report.{kind}").read_text("utf-8") for kind in ("css", "js", "html")
+    )
+    hashes = [hashlib.sha256(source.encode("utf-8")).digest() for source in (style, script)]
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": format_number, "change": change, "percent": percent}
-    environment.filters |= {"setting": setting, "listed": listed}
-    environment.globals["name"] = _name
-    table = build_table(facts)
-    contents, hover = _contents(facts, table)
-    data = table.packed() | {"plots": hover, "task_name": whole(facts.task_name)}
-    return environment.from_string((folder / "report.html").read_text("utf-8")).render(
-        contents,
+    for name in ("format_number", "change", "percent", "setting", "count", "listed", "short"):
+        environment.filters[name.removeprefix("format_")] = getattr(formats, name)
+    environment.globals |= {"name": _name, "baselines": BASELINES, "fewest_rows": FEWEST_ROWS}
+    environment.filters["svg"] = lambda plot: Markup(as_svg(plot.panel, plot.key, plot.words))
+    table, view, spans = build_table(facts), facts.view, facts.directions
+    plots = {plot.key: plot for plot in page_plots(facts, table.tasks)}
+    size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1, initial=0.0)
+    return environment.from_string(template).render(
         title=short(title, 120),
         style=Markup(style),
         script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        data=Markup(as_json(data)),
+        hashes=[base64.b64encode(digest).decode("ascii") for digest in hashes],
+        data=Markup(_page_data(facts, table, plots)),
         version=sharedspan.__version__,
+        facts=facts,
+        view=view,
+        spans=spans,
+        text=text,
+        table=table,
+        figures=plots,
+        candidates=sorted(view.span.extra.get("candidates", []), key=lambda row: -row["score"]),
+        by_loading=np.argsort(-size, kind="stable"),
+        largest_loading=size,
+        constant=[view.names[j] for j in np.flatnonzero(view.metric.deviation == 0)],
+        collinear=named_groups(view.metric.groups, view.names),
     )
-
-
-def _hash(source: str) -> str:
-    return base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode("ascii")
 
 
 def _name(label: Any) -> Any:
@@ -145,38 +146,26 @@ def _name(label: Any) -> Any:
     return Markup('<bdi title="{}">{}</bdi>').format(text, visible)
 
 
-def _contents(facts: Facts, table: PageTable) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the template shows, and what its script must know of each plot with tasks."""
-    from markupsafe import Markup
+def _page_data(facts: Facts, table: PageTable, plots: dict[str, PagePlot]) -> str:
+    """What the page's script must know of the tasks, the columns and each plot with tasks.
 
+    JSON in ASCII without <, > and &, so that it ends no element and opens none.
+    """
     place = {int(t): i for i, t in enumerate(table.tasks)}
     keys = {column.key: i for i, column in enumerate(table.columns)}
-    figures: dict[str, Any] = {}
     hover: dict[str, Any] = {}
-    for key, plot in page_plots(facts, table.tasks):
+    for key, plot in sorted(plots.items()):
         if plot.tasks is not None:
             order = [place[int(t)] for t in plot.tasks]
             columns = [keys[name] for name in plot.columns if name in keys]
             same = order == list(range(len(place)))
             hover[key] = {"tasks": None if same else order, "columns": columns}
-        svg = Markup(as_svg(plot.panel, key, plot.words))
-        figures[key] = {"key": key, "svg": svg, "plot": plot}
-    view, spans = facts.view, facts.directions
-    size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1, initial=0.0)
-    contents = {
-        "facts": facts,
-        "view": view,
-        "spans": spans,
-        "errors": facts.errors,
-        "text": text,
-        "table": table,
-        "figures": figures,
-        "baselines": BASELINES,
-        "candidates": sorted(view.span.extra.get("candidates", []), key=lambda row: -row["score"]),
-        "by_loading": np.argsort(-size, kind="stable"),
-        "largest_loading": size,
-        "constant": [view.names[j] for j in np.flatnonzero(view.metric.deviation == 0)],
-        "collinear": named_groups(view.metric.groups, view.names),
-        "misfits": facts.diagnosis.misfits,
+    data = {
+        "tasks": table.labels,
+        "columns": [column.packed(table.itemsize) for column in table.columns],
+        "itemsize": table.itemsize,
+        "plots": hover,
+        "task_name": whole(facts.task_name),
     }
-    return contents, dict(sorted(hover.items()))
+    packed = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return packed.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

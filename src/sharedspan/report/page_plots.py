@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
 from sharedspan.diagnosis.text import count, listed, percent, short
 from sharedspan.diagnosis.text import format_number as number
+from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report import figures
-from sharedspan.report.facts import Facts
+from sharedspan.report.facts import SAME, Facts
 from sharedspan.report.figures import BLUE, GREY, GROUPS, new_panel
-from sharedspan.report.plots import GOLDEN, plot_convergence, plot_rank_path
+from sharedspan.report.plots import GOLDEN, plot_convergence
 
 WIDTH = 4.6  # inches, on a phone about as wide as the screen
 LARGEST = 20  # loadings that are drawn
@@ -23,7 +24,6 @@ NAME = 18  # characters of a name beside a loading or a point
 RINGED = 300  # tasks that do not fit, marked on a map
 MAPPED = 4  # directions whose pairs are drawn, one less where tasks are many
 STRIPS, POINTS = 8, 2000  # coefficients whose variation is drawn, and tasks on each strip
-SAME = 1e-9  # variation of slopes or levels, over their size, that is rounding
 RANK_CRITERIA = {
     "auto": ("excess squared error", "Mean squared error on held-out rows, less that of the best "
              "rank, in squared units of {}."),
@@ -39,8 +39,9 @@ HINT = "Point at a task, or use the arrow keys, to see its name."
 class PagePlot:
     """A plot and its words; where tasks can be pointed at, these in the order of their points."""
 
+    key: str
     panel: Any
-    words: str  # the same for those who cannot see it
+    words: str  # the same for readers who cannot see it
     caption: str = ""
     tasks: np.ndarray | None = None
     columns: tuple[str, ...] = ()  # of the table, shown for a task that is pointed at
@@ -48,26 +49,33 @@ class PagePlot:
     title: str = ""  # of one of several maps
 
 
-def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
-    """All plots of the page by key; ``tasks`` are the positions of the tasks on the page."""
-    errors, path, found = facts.errors, facts.view.span.rank_path, facts.directions
+class Axis(NamedTuple):
+    """One value of each task, (T,), its column of the table, and what the axis is called."""
+
+    values: np.ndarray
+    column: str
+    label: str
+
+
+def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
+    """All plots of the page; ``tasks`` are the positions of the tasks on the page."""
+    errors, path, spans = facts.errors, facts.view.span.rank_path, facts.directions
     if errors is not None:
-        for name in errors.baselines:
-            yield f"gain-{name}", holdout_plot(errors, name, tasks)
-    yield "common", common_plot(facts)
-    if facts.view.rank is not None and found.spectrum[0] > 0:
-        yield "spectrum", spectrum_plot(facts)
+        yield from (holdout_plot(errors, name, tasks) for name in errors.baselines)
+    yield common_plot(facts)
+    if facts.view.rank is not None and spans.spectrum[0] > 0:
+        yield spectrum_plot(facts)
     if path is not None:
-        yield "rank", rank_plot(facts, path)
-    for j in range(found.rank):
-        yield f"loadings-{j}", loading_plot(facts, j)
-    yield from maps(facts, tasks) if found.rank else differences(facts, tasks)
+        yield rank_plot(facts, path)
+    for j in range(spans.rank):
+        yield loading_plot(facts, j)
+    yield from maps(facts, tasks) if spans.rank else differences(facts, tasks)
     yield from convergence_plot(facts)
 
 
 def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> PagePlot:
     """Each task's held-out error by the model against that by a baseline."""
-    held, name = tasks[errors.rows[tasks] > 0], BASELINES[baseline]
+    held, name = tasks[errors.rows[tasks] > 0], BASELINES[baseline].name
     mine, other = errors.task_rmse("model")[held], errors.task_rmse(baseline)[held]
     both, panel = np.concatenate([mine, other]), new_panel(3.6, WIDTH)
     figures.draw_tasks(panel, other, mine, np.zeros(len(held), dtype=bool))
@@ -91,25 +99,25 @@ def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> Pag
         f"{name}. {caption} Median error {number(np.median(mine))} against "
         f"{number(np.median(other))}."
     )
-    return PagePlot(panel, words, caption, held, ("rmse", f"rmse {baseline}"))
+    return PagePlot(f"gain-{baseline}", panel, words, caption, held, ("rmse", f"rmse {baseline}"))
 
 
 def spectrum_plot(facts: Facts) -> PagePlot:
     """Singular values of the coefficients, and of separate regressions."""
-    found, separate = facts.directions, facts.separate_spectrum
-    panel = figures.draw_spectrum(new_panel(3.0, WIDTH), found.spectrum, found.rank, separate)
+    spans, separate = facts.directions, facts.separate_spectrum()
+    panel = figures.draw_spectrum(new_panel(3.0, WIDTH), spans.spectrum, spans.rank, separate)
     panel.set(xlabel="direction", ylabel="size (root mean square)")
-    own = found.spectrum[: max(int(np.sum(found.spectrum > SAME * found.spectrum[0])), found.rank)]
+    own = spans.spectrum[: max(int(np.sum(spans.spectrum > SAME * spans.spectrum[0])), spans.rank)]
     sizes = ", ".join(map(number, own[:15]))
     words = f"Size of the coefficients along each direction, the model's: {sizes}."
-    what = "coefficients’ deviations from the common ones" if found.about_mean else "coefficients"
-    size = "by what they predict within tasks, " if found.metric.known else ""
+    what = "coefficients’ deviations from the common ones" if spans.about_mean else "coefficients"
+    size = "by what they predict within tasks, " if spans.metric.known else ""
     caption = (
         f"Points: the model’s {what} along each direction, {size}root mean squares over tasks."
     )
-    if 0 < found.rank < len(own):
+    if 0 < spans.rank < len(own):
         caption += " Grey points are what tasks have outside the span."
-    elif not found.rank:
+    elif not spans.rank:
         caption += " They are grey as the tasks share none of these directions."
     if separate is not None:
         words += f" Separate regressions: {', '.join(map(number, separate[:15]))}."
@@ -118,30 +126,29 @@ def spectrum_plot(facts: Facts) -> PagePlot:
             "all directions, also those outside the span, and it shrinks coefficients, so that "
             "circles may lie below points."
         )
-    return PagePlot(panel, words, caption)
+    return PagePlot("spectrum", panel, words, caption)
 
 
-def rank_plot(facts: Facts, path: Any) -> PagePlot:
+def rank_plot(facts: Facts, path: RankPath) -> PagePlot:
     """The criterion by which the rank was chosen."""
     name, what = RANK_CRITERIA[path.method]
     folded = path.method == "auto"
-    path = replace(path, loss=path.difference) if folded else path
-    panel = plot_rank_path(path, new_panel(3.0, WIDTH))
-    panel.set_ylabel(name)
-    ranks = zip(path.ranks, path.loss, strict=True)
+    losses = path.difference if folded else path.loss
+    panel = figures.draw_rank_path(new_panel(3.0, WIDTH), path, losses, name)
+    ranks = zip(path.ranks, losses, strict=True)
     values = ", ".join(f"rank {rank}: {number(loss)}" for rank, loss in ranks)
     words = f"{name.capitalize()} by rank: {values}. Chosen: rank {path.rank}."
     caption = f"{what.replace('{}', facts.target)} Smaller is better."
     caption += " Bars are one standard error." if folded else ""
-    return PagePlot(panel, words, caption)
+    return PagePlot("rank", panel, words, caption)
 
 
 def loading_plot(facts: Facts, j: int) -> PagePlot:
     """The largest loadings of a direction that are determined, by size, with intervals."""
-    found = facts.directions
-    values, clear = found.loadings[:, j], found.determined[:, j]
-    reach = 0.0 if found.reach is None else found.reach[:, j]
-    varies = found.metric.deviation > 0
+    spans = facts.directions
+    values, clear = spans.loadings[:, j], spans.determined[:, j]
+    reach = 0.0 if spans.reach is None else spans.reach[:, j]
+    varies = spans.metric.deviation > 0
     shown = np.flatnonzero(varies & clear)
     order = shown[np.argsort(-np.abs(values[shown]), kind="stable")][:LARGEST]
     panel, told = _stems(facts, order, values, values - reach, values + reach)
@@ -150,7 +157,7 @@ def loading_plot(facts: Facts, j: int) -> PagePlot:
     unclear = int(np.sum(varies & ~clear))
     are = "is" if unclear == 1 else "are"
     caption = f"{count(unclear, 'loading')} {are} not determined and left out." if unclear else ""
-    return PagePlot(panel, words, caption)
+    return PagePlot(f"loadings-{j}", panel, words, caption)
 
 
 def common_plot(facts: Facts) -> PagePlot:
@@ -168,7 +175,7 @@ def common_plot(facts: Facts) -> PagePlot:
     reach = ", with the middle 90 % of tasks" if np.any(low != high) else ""
     left = len(order) < len(values)
     caption = f"The {len(order)} largest of {len(values):,} features." if left else ""
-    return PagePlot(panel, f"Common coefficients{reach}: {told}.", caption)
+    return PagePlot("common", panel, f"Common coefficients{reach}: {told}.", caption)
 
 
 def _stems(
@@ -187,7 +194,7 @@ def _stems(
     return panel, ", ".join(told)
 
 
-def convergence_plot(facts: Facts) -> Iterator[tuple[str, PagePlot]]:
+def convergence_plot(facts: Facts) -> Iterator[PagePlot]:
     """The loss and the gradient by iteration, where there are any."""
     trace = facts.view.span.trace
     if trace is None or len(trace["iteration"]) < 2:
@@ -203,8 +210,7 @@ def convergence_plot(facts: Facts) -> Iterator[tuple[str, PagePlot]]:
             "over the size of the coefficients)."
         )
         if tol > 0:
-            aim = number(tol, 1)
-            caption += f" The fit ends where it is below the tolerance, {aim}."
+            caption += f" The fit ends where it is below the tolerance, {number(tol, 1)}."
     else:
         values, name, caption = excess[excess > 0], "objective above its least", ""
     if len(values) < 2:
@@ -214,44 +220,34 @@ def convergence_plot(facts: Facts) -> Iterator[tuple[str, PagePlot]]:
         f"{count(int(trace['iteration'][-1]), 'iteration')}."
     )
     panel = plot_convergence(facts.view.model, new_panel(3.0, WIDTH))
-    yield "trace", PagePlot(panel, words, caption)
+    yield PagePlot("trace", panel, words, caption)
 
 
-def maps(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
+def maps(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     """The tasks along one direction in order, or along pairs of directions."""
-    found = facts.directions
-    axis = [f"direction {j + 1} ({percent(found.share[j])})" for j in range(found.rank)]
-    if found.rank == 1:
-        words = f"{count(len(tasks), 'task')} by their place along direction 1."
-        places = found.places[tasks, 0]
-        words += _ends(facts, tasks, places, "Direction 1")
-        yield "map-0", _in_order(facts, tasks, places, axis[0], words, "direction 1")
-    pairs = combinations(range(min(found.rank, MAPPED - (len(tasks) > 5000))), 2)
-    for i, (a, b) in enumerate(pairs):
-        x, y, title = found.places[tasks, a], found.places[tasks, b], f"{a + 1} and {b + 1}"
-        panel = new_panel(4.2, WIDTH)
-        order, caption = _mark_tasks(facts, panel, tasks, x, y)
-        panel.set(xlabel=axis[a], ylabel=axis[b])
-        words = f"{count(len(tasks), 'task')} by their place along directions {title}."
-        words += _ends(facts, tasks, x, f"Direction {a + 1}")
-        words += _ends(facts, tasks, y, f"Direction {b + 1}")
-        columns = (f"direction {a + 1}", f"direction {b + 1}", "group")
-        plot = PagePlot(panel, words, caption, order, columns, HINT, f"directions {title}")
-        yield f"map-{i}", plot
+    spans = facts.directions
+    axes = [
+        Axis(spans.places[tasks, j], f"direction {j + 1}", f"direction {j + 1} ({percent(share)})")
+        for j, share in enumerate(spans.share)
+    ]
+    pairs = list(combinations(range(min(spans.rank, MAPPED - (len(tasks) > 5000))), 2))
+    for i, pair in enumerate(pairs or [(0,)]):
+        title = f"direction{'s' if pairs else ''} {listed([str(j + 1) for j in pair])}"
+        by = f"their place along {title}"
+        yield _task_map(facts, f"map-{i}", tasks, by, title, *(axes[j] for j in pair))
 
 
-def differences(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
+def differences(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     """How tasks differ where they share no direction: in their levels and slopes."""
     levels = facts.levels
     if levels is not None and np.ptp(levels) > SAME * np.abs(levels).max():
-        name = f"{short(facts.target, 20)} at average features"
-        words = f"{count(len(tasks), 'task')} by what is predicted at the average of all features."
-        words += _ends(facts, tasks, levels[tasks], "Predictions")
-        yield "levels", _in_order(facts, tasks, levels[tasks], name, words, "level")
+        axis = Axis(levels[tasks], "level", f"{short(facts.target, 20)} at average features")
+        by = "what is predicted at the average of all features"
+        yield _task_map(facts, "levels", tasks, by, "predictions", axis)
     yield from slopes_plot(facts, tasks)
 
 
-def slopes_plot(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot]]:
+def slopes_plot(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     """The coefficients that vary most between tasks, a strip of points for each."""
     drawn = tasks[:: 1 + (len(tasks) - 1) // POINTS]
     metric, names = facts.view.metric, facts.view.names
@@ -278,50 +274,54 @@ def slopes_plot(facts: Facts, tasks: np.ndarray) -> Iterator[tuple[str, PagePlot
     if len(most) < len(varying):
         caption += f" The {len(most)} of {len(varying):,} coefficients that vary most."
     columns = tuple(f"x{f}" for f in most)
-    yield "slopes", PagePlot(panel, words, caption, np.tile(drawn, len(most)), columns, HINT)
+    yield PagePlot("slopes", panel, words, caption, np.tile(drawn, len(most)), columns, HINT)
 
 
-def _in_order(
-    facts: Facts, tasks: np.ndarray, values: np.ndarray, name: str, words: str, column: str
+def _task_map(
+    facts: Facts, key: str, tasks: np.ndarray, by: str, title: str, x: Axis, y: Axis | None = None
 ) -> PagePlot:
-    """Tasks by a value, against the share of tasks below it."""
-    below = (np.argsort(np.argsort(values, kind="stable"), kind="stable") + 0.5) / len(values)
-    panel = new_panel(3.4, WIDTH)
-    order, caption = _mark_tasks(facts, panel, tasks, values, below, strip=True)
-    panel.set(xlabel=name, ylabel="share of tasks below", ylim=(-0.08, 1.08))
-    return PagePlot(panel, words, caption, order, (column, "group"), HINT, column)
+    """Tasks by two values, or by one against the share of tasks below it.
 
-
-def _mark_tasks(
-    facts: Facts, panel: Any, tasks: np.ndarray, x: np.ndarray, y: np.ndarray, strip: bool = False
-) -> tuple[np.ndarray, str]:
-    """Points by group, rings around tasks that do not fit, and names of some.
-
-    Returns the tasks in the order of their points, and a caption.
+    Points have the colours of their groups, rings around tasks that do not fit, and some of them
+    names; ``by`` says what the values are.
     """
-    odd, group, keys = np.isin(tasks, facts.outliers[:RINGED]), None, []
-    if facts.groups is not None:
-        name, numbers = facts.groups
-        values, last = np.unique(numbers), len(GROUPS) - 1
-        group = np.minimum(np.searchsorted(values, numbers[tasks]), last)
-        for g in np.unique(group):
-            more = " and above" if g == last and len(values) > len(GROUPS) else ""
-            keys.append(f"{list(GROUPS)[g]}: {name} {values[g]}{more}")
-    order = figures.draw_tasks(panel, x, y, odd, group)
-    for i in figures.farthest(x, y, odd, strip):
-        figures.name_point(panel, x, y, i, short(facts.view.labels[tasks[i]], NAME), strip)
-    caption = [f"Colours: {listed(keys)}."] if keys else []
+    words, strip = f"{count(len(tasks), 'task')} by {by}.", y is None
+    for axis in (x,) if y is None else (x, y):
+        what = title if strip else axis.column
+        words += f" {what.capitalize()}: {_ends(facts, tasks, axis.values)}."
+    if y is None:
+        place = np.argsort(np.argsort(x.values, kind="stable"), kind="stable")
+        y = Axis((place + 0.5) / len(place), "", "share of tasks below")
+    panel = new_panel(3.4 if strip else 4.2, WIDTH)
+    odd, (group, caption) = np.isin(tasks, facts.outliers[:RINGED]), _colours(facts, tasks)
+    order = figures.draw_tasks(panel, x.values, y.values, odd, group)
+    for i in figures.farthest(x.values, y.values, odd, strip):
+        name = short(facts.view.labels[tasks[i]], NAME)
+        figures.name_point(panel, x.values, y.values, i, name, strip)
+    panel.set(xlabel=x.label, ylabel=y.label, **({"ylim": (-0.08, 1.08)} if strip else {}))
     caption += ["Ringed tasks do not fit."] if odd.any() else []
-    return tasks[order], " ".join(caption)
+    columns = (x.column, y.column, "group")
+    return PagePlot(key, panel, words, " ".join(caption), tasks[order], columns, HINT, title)
 
 
-def _ends(facts: Facts, tasks: np.ndarray, values: np.ndarray, what: str) -> str:
+def _colours(facts: Facts, tasks: np.ndarray) -> tuple[np.ndarray | None, list[str]]:
+    """Numbers of the tasks' colours, (T,), and a sentence that explains them."""
+    if facts.groups is None:
+        return None, []
+    (name, numbers), keys = facts.groups, []
+    values, last = np.unique(numbers), len(GROUPS) - 1
+    group = np.minimum(np.searchsorted(values, numbers[tasks]), last)
+    for g in np.unique(group):
+        more = " and above" if g == last and len(values) > len(GROUPS) else ""
+        keys.append(f"{list(GROUPS)[g]}: {name} {values[g]}{more}")
+    return group, [f"Colours: {listed(keys)}."]
+
+
+def _ends(facts: Facts, tasks: np.ndarray, values: np.ndarray) -> str:
     """The tasks with the smallest and the largest value, in words."""
-    lo, hi = int(values.argmin()), int(values.argmax())
-    return (
-        f" {what}: from {number(values[lo])} ({short(facts.view.labels[tasks[lo]])}) to "
-        f"{number(values[hi])} ({short(facts.view.labels[tasks[hi]])})."
-    )
+    ends = (int(values.argmin()), int(values.argmax()))
+    lo, hi = (f"{number(values[i])} ({short(facts.view.labels[tasks[i]])})" for i in ends)
+    return f"from {lo} to {hi}"
 
 
 def _coefficient(facts: Facts) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from sharedspan.estimators.base import check_is_fitted
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report import figures
-from sharedspan.report.figures import BLUE, GREEN, GREY, ORANGE, font_label, new_panel
+from sharedspan.report.figures import BLUE, GREEN, GREY, font_label, new_panel
 
 LONG = 1000  # iterations from which the axis is logarithmic, so that the start can be seen
 OUTLIER = 0.5  # probability from which a task is marked
@@ -76,7 +76,10 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
         )
     panel = ax or new_panel()
     name = "loss" if "loss" in trace else "objective"
-    left = _share_left(trace[name])
+    # The excess over the least value, the first one's being one; NaN where it is rounding.
+    lowest, excess = trace[name].min(), trace[name] - trace[name].min()
+    left = np.where(excess > 4 * np.finfo(float).eps * abs(lowest), excess, np.nan)
+    left = left / (excess[0] or 1.0)
     panel.plot(trace["iteration"], left, color=BLUE, lw=2, label=f"{name}: share of excess left")
     gradient = trace.get("gradient", np.zeros(0))
     known = np.isfinite(gradient) & (gradient > 0)
@@ -100,14 +103,6 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
     return panel
 
 
-def _share_left(values: np.ndarray) -> np.ndarray:
-    """The excess over the least value, the first one's being one; NaN where it is rounding."""
-    lowest = values.min()
-    excess = values - lowest
-    rounding = 4 * np.finfo(float).eps * abs(lowest)
-    return np.where(excess > rounding, excess, np.nan) / (excess[0] or 1.0)
-
-
 def plot_rank_path(path: Any, ax: Any = None) -> Any:
     """The loss along the ranks, with error bars where there are any, and the rank chosen.
 
@@ -129,32 +124,13 @@ def plot_rank_path(path: Any, ax: Any = None) -> Any:
             "There is no path of ranks: the rank was given, or there was nothing to choose. Fit "
             "with rank='auto', 'evidence' or 'threshold'."
         )
-    panel = ax or new_panel()
-    bars = path.standard_error if path.standard_error.any() else None
-    panel.errorbar(
-        path.ranks, path.loss, yerr=bars, color=BLUE, marker="o", ms=5, lw=1.5, capsize=3,
-        label=None if bars is None else "± standard error of the excess over the best",
-    )  # fmt: skip
-    chosen = path.loss[path.ranks == path.rank]
-    panel.plot([path.rank], chosen, marker="o", ms=12, mew=2, mfc="none", ls="none", color=ORANGE,
-               zorder=4, label=f"chosen: rank {path.rank}")  # fmt: skip
-    panel.axvline(path.rank, color=ORANGE, lw=1, ls=":", zorder=1)
-    if path.method == "threshold":
-        panel.axhline(path.loss[0] - path.difference[0], color=GREY, lw=1, ls="--",
-                      label="threshold")  # fmt: skip
-    panel.set(xlabel="rank", ylabel=path.columns[0], title="Choice of the rank")
-    panel.xaxis.get_major_locator().set_params(integer=True)
-    panel.legend(frameon=False, fontsize=9)
-    return panel
+    return figures.draw_rank_path(ax or new_panel(), path, path.loss, path.columns[0])
 
 
 def plot_tasks(
-    model: Any,
-    ax: Any = None,
-    *,
-    directions: Sequence[int] = (0, 1),
+    model: Any, ax: Any = None, *, directions: Sequence[int] = (0, 1),
     names: Sequence[Any] | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """The tasks in the span: their weights along two directions, or along one as a strip.
 
     Parameters
@@ -194,12 +170,7 @@ def plot_tasks(
 
 
 def plot_loadings(
-    model: Any,
-    ax: Any = None,
-    *,
-    direction: int = 0,
-    n_features: int = 15,
-    level: float = 0.95,
+    model: Any, ax: Any = None, *, direction: int = 0, n_features: int = 15, level: float = 0.95
 ) -> Any:
     """What a direction of the span is made of: its largest loadings, with intervals if known.
 

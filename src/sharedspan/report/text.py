@@ -1,4 +1,7 @@
-"""The report in words: what was fitted, how well it predicts, why this rank, what to do next."""
+"""The report in words: what was fitted, how well it predicts, why this rank, what to do next.
+
+Sentences that need no more than a choice by what is known stand in the template.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.holdout_errors import (
-    BASELINES,
-    FEWEST_ROWS,
-    NOTHING_TO_PREDICT,
-    Change,
-    HoldoutErrors,
-)
-from sharedspan.diagnosis.text import change, count, format_number, listed, percent, short
+from sharedspan.diagnosis.holdout_errors import BASELINES, Change, HoldoutErrors
+from sharedspan.diagnosis.text import change, count, format_number, listed, percent
+from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report.facts import Facts
 
 WHOLE = 0.995  # share from which it is shown as all
-LONG = 60  # characters from which a name is cut in a sentence
-# How each baseline is fitted, and by which estimator.
-FITS = {
-    "separate": ("by one ridge regression per task", "PerTaskRegressor"),
-    "pooled": ("by pooled slopes with an intercept per task", "PooledRegressor"),
-}
-
-
-def headline(facts: Facts) -> Iterator[tuple[str, str]]:
-    """A few large numbers and their words."""
-    found, errors = facts.diagnosis, facts.errors
-    yield f"{found.n_tasks:,}", "task fitted" if found.n_tasks == 1 else "tasks fitted together"
-    if found.rank is not None and facts.no_errors != NOTHING_TO_PREDICT:
-        yield str(found.rank), "shared direction" if found.rank == 1 else "shared directions"
-    if errors is not None:
-        for name in errors.baselines:
-            yield change(errors.change(name).ratio), f"held-out error against {BASELINES[name]}"
-        yield percent(errors.explained), "of the variance within tasks is predicted"
-    elif found.noise is not None:
-        yield format_number(found.noise), "standard deviation of the noise"
-    odd = len(found.outliers)
-    yield f"{odd:,}", "task does not fit" if odd == 1 else "tasks do not fit"
 
 
 def summary(facts: Facts) -> Iterator[str]:
     """What was fitted, in a few sentences."""
-    found, errors = facts.diagnosis, facts.errors
-    yield (
-        f"{found.model} regressed {facts.target} on {count(found.n_features, 'feature')} in "
-        f"{count(found.n_tasks, 'task')}"
-        + (f", from {count(facts.n_rows, 'row')}." if facts.n_rows else ".")
-    )
-    if facts.no_errors == NOTHING_TO_PREDICT:
-        yield NOTHING_TO_PREDICT
+    diagnosis, errors = facts.diagnosis, facts.errors
+    features, tasks = count(diagnosis.n_features, "feature"), count(diagnosis.n_tasks, "task")
+    rows = f", from {count(facts.n_rows, 'row')}" if facts.n_rows else ""
+    yield f"{diagnosis.model} regressed {facts.target} on {features} in {tasks}{rows}."
+    if facts.nothing_to_predict:
+        yield facts.no_errors
     elif facts.same_slopes:
         yield "All tasks have the same slopes, and differ in their level alone."
     elif facts.view.model.shares == "prior":
@@ -59,9 +33,9 @@ def summary(facts: Facts) -> Iterator[str]:
             "In place of a span it has a prior on all slopes: the fewer rows a task has, the "
             "nearer are its slopes to the mean of the prior."
         )
-    elif found.rank:
-        yield _shared(facts, found.rank)
-    elif found.rank == 0:
+    elif diagnosis.rank:
+        yield _shared(facts, diagnosis.rank)
+    elif diagnosis.rank == 0:
         yield "The tasks share no direction: each coefficient varies by itself, if at all."
     if errors is not None:
         for name in errors.baselines:
@@ -70,14 +44,14 @@ def summary(facts: Facts) -> Iterator[str]:
 
 def _shared(facts: Facts, rank: int) -> str:
     """How many directions the tasks share, and how much of their differences these hold."""
-    found = facts.diagnosis
+    diagnosis = facts.diagnosis
     about_mean = facts.directions.about_mean
     what = "deviations from the common coefficients" if about_mean else "coefficients"
     said = f"The tasks’ {what} share {count(rank, 'direction')}"
-    if found.span_share is not None and found.span_share_by != "construction":
-        hold, share = "holds" if rank == 1 else "hold", percent(found.span_share)
+    if diagnosis.span_share is not None and diagnosis.span_share_by != "construction":
+        hold, share = "holds" if rank == 1 else "hold", percent(diagnosis.span_share)
         said += f", which {hold} {share} of how slopes differ between tasks"
-        if found.span_share_by == "rows" and found.span_share < WHOLE:
+        if diagnosis.span_share_by == "rows" and diagnosis.span_share < WHOLE:
             said += "; the model leaves out the rest"
     return said + "."
 
@@ -99,86 +73,55 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
             yield name, value, words
 
 
-def no_directions(facts: Facts) -> str:
-    """Why there are no directions to describe."""
-    if facts.same_slopes:
-        return "All tasks have the same slopes, and so no direction in which these differ."
-    if facts.view.model.shares == "prior":
-        return "This model has a prior on all slopes in place of shared directions."
-    if facts.diagnosis.rank == 0:
-        return "The tasks share no direction: coefficients vary each by itself."
-    return f"{facts.diagnosis.model} has no shared directions."
-
-
-def convergence(facts: Facts) -> Iterator[str]:
-    """How the fit ended."""
-    span = facts.view.span
-    if span.converged is None:
-        yield f"{facts.view.kind} is solved in closed form or stores no record of its iterations."
-    elif span.converged:
-        yield f"The fit converged after {count(int(span.n_iter or 0), 'iteration')}."
-    else:
-        steps = count(int(span.n_iter or 0), "iteration")
-        yield f"The fit did not converge: it was stopped after {steps}."
-        yield "Do not trust the last digits."
-        if span.message:
-            yield f"The solver says: {span.message.rstrip('.')}."
-
-
 # Errors on held-out rows
 
 
 def against(errors: HoldoutErrors, baseline: str) -> str:
     """The model against a baseline, in words; where it is worse, they say so."""
-    found, name = errors.change(baseline), BASELINES[baseline]
-    if found.ratio >= 3:
-        size = f"{format_number(found.ratio, 2)} times that of"
-    elif abs(found.ratio - 1) < 0.0005:
-        size = "that of"
-    else:
-        way = "below" if found.ratio < 1 else "above"
-        size = f"{percent(abs(found.ratio - 1))} {way} that of"
-    said = f"Its error on held-out rows is {size} {name} ({interval(found)})"
-    return said + ("." if found.clear else ", which may be chance.")
+    against_it = errors.change(baseline)
+    ratio, size = against_it.ratio, ""
+    if ratio >= 3:
+        size = f"{format_number(ratio, 2)} times "
+    elif abs(ratio - 1) >= 0.0005:
+        size = f"{percent(abs(ratio - 1))} {'below' if ratio < 1 else 'above'} "
+    said = f"Its error on held-out rows is {size}that of {BASELINES[baseline].name}"
+    chance = "" if against_it.clear else ", which may be chance"
+    return f"{said} ({interval(against_it)}){chance}."
 
 
-def interval(found: Change) -> str:
-    """The interval of a change, or that there is none."""
-    if not found.bounded:
+def interval(against_it: Change) -> str:
+    """The interval of the change against a baseline, or that there is none."""
+    if not against_it.bounded:
         return "too few tasks for an interval"
-    return f"95\u00a0% interval {change(found.low)} to {change(found.high)}"
+    return f"95\u00a0% interval {change(against_it.low)} to {change(against_it.high)}"
 
 
 def advice(facts: Facts) -> Iterator[str]:
     """What to do; first of all where a simpler model clearly predicts better."""
     errors = facts.errors
     changes = {} if errors is None else {name: errors.change(name) for name in errors.baselines}
-    ahead = [name for name, found in changes.items() if found.ratio > 1 and found.clear]
+    ahead = [name for name, one in changes.items() if one.ratio > 1 and one.clear]
     if ahead and errors is not None:
         best = min(ahead, key=errors.rmse)
-        found, other = changes[best], FITS[best][1]
-        more = f"{percent(found.ratio - 1)} larger"
-        if found.ratio >= 3:
-            more = f"{format_number(found.ratio, 2)} times as large"
+        ratio, baseline = changes[best].ratio, BASELINES[best]
+        other = baseline.estimator.__name__
+        more = f"{percent(ratio - 1)} larger"
+        if ratio >= 3:
+            more = f"{format_number(ratio, 2)} times as large"
         said = (
-            f"On held-out rows {BASELINES[best]} {'do' if best == 'separate' else 'does'} better "
-            f"than this model, whose error is {more} ({interval(found)}): use {other} "
-            f"(--estimator {other})"
+            f"On held-out rows {baseline.name} {baseline.verb} better than this model, whose error "
+            f"is {more} ({interval(changes[best])}): use {other} (--estimator {other})"
         )
         if not facts.view.is_population:
             said += ", or see whether AdaptiveSpanRegressor does better than both"
         yield said + "."
-    long = [str(label) for label in facts.view.labels if len(str(label)) > LONG]
-    for sentence in facts.diagnosis.advice:
-        for label in long:
-            sentence = sentence.replace(label, short(label))
-        yield short(sentence, 2000)
+    yield from facts.diagnosis.advice
 
 
 def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
     """How the errors were computed."""
     fits = ["by the model" + (" with its rank as selected" if _selected_rank(facts) else "")]
-    fits += [FITS[name][0] for name in errors.baselines]
+    fits += [BASELINES[name].fit for name in errors.baselines]
     return (
         "Each row was held out once, in four folds within tasks, and predicted by fits to the "
         f"others: {listed(fits)}."
@@ -201,52 +144,11 @@ def _selected_rank(facts: Facts) -> bool:
     return bool(facts.diagnosis.rank) and isinstance(facts.view.params.get("rank"), str)
 
 
-def no_errors(facts: Facts) -> str:
-    """Why there are no held-out errors."""
-    return facts.no_errors or (
-        "Give the rows (--data) to see how well the model predicts rows that it has not seen, "
-        "against separate and pooled regression."
-    )
-
-
-def holdout_notes(errors: HoldoutErrors) -> Iterator[str]:
-    """Tasks that were not scored, and warnings of the fits."""
-    if errors.small:
-        yield (
-            f"{count(errors.small, 'task')} with fewer than {FEWEST_ROWS} rows "
-            f"{'was' if errors.small == 1 else 'were'} fitted but not scored."
-        )
-    if errors.notes:
-        times = "once" if len(errors.notes) == 1 else f"{len(errors.notes)} times"
-        note = short(errors.notes[0], 300)
-        yield f"While it was fitted to the folds the model warned {times}: {note}"
-
-
 # The rank
 
 
-def rank_reason(facts: Facts) -> Iterator[str]:
-    """Why the model has the rank that it has."""
-    view, rank, groups = facts.view, facts.diagnosis.rank, facts.groups
-    if view.model.shares == "prior":
-        yield "There is no rank: what was given is a prior on all slopes, not a span."
-    elif rank is None:
-        yield f"{view.kind} has no span, and so no rank."
-    elif groups is not None and groups[0] == "cluster":
-        yield f"The span is that of {count(int(groups[1].max()), 'centre')} of tasks."
-    elif view.span.rank_path is not None:
-        yield from _path_reason(view.span.rank_path)
-    elif view.span.extra.get("candidates"):
-        yield from _candidates_reason(view.span.extra, rank)
-    elif "representation" in view.params:
-        yield f"The span was given, with {count(rank, 'direction')}."
-    elif isinstance(view.params.get("rank"), str):
-        yield f"The rank is {rank}: there was nothing to choose."
-    else:
-        yield f"The rank was given: {rank}."
-
-
-def _path_reason(path: Any) -> Iterator[str]:
+def path_reason(path: RankPath) -> Iterator[str]:
+    """Why this rank was selected among the ranks of a path."""
     if path.method == "auto":
         tied = [int(r) for r in path.ranks[path.difference <= path.standard_error]]
         yield "Ranks were compared by their error on held-out rows, in five folds within tasks."
@@ -274,7 +176,8 @@ def _path_reason(path: Any) -> Iterator[str]:
         )
 
 
-def _candidates_reason(extra: Any, rank: int) -> Iterator[str]:
+def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
+    """Why this rank was selected among descriptions of how tasks vary."""
     tried, slopes = extra["candidates"], extra["slopes"]
     chosen = [row for row in tried if (row["slopes"], row["rank"]) == (slopes, rank)]
     others = [row for row in tried if row not in chosen]
