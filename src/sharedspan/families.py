@@ -16,7 +16,7 @@ class Gaussian:
     """Normal responses of constant variance: weights are one and y is the working response."""
 
     def reweight(self, rows: TaskRows, fitted: Any) -> TaskRows | None:
-        """The rows with working weights and responses at a fit, or None once it stands.
+        """The rows with working weights and responses at a fit, or None once no turn is needed.
 
         Parameters
         ----------

@@ -68,7 +68,7 @@ def factor_distance(B: Any, W: Any, true_B: Any, true_W: Any) -> float:
 
 
 def ordered_factors(B: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same BW with orthonormal B, columns by singular value, largest loading positive.
+    """Refactor BW with B orthonormal, columns by singular value, largest loadings positive.
 
     Parameters
     ----------

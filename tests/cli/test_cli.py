@@ -273,7 +273,7 @@ def test_rows_that_lack_a_value_are_refused_or_left_out(folder, tmp_path):
 
 MISTAKES = {
     "no such model": (["predict", "no.span", "{t}", "-o", "p.csv"], "no.span"),
-    "a table as the model": (["predict", "{t}", "{t}", "-o", "p.csv"], "is no model file"),
+    "a table as the model": (["predict", "{t}", "{t}", "-o", "p.csv"], "is not a model file"),
     "no such table": (["predict", "{m}", "no.csv", "-o", "p.csv"], "There is no file no.csv"),
     "other columns": (["predict", "{m}", "{c}", "-o", "p.csv"], "has no column 'subject'"),
     "odd ending": (["predict", "{m}", "{t}", "-o", "p.txt"], "must end in .csv or .parquet"),
@@ -288,7 +288,7 @@ MISTAKES = {
                          "leave --interval out"),
     "interval of one pass": (["predict", "{s}", "{t}", "--interval", "0.9", "-o", "p.csv"],
                              "leave --interval out"),
-    "report of no model": (["report", "{t}", "-o", "r.html"], "is no model file"),
+    "report of no model": (["report", "{t}", "-o", "r.html"], "is not a model file"),
     "report of other data": (["report", "{m}", "--data", "{c}", "-o", "r.html"], "no column"),
     "report to text": (["report", "{m}", "-o", "r.txt"], "must end in .html"),
     "columns of no data": (["report", "{m}", "--task", "a", "-o", "r.html"], "--data"),

@@ -659,7 +659,7 @@ def fit(folder, *more):
         (("--max-iter", "0", "-o", "c.span"), "max_iter=0"),
         (("--memory-limit", "1MB", "-o", "c.span"), "too small"),
         (("-o", "c.span", "--coefficients", "s/part-00000.parquet"), "one of the files to be read"),
-        (("-o", "s/truth.npz"), "holds something else than a model file"),
+        (("-o", "s/truth.npz"), "exists and is not a model file"),
     ],
     ids=str,
 )

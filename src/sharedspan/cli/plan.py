@@ -24,9 +24,7 @@ def plan_command(as_json: bool, **problem: Any) -> None:
     Example: sharedspan plan --tasks 100 --features 50 --rank 3 --noise 0.5 --error 0.02
     """
     if (problem["error"] is None) == (problem["n_samples"] is None):
-        raise errors.MistakeError(
-            "Give either --error or --rows: the other one is computed from it."
-        )
+        raise errors.MistakeError("Give either --error or --rows: the other is computed.")
     with errors.one_line_errors():
         from sharedspan.inference.planning import plan
 

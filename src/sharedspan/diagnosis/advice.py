@@ -9,8 +9,8 @@ import numpy as np
 
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import count, listed, short
-from sharedspan.estimators.adaptive import LARGEST_RANK
 from sharedspan.inference.span_errors import SpanUncertainty
+from sharedspan.mixed_model import LARGEST_RANK
 
 if TYPE_CHECKING:
     from sharedspan.diagnosis.diagnose import Diagnosis

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sharedspan.diagnosis.model_view import ModelView
+from sharedspan.estimators import estimator_class
 from sharedspan.estimators.base import TaskRegressor
-from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
 from sharedspan.progress import ProgressCallback, no_progress
 from sharedspan.statistics.folds import folds_by_hash
 
@@ -41,15 +41,18 @@ class Baseline(NamedTuple):
     name: str
     verb: str  # that goes with the name
     fit: str  # how it is fitted
-    estimator: type[TaskRegressor]
+    estimator: str  # its name in the registry
 
 
 BASELINES = {
     "separate": Baseline(
-        "separate regressions", "do", "by one ridge regression per task", PerTaskRegressor
+        "separate regressions", "do", "by one ridge regression per task", "PerTaskRegressor"
     ),
     "pooled": Baseline(
-        "pooled regression", "does", "by pooled slopes with an intercept per task", PooledRegressor
+        "pooled regression",
+        "does",
+        "by pooled slopes with an intercept per task",
+        "PooledRegressor",
     ),
 }
 
@@ -219,6 +222,7 @@ def _refits(view: ModelView) -> dict[str, Callable[[], TaskRegressor]]:
         again["rank"] = span.rank
     makers: dict[str, Callable[[], TaskRegressor]] = {"model": partial(type(model), **again)}
     for key, baseline in BASELINES.items():
-        if model.shares != baseline.estimator.shares:
-            makers[key] = partial(baseline.estimator, fit_intercept=view.centred)
+        estimator: Any = estimator_class(baseline.estimator)
+        if model.shares != estimator.shares:
+            makers[key] = partial(estimator, fit_intercept=view.centred)
     return makers

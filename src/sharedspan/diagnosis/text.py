@@ -16,7 +16,7 @@ SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def whole(label: Any) -> str:
-    """A label as text that can be written as UTF-8: half a surrogate pair is no character."""
+    """A label as text that can be written as UTF-8: half a surrogate pair is not a character."""
     return str(label).encode("utf-8", "replace").decode("utf-8")
 
 

@@ -17,6 +17,7 @@ from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import BOOL, as_generator, estimator, number_or_auto, one_of
 from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.mixed_model import LARGEST_RANK
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.outliers import OutlierComponent
@@ -27,7 +28,6 @@ from sharedspan.statistics.canonical import Canonical, Problem
 from sharedspan.statistics.rows import Statistics
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 
-LARGEST_RANK = 15
 SEARCH_WORK = 4e7  # T p^3 of the tasks that variances and directions are learned from
 
 
@@ -155,7 +155,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         extra = {"candidates": candidates, "log_likelihood": log_likelihood}
         return mixed_fit(canonical, scaling, fit, posterior, extra)
 
-    def check_shape(self, n_tasks: int, n_features: int) -> None:
+    def check_shape(self, n_tasks: int | None, n_features: int) -> None:
         """Raise for a rank that is larger than the number of coefficients of a task."""
         largest = n_features + self.fit_intercept
         if not isinstance(self.rank, str) and self.rank > largest:

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 def _retains_statistics(model: TaskRegressor) -> bool:
     if not model.incremental or model.needs().kind == "rows":
         raise AttributeError(
-            "partial_fit and merge retain statistics and no rows, but the chosen estimator, solver "
-            "or variant splits or draws rows: choose another, or use fit."
+            "partial_fit and merge are not available: this estimator, solver or variant needs the "
+            "rows, and these methods retain only statistics. Use fit, or another solver or variant."
         )
     return True
 
@@ -111,7 +111,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """Estimate from a canonical problem, whose statistics may be changed in place."""
 
     def needs(self) -> Needs:
-        """What the fit wants of the pass over the rows; by default as a rank and whitening do."""
+        """What the fit wants of the pass over the rows; by default what a span needs."""
         return Needs(
             features="whitened" if self.whiten else "scaled",
             common_scale=not self.whiten,
@@ -121,13 +121,15 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     def check_combination(self) -> None:
         """Raise for parameters that do not go together."""
 
-    def check_shape(self, n_tasks: int, n_features: int) -> None:
-        """Raise for a rank that is larger than the numbers of features and of tasks."""
-        rank, largest = vars(self).get("rank", 0), min(n_features, n_tasks)
+    def check_shape(self, n_tasks: int | None, n_features: int) -> None:
+        """Raise for a rank larger than the numbers of features and, if it is final, of tasks."""
+        rank, largest, words = vars(self).get("rank", 0), n_features, f"the {n_features} features"
+        if n_tasks is not None:
+            largest = min(n_features, n_tasks)
+            words = f"min({n_features} features, {n_tasks} tasks) = {largest}"
         if not isinstance(rank, str) and rank > largest:
             raise ValueError(
-                f"rank={rank} is larger than min({n_features} features, {n_tasks} tasks) = "
-                f"{largest}: give a rank from 1 to {largest}, or 'auto'."
+                f"rank={rank} is larger than {words}: give a rank from 1 to {largest}, or 'auto'."
             )
 
     # ---- fitting ---------------------------------------------------------------------------------
@@ -231,8 +233,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
         For sites that may share sums over rows but not the rows: the result is that of one fit to
         the rows of all. Tasks of the same label are one task. All models must have retained their
-        statistics, as
-        ``partial_fit`` does and ``keep_statistics`` says; the others are not changed.
+        statistics, as ``partial_fit`` does and ``keep_statistics`` says; the others are not
+        changed.
 
         Parameters
         ----------
@@ -356,7 +358,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """Write the fitted model to a file, to be read by ``ss.load``.
 
         The file holds arrays and JSON, with a checksum, and no code. The old file of that name is
-        replaced once the new one is whole; a file that is no model is never replaced. Settings of
+        replaced once the new one is whole; a file that is not a model is never replaced. Settings of
         scikit-learn's own (``set_output``, metadata requests) are not saved.
 
         Parameters
@@ -365,8 +367,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             By custom it ends in ``.span``.
         statistics : bool, default=False
             Whether to save the statistics that ``partial_fit`` and ``merge`` go on from, too; they
-            are
-            d / k times larger than the rest.
+            are d / k times larger than the rest.
 
         Raises
         ------

@@ -145,7 +145,7 @@ class PerTaskRegressor(TaskRegressor):
     ----------
     alpha : "auto" or float, default="auto"
         Penalty on the slopes of standardised features; "auto" maximises each task's marginal
-        likelihood. With 0 it is least squares, the shortest one where that is not unique.
+        likelihood. 0 gives least squares, of minimum norm where it is not unique.
     {fit_intercept, unseen, task_column, engine, keep_statistics}
 
     Attributes

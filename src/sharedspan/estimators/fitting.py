@@ -6,8 +6,9 @@
     fitted     = model.estimate(problem)   the only thing that an estimator defines
     store(model, fitted)                   attributes in the user's units
 
-``fit`` and ``fit_file`` walk it from the first line; ``partial_fit`` and ``merge`` begin with
-statistics that a model has retained. An estimator says in ``needs()`` what it wants of the pass
+A family of responses may ask for further turns, with other working rows; the Gaussian family needs
+one. ``fit`` and ``fit_file`` walk the line from its beginning; ``partial_fit`` and ``merge`` start
+from statistics that a model has retained. An estimator says in ``needs()`` what it wants of the pass
 over the rows.
 """
 
@@ -43,7 +44,7 @@ LARGEST_COVARIANCE = 500  # features whose covariance matrix is stored
 class Needs:
     """What an estimator wants of the pass over the rows."""
 
-    kind: str | None = "auto"  # of statistics, "gram" or "rows"; None where it reads rows itself
+    kind: str | None = "auto"  # of statistics: "auto", "gram" or "rows"; None to read bare rows
     features: str = "plain"  # how they become canonical: "whitened", "scaled" or "plain"
     common_scale: bool = False  # whether features keep their proportions
     folds: bool = False  # whether rows are left out and put back
@@ -164,6 +165,11 @@ def add_rows(
     model: TaskRegressor, X: Any, y: Any, task: Any, sample_weight: Any, forgetting: float
 ) -> None:
     """Add rows to the statistics of an estimator and fit again; see ``partial_fit``."""
+    if is_dask_frame(X):
+        raise TypeError(
+            "partial_fit takes rows of this machine, and X is a Dask DataFrame: call compute() on "
+            "each part first, or use fit."
+        )
     first = not model.__sklearn_is_fitted__()
     with unchanged_on_error(model):
         check_parameters(model)
@@ -193,6 +199,7 @@ def merge_statistics(model: TaskRegressor, others: tuple[Any, ...]) -> None:
 
 def refit(model: TaskRegressor, statistics: TaskStatistics) -> None:
     """Fit from retained statistics, starting where the last fit ended."""
+    model.check_shape(None, len(statistics.names))  # more tasks may come
     previous = previous_fit(model) if model.__sklearn_is_fitted__() else None
     fitted = fit_statistics(model, statistics.copy(), previous)
     store(model, fitted, statistics, retained=statistics)
@@ -303,7 +310,7 @@ def previous_fit(model: TaskRegressor) -> PreviousFit | None:
 
 
 def set_feature_names(model: TaskRegressor, names: tuple[str, ...]) -> None:
-    """Take over the columns of X where it is no array that scikit-learn could inspect."""
+    """Take over the names of columns that scikit-learn cannot read from X itself."""
     model.n_features_in_ = len(names)
     model.feature_names_in_ = np.array(names, dtype=object)
 

@@ -123,8 +123,8 @@ def require_rows_to_split(problem: Problem, option: str, instead: str) -> None:
     if counts.min() < 2:
         label = problem.labels[int(np.argmin(counts))]
         raise ValueError(
-            f"{option} splits the rows of every task, and task {label!r} has one sample: leave "
-            f"such tasks out, or use {instead}."
+            f"{option} splits the rows of every task, and task {label!r} has only one "
+            f"row: leave such tasks out, or use {instead}."
         )
 
 

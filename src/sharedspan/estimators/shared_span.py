@@ -34,11 +34,13 @@ from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
 from sharedspan.solvers.accelerated import Factors
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
 from sharedspan.solvers.variable_projection import variable_projection
-from sharedspan.statistics.canonical import Problem
+from sharedspan.statistics.canonical import PreviousFit, Problem
 from sharedspan.statistics.grams import GramStatistics
 
 if TYPE_CHECKING:
+    from sharedspan.inputs.columns import Columns
     from sharedspan.inputs.files import FilePaths
+    from sharedspan.progress import ProgressCallback
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
 ENOUGH_NEWS = 2.0  # a refit with so many times the rows starts from scratch
@@ -191,21 +193,22 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         target: str | None = None,
         features: str | Iterable[str] | None = None,
         memory_limit: int | str | None = None,
+        drop: str | Iterable[str] = (),
+        missing: str = "error",
+        text: str = "error",
+        columns: Columns | None = None,
+        progress: ProgressCallback | None = None,
+        tick: ProgressCallback | None = None,
         checkpoint: Any = None,
         resume: Any = None,
         checkpoint_seconds: float = 60.0,
-        **options: Any,
     ) -> Self:
         """Fit all tasks of CSV or Parquet files, which may be larger than memory.
 
         Parameters
         ----------
-        {path, file:task, target, features, memory_limit}
-        {checkpoint, resume, checkpoint_seconds}
-        **options
-            Further options of reading:
-
-            {drop, missing, text, columns, progress, tick}
+        {path, file:task, target, features, memory_limit, drop, missing, text, columns}
+        {progress, tick, checkpoint, resume, checkpoint_seconds}
 
         Returns
         -------
@@ -215,13 +218,14 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         if (checkpoint, resume) != (None, None):
             checkpointing = self._checkpoint_options(checkpoint, resume, checkpoint_seconds)
         fitting.fit_files(
-            self, path, checkpointing, task=task, target=target, features=features,
-            memory_limit=memory_limit, **options,
+            self, path, checkpointing, task=task, target=target, features=features, drop=drop,
+            memory_limit=memory_limit, missing=missing, text=text, columns=columns,
+            progress=progress, tick=tick,
         )  # fmt: skip
         return self
 
     def needs(self) -> Needs:
-        """Statistics of any kind, but rows for a solver that draws or splits them."""
+        """Grams or rows, whichever is cheaper; rows for a solver that samples or splits them."""
         kind = "auto" if self.backend in ("auto", "numpy") else "gram"
         if needs_rows(self.solver, self.solver_options or {}):
             kind = "rows"
@@ -348,16 +352,16 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         at_least("checkpoint_seconds", seconds, 0.0)
         # What must not change between a fit and its continuation.
         names = ["rank", "solver", "fit_intercept", "whiten", "noise", "tol", "dtype"]
-        if self.tol == 0 or needs_rows(self.solver, self.solver_options or {}):
-            names.append("max_iter")  # the plan of phases goes by it
         options, loop_options = self._split_options()
         if loop_options["tail_average"]:
             options["tail_average"] = True
+        if self.tol == 0 or loop_options["tail_average"] or needs_rows(self.solver, options):
+            names.append("max_iter")  # phases and averages are planned by it
         settings = {name: getattr(self, name) for name in names} | {"solver_options": options}
         return CheckpointOptions.of(checkpoint, resume, seconds, settings)
 
     def check_combination(self) -> None:
-        """Raise for options that the solver does not have, or a place where it cannot run."""
+        """Raise if the solver does not accept the given options, backend or engine."""
         one_of("solver", self.solver, tuple(SOLVERS))
         if self.solver_options is not None:
             self._check_solver_options(self.solver_options)
@@ -405,9 +409,11 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
                 )
 
 
-def warm_start(problem: Problem, previous: Any, objective: Objective, k: int) -> Factors | None:
+def warm_start(
+    problem: Problem, previous: PreviousFit, objective: Objective, k: int
+) -> Factors | None:
     """The factors of the previous fit, canonical (d', k) and (k, T), where its rank is the same."""
-    if previous is None or previous.representation.shape[1] != k:
+    if previous.representation.shape[1] != k:
         return None
     canonical = problem.canonical
     B = previous.representation / canonical.units.scale[:, None]
@@ -419,7 +425,7 @@ def warm_start(problem: Problem, previous: Any, objective: Objective, k: int) ->
 
 
 def run_fields(problem: Problem, result: SolverResult, centred: bool) -> dict[str, Any]:
-    """How a run ended, and the degrees of freedom of its fit, as fields of a FittedSpan."""
+    """Fields of a FittedSpan that describe the run of the solver, and the degrees of freedom."""
     (d, k), T = result.B.shape, result.W.shape[1]
     # The loss sums over tasks half of each one's mean square, relative to nbar.
     scale = 2 / T / problem.canonical.units.y_scale**2

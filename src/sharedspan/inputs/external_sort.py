@@ -144,7 +144,7 @@ class _Tasks:
             if columns.label == "VARCHAR":  # DuckDB looks them up, in parallel
                 connection.execute(f"CREATE TYPE task AS ENUM (SELECT label {ordered})")
                 self.code_sql = f"enum_code(CAST({self.code_sql} AS task))"
-        is_label = ~labels.is_null(nan_is_null=True).to_numpy()  # NaN is no label
+        is_label = ~labels.is_null(nan_is_null=True).to_numpy()  # NaN is not a label
         self.n_rows = int(total or 0)
         self.sizes: np.ndarray = sizes.to_numpy()[is_label]  # (T,)
         known: np.ndarray = labels.to_numpy()[is_label]

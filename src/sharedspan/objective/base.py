@@ -98,7 +98,7 @@ class UnevaluatedPoint:
         return self.objective.evaluate(self.B, self.W)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name not in ("loss", "grad_B", "grad_W", "R", "value", "norm", "tangent_gradient"):
             raise AttributeError(name)
         return getattr(self.evaluated, name)
 
@@ -181,7 +181,7 @@ class Objective(ABC):
         return function(self, *arrays)
 
     def to_device(self, W: Any) -> Any:
-        """A matrix (k, T) on the host to where W and what has its shape live."""
+        """Copy a matrix (k, T) from the host to the device or cluster that holds W."""
         return W
 
     def squares(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:

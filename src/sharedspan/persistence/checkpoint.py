@@ -23,7 +23,7 @@ WRITING_SHARE = 0.05  # the share of the time of a fit that may go into writing
 
 
 class CheckpointError(ValueError):
-    """A file that is no checkpoint, is damaged, or belongs to another fit."""
+    """A file that is not a checkpoint, is damaged, or belongs to another fit."""
 
 
 CHECKPOINT_FORMAT = TreeFormat(
@@ -42,7 +42,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """The checkpoint in a file; a ``CheckpointError`` where it cannot be read."""
+        """Read a checkpoint from a file; raises ``CheckpointError`` if the file cannot be read."""
         tree = CHECKPOINT_FORMAT.read(path)
         with CHECKPOINT_FORMAT.interpreting(path):
             return cls(path, tree["fingerprint"], tree["caller"], tree["run"])
@@ -173,8 +173,8 @@ class Checkpoints:
             self.rng.bit_generator.state = saved.run["rng"][when]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"{str(saved.path)!r} goes with another kind of random generator than "
-                f"{type(self.rng.bit_generator).__name__}: give the fit one of the same kind."
+                f"{str(saved.path)!r} was saved with another kind of random generator than "
+                f"{type(self.rng.bit_generator).__name__}: use a generator of that kind to resume."
             ) from error
 
     def update(self, state: Mapping[str, Tree], now: bool = False) -> None:

@@ -127,7 +127,7 @@ def decode(tree: Tree, sizes: Mapping[str, int]) -> Any:
         return _decode_record(current_name(name), state, sizes)
     content = decode(content, sizes)
     if tag in SEQUENCES and not isinstance(content, list):
-        raise TypeError(f"{content!r} is no list.")
+        raise TypeError(f"{content!r} is not a list.")
     return DECODERS[tag](content)
 
 
@@ -174,7 +174,7 @@ def require_shapes(
             continue
         is_numeric = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
         if not is_numeric or value.ndim != len(letters):
-            raise ValueError(f"{name} is no array of numbers of {len(letters)} axes.")
+            raise ValueError(f"{name} is not an array of numbers with {len(letters)} axes.")
         for letter, length in zip(letters, value.shape, strict=True):
             if sizes.setdefault(letter, length) != length:
                 raise ValueError(f"{name} has shape {value.shape}.")
@@ -186,7 +186,7 @@ def require_annotated_types(values: Mapping[str, Any], kind: type) -> None:
     for base in kind.__mro__:
         for key, annotation in get_annotations(base).items():
             if key in values and not _is_of_type(values[key], annotation):
-                raise ValueError(f"{key} of a {kind.__name__} is no {annotation}.")
+                raise ValueError(f"{key} of a {kind.__name__} is not of type {annotation}.")
 
 
 SCALAR_TYPES = {"float": (float, int), "int": (int,), "str": (str,), "bool": (bool,)}

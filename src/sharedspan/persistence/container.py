@@ -76,7 +76,7 @@ class TreeFormat:
     def read(self, path: Path) -> Tree:
         """The tree in a file, if it is as it was written."""
         if os.path.exists(path) and not os.path.isfile(path):
-            raise self.error(f"{os.fspath(path)!r} is not a file: give a {self.noun}.")
+            raise self.error(f"{os.fspath(path)!r} is not a file: give the path of a {self.noun}.")
         with open(path, "rb") as file, self.interpreting(path):
             end = self._verify(file, path)
             text = _read_exactly(file, int.from_bytes(file.read(8), "little"), end)
@@ -101,7 +101,7 @@ class TreeFormat:
         head = file.readline(len(self.magic) + 10)
         version = head[len(self.magic) : -1]
         if not head.startswith(self.magic):
-            raise self.error(f"{os.fspath(path)!r} is no {self.noun} of sharedspan: give one.")
+            raise self.error(f"{os.fspath(path)!r} is not a {self.noun} of sharedspan: give one.")
         if version.isdigit() and int(version) > self.version:
             raise self.error(
                 f"{os.fspath(path)!r} was written by a newer sharedspan, in format {int(version)}, "
@@ -131,8 +131,8 @@ class TreeFormat:
                     head = file.read(len(self.magic))
                 if head not in (b"", self.magic):  # a slip in a name must not cost a file
                     raise self.error(
-                        f"{os.fspath(path)!r} holds something else than a {self.noun}, which would "
-                        "be lost: give another name, or remove it first."
+                        f"{os.fspath(path)!r} exists and is not a {self.noun}: give another name, "
+                        "or remove it first."
                     )
             yield
         except OSError as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ModelFileError(ValueError):
-    """A file that is no model, is damaged, or was written by a newer version."""
+    """A file that is not a model, is damaged, or was written by a newer version."""
 
 
 # Other names or attributes of stored classes are another format. Once it is released, a change of
@@ -73,7 +73,7 @@ def load(path: Path) -> Any:
     Raises
     ------
     ModelFileError
-        For a file that is no model, is damaged or changed, or was written by a newer version. A
+        For a file that is not a model, is damaged or changed, or was written by a newer version. A
         file cannot make this function run code.
     """
     tree = MODEL_FORMAT.read(path)
@@ -122,6 +122,6 @@ def _require_names(tasks: np.ndarray, names: np.ndarray, sizes: dict[str, int]) 
     """Raise unless every task and every feature has a name, and no two tasks the same."""
     labels = tasks.tolist()
     if len(set(labels)) != sizes["T"] or any(map(is_missing, labels)):
-        raise ValueError("Some tasks share a name or have none.")
+        raise ValueError("Not every task has a name of its own.")
     if len(names) != sizes["d"] or not all(isinstance(name, str) for name in names.tolist()):
-        raise ValueError("Some features have no name.")
+        raise ValueError("Not every feature has a name that is text.")

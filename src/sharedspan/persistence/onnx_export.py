@@ -127,7 +127,7 @@ def _as_utf8(label: str) -> bytes:
         return label.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"The task label {label!r} is no text that can be written: {error.reason}. Give "
+            f"The task label {label!r} cannot be written as text: {error.reason}. Give "
             "labels=, one per task in the order of tasks_."
         ) from None
 

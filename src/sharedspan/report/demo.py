@@ -57,7 +57,7 @@ class Demo:
 def run_demo(figure: Path, seed: int, progress: Callable[[str], object] = str) -> Demo:
     """Fit everything, draw the figure, return the tables."""
     tiny = simulate(n_tasks=4, n_features=3, rank=1, n_samples=8, random_state=0)
-    _fit_all(tiny.X, tiny.y, tiny.task, str)  # compiles the kernels before times are measured
+    _fit_all(tiny, slice(None), str)  # compiles the kernels before times are measured
     sim = simulate(**SIZE, condition_number=2.0, random_state=seed)
     floor = error_floor(SIZE["n_samples"], sim.X.shape[1], len(sim.coef), 3, SIZE["noise"])
     models, seconds = _fit_all(sim, slice(None), lambda name: progress(f"simulated tasks: {name}"))

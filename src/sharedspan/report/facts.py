@@ -18,7 +18,7 @@ from sharedspan.diagnosis.holdout_errors import NOTHING_TO_PREDICT, HoldoutError
 from sharedspan.diagnosis.loadings import shared_directions
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import count, format_number, short, whole
-from sharedspan.estimators.baselines import PerTaskRegressor
+from sharedspan.estimators import estimator_class
 from sharedspan.progress import ProgressCallback
 
 SAME = 1e-9  # variation of slopes or levels, over their size, that is rounding
@@ -75,7 +75,7 @@ class Facts:
         fits = ~np.isin(rows.codes, self.outliers)
         if not fits.any():
             return None
-        separate = PerTaskRegressor(fit_intercept=self.view.centred)
+        separate = estimator_class("PerTaskRegressor")(fit_intercept=self.view.centred)
         separate.fit(rows.X[fits], rows.y[fits], task=rows.codes[fits])
         S = metric.predictions(separate.coef_ * metric.deviation)
         S = S - S.mean(axis=0) if self.directions.about_mean else S

@@ -104,7 +104,7 @@ def advice(facts: Facts) -> Iterator[str]:
     if ahead and errors is not None:
         best = min(ahead, key=errors.rmse)
         ratio, baseline = changes[best].ratio, BASELINES[best]
-        other = baseline.estimator.__name__
+        other = baseline.estimator
         more = f"{percent(ratio - 1)} larger"
         if ratio >= 3:
             more = f"{format_number(ratio, 2)} times as large"

@@ -57,7 +57,7 @@ class ProximalFit:
 
 
 class CentreStructure(Protocol):
-    """Where the centres B w_t of the tasks may lie."""
+    """The constraint on the centres B w_t of the tasks."""
 
     def free(self, B: np.ndarray, D: np.ndarray) -> np.ndarray:
         """The part of D (d, T) that deviations may have."""

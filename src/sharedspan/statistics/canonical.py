@@ -126,7 +126,7 @@ def canonical(
     P: np.ndarray | None = None,
     **context: Any,
 ) -> Problem:
-    """The canonical problem; the statistics are transformed in place.
+    """Build the canonical problem, transforming the statistics in place.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def canonical(
         How the features are transformed: by ``whitening``, by ``common_scaling``, or not at all.
     rng : numpy.random.Generator
     P : ndarray of shape (d, d'), optional
-        The map of the features to use instead, as a resumed fit must.
+        A map of the features to use instead of computing one, as a resumed fit must.
     **context
         Further fields of the Problem.
     """

@@ -56,7 +56,7 @@ def _typical(tasks: TaskRows) -> np.ndarray:
 
 
 def _power_of_two(reach: np.ndarray) -> np.ndarray:
-    """1 where reach is safe, otherwise the power of two that brings it near 1."""
+    """The power of two that scales a magnitude to about 1; 1 where nothing can overflow."""
     _, exponent = np.frexp(np.minimum(reach, np.finfo(float).max))
     safe = (reach == 0) | ((reach < SAFE) & (reach > 1 / SAFE))
     return np.where(safe, 1.0, np.ldexp(1.0, np.clip(-exponent, -1000, 1000)))
