@@ -190,3 +190,18 @@ def test_tasks_that_have_faded_away_do_no_harm(sim):
     for _ in range(8):
         stream.partial_fit(sim.X[rows], sim.y[rows], task=sim.task[rows], forgetting=1e-45)
     assert np.isfinite(stream.coef_).all()
+
+
+def test_a_rank_above_the_number_of_features_is_refused_at_the_first_chunk(sim):
+    d = sim.X.shape[1]
+    with pytest.raises(ValueError, match=f"rank={d + 1} is larger than the {d} features"):
+        ss.SharedSpanRegressor(rank=d + 1).partial_fit(sim.X, sim.y, task=sim.task)
+
+
+def test_partial_fit_refuses_a_dask_frame_in_words(sim):
+    dask = pytest.importorskip("dask.dataframe")
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(sim.X).assign(y=sim.y, task=sim.task)
+    frame = dask.from_pandas(frame.rename(columns=str), npartitions=2)
+    with pytest.raises(TypeError, match="partial_fit takes rows of this machine"):
+        ss.PooledRegressor().partial_fit(frame, "y", task="task")

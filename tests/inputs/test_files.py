@@ -742,3 +742,10 @@ def test_warnings_of_a_fit_are_told_in_lines(tmp_path, monkeypatch):
     assert done.stdout.count("\n") == 3
     done = fit(tmp_path / "s", "--estimator", "PooledRegressor", "--json", "-o", out)
     assert json.loads(done.stdout)["warnings"] == ["This is odd."]
+
+
+def test_a_misspelt_option_of_fit_file_leaves_the_old_fit_alone(small, tmp_path):
+    model = ss.SharedSpanRegressor(rank=2).fit(small.X, small.y, task=small.task)
+    with pytest.raises(TypeError, match="mising"):
+        model.fit_file(tmp_path / "t.csv", task="g", target="y", mising="drop")
+    assert model.coef_.shape == (40, 8)

@@ -8,6 +8,7 @@ from conftest import statistics_of
 from oracles import per_task_sums
 from sharedspan.kernels import cpu, grams
 from sharedspan.objective import GramObjective, RowObjective, build_objective
+from sharedspan.objective.base import UnevaluatedPoint
 from sharedspan.statistics.canonical import whitening
 
 
@@ -217,3 +218,19 @@ def test_the_pass_does_not_depend_on_where_its_arrays_lie(d, rng):
         )  # fmt: skip
         results.add((R.tobytes(), loss.tobytes()))
     assert len(results) == 1
+
+
+def test_an_unevaluated_point_makes_a_pass_only_when_it_is_asked_for_one(small, rng):
+    objective = RowObjective(statistics_of(small.X, small.y, small.task, kind="rows"), None)
+    B, W = rng.standard_normal((8, 2)), rng.standard_normal((2, 40))
+    point, passes = UnevaluatedPoint(B, W, objective), []
+    objective.gradients = lambda *factors: (
+        passes.append(1) or type(objective).gradients(objective, *factors)
+    )
+    assert_allclose(point.imbalance, B.T @ B - W @ W.T)
+    assert not passes
+    assert point.loss == objective.evaluate(B, W).loss
+    assert point.norm() == objective.evaluate(B, W).norm()
+    assert len(passes) == 3
+    with pytest.raises(AttributeError, match="unknown"):
+        _ = point.unknown

@@ -131,7 +131,7 @@ def test_foreign_and_newer_files_say_what_to_do(tmp_path):
 def test_what_is_no_checkpoint_is_not_overwritten(tmp_path):
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
     for check in (lambda p: Fit("gd").run(p), CHECKPOINT_FORMAT.require_writable):
-        with pytest.raises(CheckpointError, match=r"table.csv' holds something else"):
+        with pytest.raises(CheckpointError, match=r"table.csv' exists and is not a checkpoint"):
             check(tmp_path / "table.csv")
         with pytest.raises(CheckpointError, match="not a file"):
             check(tmp_path)

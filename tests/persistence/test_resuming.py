@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from test_model_file import GOLDEN, golden_problem
 
 import sharedspan as ss
@@ -167,6 +169,7 @@ def test_a_fit_that_ran_out_of_iterations_goes_on_with_more(sim, tmp_path):
 
 SCRIPT = """
 import sys
+import warnings
 import sharedspan as ss
 
 if __name__ == "__main__":
@@ -219,3 +222,22 @@ def test_a_driver_that_is_killed_goes_on(tmp_path, engine):
 
 def _iteration(path):
     return Checkpoint.read(path).run["iteration"]
+
+
+def test_a_tail_average_goes_on_only_with_the_number_of_iterations_that_planned_it(sim, tmp_path):
+    path, common = tmp_path / "c", {"rank": 2, "solver": "tpgd", "tail_average": True}
+    model = ss.SharedSpanRegressor(**common, max_iter=6, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(sim.X, sim.y, task=sim.task, checkpoint=path)
+    longer = ss.SharedSpanRegressor(**common, max_iter=16, random_state=0)
+    with pytest.raises(ss.CheckpointError, match="max_iter"):
+        longer.fit(sim.X, sim.y, task=sim.task, resume=path)
+
+
+def test_standard_errors_that_wait_equal_those_made_at_once(sim):
+    options = {"rank": 2, "random_state": 0}
+    waiting = ss.SharedSpanRegressor(**options).fit(sim.X, sim.y, task=sim.task)
+    at_once = ss.SharedSpanRegressor(**options, keep_statistics=False)
+    at_once.fit(sim.X, sim.y, task=sim.task)
+    assert_allclose(waiting.coef_std_, at_once.coef_std_, rtol=1e-12)

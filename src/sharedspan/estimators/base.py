@@ -358,8 +358,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """Write the fitted model to a file, to be read by ``ss.load``.
 
         The file holds arrays and JSON, with a checksum, and no code. The old file of that name is
-        replaced once the new one is whole; a file that is not a model is never replaced. Settings of
-        scikit-learn's own (``set_output``, metadata requests) are not saved.
+        replaced once the new one is whole; a file that is not a model is never replaced.
+        Scikit-learn's own settings (``set_output``, metadata requests) are not saved.
 
         Parameters
         ----------

@@ -8,8 +8,8 @@
 
 A family of responses may ask for further turns, with other working rows; the Gaussian family needs
 one. ``fit`` and ``fit_file`` walk the line from its beginning; ``partial_fit`` and ``merge`` start
-from statistics that a model has retained. An estimator says in ``needs()`` what it wants of the pass
-over the rows.
+from statistics that a model has retained. An estimator says in ``needs()`` what it wants of the
+pass over the rows.
 """
 
 from __future__ import annotations
