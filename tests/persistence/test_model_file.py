@@ -350,7 +350,7 @@ def test_a_file_that_is_no_model_is_never_overwritten(sim, tmp_path):
     path = tmp_path / "thesis.txt"
     path.write_text("years of work")
     model = fitted("PooledRegressor", sim)
-    with pytest.raises(ss.ModelFileError, match="something else"):
+    with pytest.raises(ss.ModelFileError, match="exists and is not a model file"):
         model.save(path)
     assert path.read_text() == "years of work"
     model.save(tmp_path / "m.span")

@@ -169,7 +169,6 @@ def test_a_fit_that_ran_out_of_iterations_goes_on_with_more(sim, tmp_path):
 
 SCRIPT = """
 import sys
-import warnings
 import sharedspan as ss
 
 if __name__ == "__main__":
