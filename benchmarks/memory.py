@@ -28,7 +28,9 @@ def one(n_tasks, n_samples, d, rank):
 
     warnings.simplefilter("ignore")  # four tasks, only to compile: convergence is no matter
     small = ss.simulate(n_tasks=4, n_features=d, rank=2, n_samples=n_samples, random_state=0)
-    ss.SharedSpanRegressor(rank=rank, random_state=0).fit(small.X, small.y, task=small.task)
+    ss.SharedSpanRegressor(rank=rank, solver="tpgd", random_state=0).fit(
+        small.X, small.y, task=small.task
+    )
     rng = np.random.default_rng(0)
     task = np.repeat(np.arange(n_tasks), n_samples)
     B, W = rng.standard_normal((d, 3)) / np.sqrt(d), rng.standard_normal((3, n_tasks))
@@ -40,7 +42,7 @@ def one(n_tasks, n_samples, d, rank):
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
     before = psutil.Process().memory_info().rss
-    model = ss.SharedSpanRegressor(rank=rank, random_state=0).fit(X, y, task=task)
+    model.fit(X, y, task=task)
     with open("/proc/self/status") as file:
         peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
     tasks = validate_rows(X, y, task)

@@ -282,7 +282,7 @@ MISTAKES = {
     "no level": (["predict", "{m}", "{t}", "--interval", "2", "-o", "p.csv"], "between 0 and 1"),
     "no column to keep": (["predict", "{m}", "{t}", "--keep", "z", "-o", "p.csv"], "'z'"),
     "adapt over the model": (["adapt", "{m}", "{t}", "-o", "{m}"], "one of the files to be read"),
-    "adapt over a text": (["adapt", "{m}", "{t}", "-o", "notes.txt"], "exists and is not a model file"),
+    "adapt over a text": (["adapt", "{m}", "{t}", "-o", "notes.txt"], "exists and is not a model"),
     "adapt without a span": (["adapt", "{b}", "{t}", "-o", "a.span"], "give a model with a span"),
     "interval of none": (["predict", "{b}", "{t}", "--interval", "0.9", "-o", "p.csv"],
                          "leave --interval out"),

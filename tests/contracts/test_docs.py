@@ -196,6 +196,25 @@ def test_files_of_the_layout_exist():
     assert sorted(named - there) == []
 
 
+def test_functions_of_the_walks_exist():
+    page = (DOCS / "design.md").read_text(encoding="utf-8")
+    packages = {path.stem for path in (ROOT / "src" / "sharedspan").iterdir()}
+    named = {name for name in re.findall(r"`([a-z_]+(?:\.\w+)+)`", page)
+             if name.split(".")[0] in packages and not name.endswith(".py")}  # fmt: skip
+    assert len(named) > 25
+    for name in sorted(named):
+        parts = ["sharedspan", *name.split(".")]
+        for end in range(len(parts), 0, -1):
+            try:
+                found = importlib.import_module(".".join(parts[:end]))
+                break
+            except ModuleNotFoundError:
+                continue
+        for part in parts[end:]:
+            assert hasattr(found, part), name
+            found = getattr(found, part)
+
+
 @pytest.fixture
 def extensions(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))
