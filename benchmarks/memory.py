@@ -28,9 +28,8 @@ def one(n_tasks, n_samples, d, rank):
 
     warnings.simplefilter("ignore")  # four tasks, only to compile: convergence is no matter
     small = ss.simulate(n_tasks=4, n_features=d, rank=2, n_samples=n_samples, random_state=0)
-    ss.SharedSpanRegressor(rank=rank, solver="tpgd", random_state=0).fit(
-        small.X, small.y, task=small.task
-    )
+    model = ss.SharedSpanRegressor(rank=rank, solver="tpgd", random_state=0)
+    model.fit(small.X, small.y, task=small.task)
     rng = np.random.default_rng(0)
     task = np.repeat(np.arange(n_tasks), n_samples)
     B, W = rng.standard_normal((d, 3)) / np.sqrt(d), rng.standard_normal((3, n_tasks))
