@@ -274,15 +274,16 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
                 ConvergenceWarning,
                 stacklevel=6,
             )
-        return FittedSpan.from_factors(
+        fitted = FittedSpan.from_factors(
             problem, objective.response, result.B, result.W, rank,
             variance=variance, rank_path=rank_path,
             extra={"_rows_at_start": rows if previous is None else previous.rows},
             **run_fields(problem, result, self.fit_intercept),
-            uncertainty=self._span_uncertainty(
-                problem, result.B, result.W / objective.response, variance, degrees
-            ),
         )  # fmt: skip
+        # Afterwards, when the arrays on the way to the user's units are free again.
+        W = result.W / objective.response
+        uncertainty = self._span_uncertainty(problem, result.B, W, variance, degrees)
+        return replace(fitted, uncertainty=uncertainty)
 
     def _solve(
         self, problem: Problem, objective: Objective, k: int, start: Factors | None

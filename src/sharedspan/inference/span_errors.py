@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sharedspan.inference.weight_errors import rows_by_task
+from sharedspan.inference.weight_errors import group_by_task
 from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.statistics.canonical import Canonical
@@ -198,7 +198,7 @@ class SpanUncertainty:
         units, P = self.canonical.units, self.canonical.P
         out = np.empty(len(X))
         with one_blas_thread():
-            for t, rows in rows_by_task(codes):
+            for t, rows in group_by_task(codes):
                 z = X[rows] * units.scale - units.origin * units.scale
                 z = z if P is None else z @ P
                 variance = self.noise[t]

@@ -123,7 +123,7 @@ class WeightsUncertainty:
     def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
         out = np.empty(len(X))
-        for t, rows in rows_by_task(codes):
+        for t, rows in group_by_task(codes):
             z = X[rows] - self.origin[t]
             inner, variance = z @ self.B, self.noise[t]
             if self.centre is not None:
@@ -207,7 +207,7 @@ def _determined(values: np.ndarray) -> np.ndarray:
     return values > RANK_TOLERANCE * values[:, -1:].clip(min=0.0)
 
 
-def rows_by_task(codes: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def group_by_task(codes: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """Each task code with the positions of its rows."""
     order = np.argsort(codes, kind="stable")
     tasks, starts = np.unique(codes[order], return_index=True)

@@ -130,7 +130,7 @@ def add_legend(figure: Any, note: str = "") -> Any:
     return figure
 
 
-def save_figure(figure: Any, path: Path) -> None:
+def save_paper_figure(figure: Any, path: Path) -> None:
     """Write the figure, with ticks at 1, 2, 5 times a power of ten on axes of few decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

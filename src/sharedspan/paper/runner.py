@@ -20,7 +20,7 @@ from sharedspan import __version__
 from sharedspan.kernels.threads import n_threads, one_blas_thread, use_threads
 from sharedspan.paper import EXPERIMENTS, experiment_named
 from sharedspan.paper.claims import CLAIMS
-from sharedspan.paper.drawing import save_figure
+from sharedspan.paper.drawing import save_paper_figure
 from sharedspan.paper.experiment import Cell, row_key, run_cell
 from sharedspan.paper.page import results_page
 from sharedspan.paper.table import ResultRow, ResultTable, TableError, read_results, write_results
@@ -146,7 +146,7 @@ def reproduce_all(
             run_missing(store, progress)
         tables = {name: store.table(name) for name in names}
         for name, table in tables.items():
-            save_figure(experiment_named(name).draw(table), folder / f"{name}.png")
+            save_paper_figure(experiment_named(name).draw(table), folder / f"{name}.png")
         # The page also shows tables of this folder that earlier commands completed.
         for name in EXPERIMENTS.keys() - tables.keys():
             with suppress(TableError):

@@ -29,6 +29,7 @@ class RowStatistics(TaskMeans):
         self, tasks: TaskRows, units: Units, centred: bool, watch: Watch | None = None
     ) -> None:
         self.centred = centred
+        self.is_centred = True  # whether the weighted mean of the rows of each task is zero
         self.starts = tasks.starts
         self.X = np.empty((tasks.n_rows, tasks.n_features))
         self.y = np.empty(tasks.n_rows)
@@ -58,14 +59,15 @@ class RowStatistics(TaskMeans):
     def reweighted(self, factor: np.ndarray) -> RowStatistics:
         """The same rows with each weight times ``factor`` (rows,); means stay the centres."""
         other = copy(self)
+        other.is_centred = False
         other.weight = self.weight * factor
         other.n = _segment_sums(other.weight, self.starts)
         return other
 
     def intercepts(self, V: np.ndarray) -> np.ndarray:
         """Intercepts (T,) that go with the coefficients V (d, T): mean residuals of each task."""
-        if not self.centred:
-            return np.zeros(self.n_tasks)
+        if self.is_centred or not self.centred:
+            return super().intercepts(V)
         errors = self.y - np.concatenate(
             [self.X[self.starts[t] : self.starts[t + 1]] @ V[:, t] for t in range(self.n_tasks)]
         )
