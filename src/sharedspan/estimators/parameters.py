@@ -124,7 +124,7 @@ def require_rows_to_split(problem: Problem, option: str, instead: str) -> None:
         label = problem.labels[int(np.argmin(counts))]
         raise ValueError(
             f"{option} splits the rows of every task, and task {label!r} has only one "
-            f"row: leave such tasks out, or use {instead}."
+            f"sample: leave such tasks out, or use {instead}."
         )
 
 
