@@ -1,6 +1,7 @@
 """Simulation, distances, noise levels, data sets, the command line and the layout."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -205,3 +206,17 @@ def test_imports_go_one_way(path):
                 "objective.backends",
             )
             assert module.removeprefix("sharedspan.") in homes, f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(SOURCE.rglob("*.py")) if path.parent.name != "estimators"],
+    ids=lambda p: str(p.relative_to(SOURCE)),
+)
+def test_scikit_learn_comes_through_no_back_door(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sharedspan."):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                home = getattr(getattr(module, alias.name, None), "__module__", None) or ""
+                assert not home.startswith("sklearn"), f"{path.name} imports {alias.name}"

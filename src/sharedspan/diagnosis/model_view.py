@@ -14,7 +14,7 @@ import numpy as np
 
 from sharedspan.diagnosis.metric import feature_metric
 from sharedspan.diagnosis.rows import RowsByTask, rows_by_task
-from sharedspan.estimators.base import TaskRegressor, check_is_fitted
+from sharedspan.estimators.base import TaskRegressor, fitted_span_of
 from sharedspan.estimators.prediction import predicted_mean
 from sharedspan.subspace import orthonormal_basis
 
@@ -51,14 +51,14 @@ class ModelView:
     """
 
     def __init__(self, model: Any, X: Any = None, y: Any = None, task: Any = None) -> None:
-        if getattr(model, "steps", None):  # a Pipeline
-            check_is_fitted(model[-1])
-            model, X = model[-1], X if X is None else model[:-1].transform(X)
-        if not isinstance(model, TaskRegressor):
-            raise TypeError(
-                f"The model is a {type(model).__name__}: give an estimator of sharedspan."
-            )
-        self.model, self.span, self.params = model, model.fitted_span, model.get_params(deep=False)
+        pipeline = model if getattr(model, "steps", None) else None
+        if pipeline is not None:
+            model = pipeline[-1]
+        self.span = fitted_span_of(model)
+        self.model: TaskRegressor = model
+        self.params = model.get_params(deep=False)
+        if pipeline is not None and X is not None:
+            X = pipeline[:-1].transform(X)
         self.kind = type(model).__name__
         self.centred = bool(model.fit_intercept)
         self.rows = None if X is None else rows_by_task(model, X, y, task)

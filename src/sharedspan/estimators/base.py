@@ -451,6 +451,16 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 complete_docstrings(TaskRegressor, parameter_entry)
 
 
+def fitted_span_of(model: Any) -> FittedSpan:
+    """The fitted quantities of a model of this package; TypeError for anything else."""
+    if not isinstance(model, TaskRegressor):
+        raise TypeError(
+            f"The model is a {type(model).__name__} and not an estimator of this package: give an "
+            "estimator of sharedspan."
+        )
+    return model.fitted_span
+
+
 class SpanTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Adds ``transform`` to the estimators that have a span."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from sharedspan.estimators.base import check_is_fitted
+from sharedspan.estimators.base import fitted_span_of
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report import figures
 from sharedspan.report.figures import BLUE, GREEN, GREY, font_label, new_panel
@@ -40,8 +40,7 @@ def plot_spectrum(model: Any, ax: Any = None) -> Any:
     -------
     matplotlib axes
     """
-    check_is_fitted(model)
-    span = model.fitted_span
+    span = fitted_span_of(model)
     coef = span.coef if span.mean_coef is None else span.coef - span.mean_coef
     panel = figures.draw_spectrum(
         ax or new_panel(), np.linalg.svd(coef, compute_uv=False), span.rank or 0
@@ -67,8 +66,7 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
     -------
     matplotlib axes
     """
-    check_is_fitted(model)
-    trace = model.fitted_span.trace
+    trace = fitted_span_of(model).trace
     if trace is None:
         raise ValueError(
             f"A {type(model).__name__} has no trace of its iterations: give a fitted "
@@ -117,8 +115,7 @@ def plot_rank_path(path: Any, ax: Any = None) -> Any:
     matplotlib axes
     """
     if path is not None and not isinstance(path, RankPath):
-        check_is_fitted(path)
-        path = path.fitted_span.rank_path
+        path = fitted_span_of(path).rank_path
     if path is None:
         raise ValueError(
             "There is no path of ranks: the rank was given, or there was nothing to choose. Fit "
@@ -155,7 +152,7 @@ def plot_tasks(
     panel = ax or new_panel(2.4 if strip else 4.0)
     # Along one direction the height means nothing: it only separates the tasks.
     x, y = W[axes[0]], np.arange(T) * GOLDEN % 1 if strip else W[axes[1]]
-    off = model.fitted_span.extra.get("outlier_probability", np.zeros(T)) > OUTLIER
+    off = fitted_span_of(model).extra.get("outlier_probability", np.zeros(T)) > OUTLIER
     figures.draw_tasks(panel, x, y, off)
     if off.any():
         panel.legend(frameon=False, fontsize=9)
@@ -193,7 +190,7 @@ def plot_loadings(
     """
     from scipy.stats import norm
 
-    W, span = _weights(model), model.fitted_span
+    W, span = _weights(model), cast(Any, fitted_span_of(model))
     B = span.representation
     j = _direction(direction, len(W))
     if operator.index(n_features) < 1:
@@ -221,8 +218,7 @@ def plot_loadings(
 
 def _weights(model: Any) -> np.ndarray:
     """``task_weights_`` (k, T) of a fitted model with at least one direction."""
-    check_is_fitted(model)
-    W: np.ndarray | None = model.fitted_span.task_weights
+    W: np.ndarray | None = fitted_span_of(model).task_weights
     if W is None:
         raise ValueError(
             f"A {type(model).__name__} has no span: give a model with representation_ and "
