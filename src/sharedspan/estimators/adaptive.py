@@ -16,19 +16,21 @@ from sharedspan.estimators.base import SpanTransformer, TaskRegressor
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import BOOL, as_generator, estimator, number_or_auto, one_of
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
+from sharedspan.mixed_model.held_out import HeldOutRows, veto
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
 from sharedspan.mixed_model.optimize import CovarianceFit
-from sharedspan.mixed_model.outliers import OutlierComponent
 from sharedspan.mixed_model.posterior import Posterior, posterior_of
-from sharedspan.mixed_model.search import select_model
+from sharedspan.mixed_model.search import SelectedModel, select_model
 from sharedspan.mixed_model.structures import STRUCTURES
 from sharedspan.statistics.canonical import Canonical, Problem
 from sharedspan.statistics.rows import Statistics
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 
-SEARCH_WORK = 4e7  # T p^3 of the tasks that variances and directions are learned from
+SEARCH_WORK = 1e7  # T p^3 of the tasks that structures are compared on
+FEWEST_SEARCHED = 500  # tasks, if there are as many
 
 
 @estimator(
@@ -136,12 +138,19 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """The structure of the strongest evidence, then the posterior of every task."""
-        statistics, canonical = problem.statistics, problem.canonical
+        statistics, canonical = problem.statistics.gather_local(), problem.canonical
         scaling = Scaling.of(statistics, self.fit_intercept)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
-            searched, fit, outliers = self._search(statistics, scaling, candidates)
-            posterior = posterior_of(statistics, canonical, searched, fit, outliers)
+            tasks = MixedTasks(statistics, scaling)
+            searched, ids = self._sample(tasks, statistics)
+            model = self._select(searched, candidates)
+            if isinstance(problem.rows, TaskRows) and model.rivals:
+                held_out = HeldOutRows(problem.rows, ids, canonical, searched)
+                model = model.with_fit(veto(held_out, model.fit, model.rivals))
+            model = model.refined(tasks)
+            posterior = posterior_of(tasks, canonical, model.fit, model.outliers)
+        fit = model.fit
         if not fit.converged:
             warnings.warn(
                 f"The search for variances and directions was stopped after {fit.n_iter} steps: "
@@ -151,7 +160,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
                 stacklevel=6,
             )
         shift = math.log(canonical.units.y_scale / scaling.y_scale)
-        log_likelihood = fit.evidence.value + float(searched.n.sum()) * shift
+        log_likelihood = fit.evidence.value + float(tasks.n.sum()) * shift
         extra = {"candidates": candidates, "log_likelihood": log_likelihood}
         return mixed_fit(canonical, scaling, fit, posterior, extra)
 
@@ -164,24 +173,23 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
                 f"rank from 0 to {largest}, or 'auto'."
             )
 
-    def _search(
-        self, statistics: Statistics, scaling: Scaling, candidates: list[dict[str, Any]]
-    ) -> tuple[MixedTasks, CovarianceFit, OutlierComponent | None]:
-        """D, L and the outliers, learned from all tasks or, of very many, from some."""
-        p = statistics.n_features + self.fit_intercept
-        most = max(int(SEARCH_WORK / p**3), 300)
-        if statistics.n_tasks > most:
-            rng = as_generator(0 if self.random_state is None else self.random_state)
-            statistics = statistics.take(
-                np.sort(rng.choice(statistics.n_tasks, most, replace=False))
-            )
-        tasks = MixedTasks(statistics.gather_local(), scaling)
+    def _sample(self, tasks: MixedTasks, statistics: Statistics) -> tuple[MixedTasks, np.ndarray]:
+        """The tasks that structures are compared on and their places: all, or, of very many, some."""
+        most = max(int(SEARCH_WORK / tasks.p**3), FEWEST_SEARCHED)
+        if tasks.n_tasks <= most:
+            return tasks, np.arange(tasks.n_tasks)
+        rng = as_generator(0 if self.random_state is None else self.random_state)
+        ids = np.sort(rng.choice(tasks.n_tasks, most, replace=False))
+        return MixedTasks(statistics.take(ids), tasks.scaling), ids
+
+    def _select(self, tasks: MixedTasks, candidates: list[dict[str, Any]]) -> SelectedModel:
+        """D, L and the outliers by their evidence; the fits that were compared join the list."""
         structures = STRUCTURES if self.slopes == "auto" else (self.slopes,)
         if self.slopes == "auto" and not (tasks.n > 1).any():
             structures = ("zero",)  # a row per task does not tell its level from noise
         ranks = (self.rank, self.rank)
         if isinstance(self.rank, str):
-            ranks = (0, min(p, max(tasks.n_tasks - 1, 0), LARGEST_RANK))
+            ranks = (0, min(tasks.p, max(tasks.n_tasks - 1, 0), LARGEST_RANK))
 
         def note(fit: CovarianceFit) -> None:
             row: dict[str, Any] = {
@@ -192,10 +200,9 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             if self.verbose:
                 print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
 
-        fit, outliers = select_model(
+        return select_model(
             tasks, structures, ranks, flat=self.method == "ml", outliers=self.outliers, note=note
         )
-        return tasks, fit, outliers
 
     @property
     def coef_covariance_(self) -> np.ndarray:
@@ -216,17 +223,18 @@ def mixed_fit(
 ) -> FittedSpan:
     """The posterior means of all tasks, and D and L, in the user's units."""
     T, unit = len(posterior.mean), canonical.units.y_scale
-    first = len(fit.variances) - len(scaling.scale)  # 1 with intercepts
+    first = len(fit.covariance.variances) - len(scaling.scale)  # 1 with intercepts
     # The last row is b, the mean of all tasks that there might be.
     V = np.vstack([posterior.mean, posterior.b])
     slopes, level = scaling.from_standard(V, bool(first))
     slopes = canonical.to_user(slopes.T).T
     level = canonical.intercept_to_user(level, slopes.T)
-    deviation = np.sqrt(fit.variances * posterior.noise) * scaling.y_scale
+    deviation = np.sqrt(fit.covariance.variances * posterior.noise) * scaling.y_scale
     # D is diagonal in the features it was measured in; whitened ones mix on the way back.
     root = canonical.to_user(np.diag(deviation[first:] / scaling.scale))
     largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
-    span = canonical.to_user(fit.loadings[first:] / scaling.scale[:, None])
+    loadings = fit.covariance.loadings[:, : fit.rank]
+    span = canonical.to_user(loadings[first:] / scaling.scale[:, None])
     coef, mean_coef = slopes[:T].copy(), slopes[T].copy()
     representation, task_weights = np.zeros((len(span), 0)), np.zeros((0, T))
     if 0 < span.shape[1] <= min(len(span), T):

@@ -207,3 +207,34 @@ def sum_lanes(typing: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
         return _call_llvm(builder, name, ir.DoubleType(), operands, fastmath=("reassoc",))
 
     return types.float64(lanes), codegen
+
+
+@intrinsic
+def multiply(typing: Any, a: Any, b: Any) -> tuple[Any, Callable[..., Any]]:
+    """The product a b."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fmul(*args)
+
+    return lanes(lanes, lanes), codegen
+
+
+@intrinsic
+def subtract_product(typing: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[..., Any]]:
+    """The difference c - a b, rounded once."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _call_llvm(builder, f"fma.v{LANES}f64", _DOUBLES, [builder.fneg(args[0]), *args[1:]])
+
+    return lanes(lanes, lanes, lanes), codegen
+
+
+@intrinsic
+def inverse_root(typing: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
+    """One over the square root of x."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        root = _call_llvm(builder, f"sqrt.v{LANES}f64", _DOUBLES, [args[0]])
+        return builder.fdiv(ir.Constant(_DOUBLES, [1.0] * LANES), root)
+
+    return lanes(lanes), codegen

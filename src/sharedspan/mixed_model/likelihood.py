@@ -2,31 +2,37 @@
 
     y_t = Z_t (b + u_t) + noise,     u_t ~ N(0, s2 C),     b ~ N(0, s2 / precision),
 
-Z_t = [1, X_t] with standardised features, s2 the noise variance, which is profiled out. Each task
-is compressed to min(n_t, p) rows (F_t, z_t) with F_t'F_t = Z_t'Z_t and F_t'z_t = Z_t'y_t, and what
-these leave of |y_t|^2; nothing else of its rows matters. With S_t = I + F_t C F_t',
+Z_t = [1, X_t] with standardised features, s2 the noise variance, which is profiled out, and
+C = D + LL'. With S_t = I + Z_t C Z_t' and r_t = y_t - Z_t a_t, the residuals at an anchor a_t,
 
-    K_t = F_t' S_t^-1 F_t,     g_t = F_t' S_t^-1 z_t,     b = (precision + sum K_t)^-1 sum g_t
+    K_t = Z_t' S_t^-1 Z_t,     h_t = Z_t' S_t^-1 r_t,
+    b = (precision + sum K_t)^-1 sum (K_t a_t + h_t),
 
-and the scores e_t = g_t - K_t b give the posterior means u_t = C e_t.
+and the scores e_t = K_t (a_t - b) + h_t give the posterior means u_t = C e_t. The terms of a task
+come from its Gram, or from its rows if these are few; nothing of the size of all K is stored.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from sharedspan.kernels.dense import factor_grams, solve_factors
+from sharedspan.kernels.mixed_terms import mixed_terms
 from sharedspan.kernels.threads import over_tasks
 from sharedspan.statistics.grams import Arrays, GramStatistics
 from sharedspan.statistics.rows import RowStatistics, Statistics
 
-FACTOR_TOLERANCE = 1e-11  # of the largest variance of a task: smaller pivots are rounding
-SMALLEST_NOISE = 1e-18  # in standard units: what is left of an exact fit is rounding
-BUCKET_RATIO = 1.3  # tasks whose compressed rows differ by less than this are padded to one size
+SMALLEST_NOISE = 1e-14  # in standard units: what is left of an exact fit is rounding
+BUCKET_RATIO = 1.3  # tasks whose numbers of rows differ by less than this are padded to one size
+CHUNK_ENTRIES = 1 << 17  # numbers T p^2 of the tasks that are processed together
+CACHED_ENTRIES = 1 << 22  # numbers T p^2 that are held between the two passes of an evaluation
+LARGEST_EXACT = 1500  # entries of L whose information is computed in full
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -75,27 +81,58 @@ def _response_squares(statistics: Statistics) -> tuple[Arrays, Arrays]:
     return (), (squares,)
 
 
+@dataclass(frozen=True)
+class Covariance:
+    """C = D + LL', relative to the noise variance."""
+
+    variances: np.ndarray  # (p,) diagonal of D
+    loadings: np.ndarray  # (p, k) L
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """C, (p, p)."""
+        return np.diag(self.variances) + self.loadings @ self.loadings.T
+
+    @property
+    def root(self) -> np.ndarray:
+        """R (p, q) with C = RR'; zero columns of D are left out."""
+        D = np.diag(np.sqrt(self.variances))[:, self.variances > 0]
+        return np.column_stack([D, self.loadings])
+
+
 class TaskTerms(NamedTuple):
-    """What each task contributes to the likelihood at a covariance C."""
+    """What some tasks contribute to the likelihood at a covariance C."""
 
-    n: np.ndarray  # (T,)
-    K: np.ndarray  # (T, p, p) F_t' S_t^-1 F_t
-    g: np.ndarray  # (T, p) F_t' S_t^-1 z_t
-    log_determinants: np.ndarray  # (T,) log |S_t|
-    squares: np.ndarray  # (T,) y_t' S_t^-1 y_t
+    ids: np.ndarray  # (m,)
+    K: np.ndarray  # (m, p, p) Z_t' S_t^-1 Z_t
+    h: np.ndarray  # (m, p) Z_t' S_t^-1 r_t
+    log_determinants: np.ndarray  # (m,) log |S_t|
+    squares: np.ndarray  # (m,) r_t' S_t^-1 r_t
+    anchor: np.ndarray  # (m, p) a_t
 
-    def scores(self, b: np.ndarray) -> np.ndarray:
-        """e_t = g_t - K_t b, (T, p)."""
-        return self.g - self.K @ b
+    def right_sides(self) -> np.ndarray:
+        """Z_t' S_t^-1 y_t, (m, p)."""
+        return _products(self.K, self.anchor) + self.h
 
-    def squares_about(self, b: np.ndarray) -> np.ndarray:
-        """Residuals r = y_t - Z_t b as r' S_t^-1 r, (T,)."""
-        return np.maximum(self.squares - 2 * self.g @ b + (self.K @ b) @ b, 0.0)
+    def scores_and_squares(self, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """e_t (m, p), and r' S_t^-1 r (m,) of the residuals r = y_t - Z_t b."""
+        gap = self.anchor - b
+        moved = _products(self.K, gap)
+        squares = self.squares + np.einsum("ti,ti->t", gap, moved + 2 * self.h)
+        return moved + self.h, np.maximum(squares, 0.0)
 
-    def log_likelihoods(self, b: np.ndarray, noise: float) -> np.ndarray:
-        """Log likelihoods of the tasks at known b and noise variance, (T,)."""
-        constant = self.n * math.log(2 * math.pi * noise)
-        return -0.5 * (constant + self.log_determinants + self.squares_about(b) / noise)
+
+def _products(K: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    return (K @ vectors[:, :, None])[:, :, 0]
+
+
+@dataclass(frozen=True)
+class Information:
+    """Sums over tasks, with weights w_t, that the expected information on D and L consists of."""
+
+    squared: np.ndarray  # (p, p) K_ij^2
+    crossed: np.ndarray  # (p, p, k) K_ij (KL)_ib
+    loadings: np.ndarray | None  # (p k, p k) of the entries of L, None if they are very many
 
 
 @dataclass(frozen=True)
@@ -106,27 +143,22 @@ class Evidence:
     noise: float  # s2
     mean: np.ndarray  # (p,) b
     mean_covariance: np.ndarray  # (p, p) of b, over s2
-    terms: TaskTerms
     gradient: np.ndarray  # (p, p) in C, symmetric
     prior_gradient: float  # in the log of the common prior variance of b
     prior_information: float
-
-
-class Bucket(NamedTuple):
-    """Tasks of similar size, padded with rows of zeros, which change nothing."""
-
-    ids: np.ndarray  # (m,)
-    F: np.ndarray  # (m, r, p)
-    z: np.ndarray  # (m, r)
+    total: np.ndarray  # (p, p) sum of w_t K_t
+    information: Information | None
+    scores: np.ndarray  # (T, p) e_t
+    task_values: np.ndarray  # (T,) log likelihoods of the tasks at b
 
 
 class MixedTasks:
-    """All tasks, compressed; see the head of this file.
+    """The tasks of a mixed model in standard units; see the top of this module.
 
     Parameters
     ----------
     statistics : GramStatistics or RowStatistics
-        Of centred rows where tasks have intercepts.
+        Statistics of the rows, centred if tasks have intercepts.
     scaling : Scaling
     """
 
@@ -135,37 +167,9 @@ class MixedTasks:
         self.intercept = statistics.centred
         self.n = statistics.n
         self.p = statistics.n_features + self.intercept
-        if isinstance(statistics, GramStatistics):
-            F, z, self.residual_squares = _factors(statistics, scaling)
-        else:
-            F, z, self.residual_squares = _scaled_rows(statistics, scaling)
-        self.buckets = self._buckets(statistics, F, z)
-
-    def _buckets(
-        self, statistics: Statistics, F: list[np.ndarray], z: list[np.ndarray]
-    ) -> list[Bucket]:
-        """Tasks by size; where they have intercepts, a row for the task's mean above the others."""
-        first, scaling, root = int(self.intercept), self.scaling, np.sqrt(self.n)
-        mean = (statistics.mean - scaling.centre) / scaling.scale
-        y_mean = root * (statistics.y_mean - scaling.y_centre) / scaling.y_scale
-        size = np.array([len(rows) + first for rows in F])
-        buckets, order, begin = [], np.argsort(size, kind="stable"), 0
-        while begin < len(order):
-            limit = max(8, int(BUCKET_RATIO * size[order[begin]]))
-            end = int(np.searchsorted(size[order], limit, side="right"))
-            ids = order[begin:end]
-            shape = len(ids), int(max(size[ids].max(), 1))
-            rows, responses = np.zeros((*shape, self.p)), np.zeros(shape)
-            for i, t in enumerate(ids):
-                rows[i, first : size[t], first:] = F[t]
-                responses[i, first : size[t]] = z[t]
-            if self.intercept:
-                rows[:, 0, 0] = root[ids]
-                rows[:, 0, 1:] = root[ids, None] * mean[ids]
-                responses[:, 0] = y_mean[ids]
-            buckets.append(Bucket(ids, rows, responses))
-            begin = end
-        return buckets
+        self.size = max(CHUNK_ENTRIES // self.p**2 // 8 * 8, 8)  # tasks of a chunk
+        kind = _GramTerms if isinstance(statistics, GramStatistics) else _RowTerms
+        self._terms = kind(statistics, scaling, self.size)
 
     @property
     def n_tasks(self) -> int:
@@ -178,75 +182,141 @@ class MixedTasks:
             precision[int(self.intercept) :] = 1 / tau
         return precision
 
+    def map_terms(self, function: Callable[..., Result], *covariances: Covariance) -> list[Result]:
+        """``function`` of the terms of all tasks at each covariance, chunk by chunk in threads."""
+        chunks = self._terms.n_chunks
+        results: list[Result | None] = [None] * chunks
+
+        def work(first: int, last: int) -> None:
+            for i in range(first, last):
+                results[i] = function(*(self._terms.at(i, C) for C in covariances))
+
+        over_tasks(work, chunks, 4.0 * self.n_tasks * self.p**3)
+        return results  # type: ignore[return-value]
+
+    def task_values(
+        self, covariance: Covariance, b: np.ndarray, noise: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log likelihoods (T,), scores (T, p) and traces of K (T,) at known b and noise."""
+        values, scores = np.empty(self.n_tasks), np.empty((self.n_tasks, self.p))
+        traces = np.empty(self.n_tasks)
+
+        def work(terms: TaskTerms) -> None:
+            ids = terms.ids
+            scores[ids], squares = terms.scores_and_squares(b)
+            constant = self.n[ids] * math.log(2 * math.pi * noise)
+            values[ids] = -0.5 * (constant + terms.log_determinants + squares / noise)
+            traces[ids] = np.einsum("tii->t", terms.K)
+
+        self.map_terms(work, covariance)
+        return values, scores, traces
+
     def evaluate(
         self,
-        covariance: np.ndarray,
+        covariance: Covariance,
         precision: np.ndarray,
         weight: np.ndarray | None = None,
         integrated: bool = True,
+        information: bool = False,
     ) -> Evidence:
         """The log marginal likelihood and its gradient.
 
         Parameters
         ----------
-        covariance : ndarray of shape (p, p)
-            C, relative to the noise variance.
+        covariance : Covariance
         precision : ndarray of shape (p,)
             Of the prior on b, relative; zero is flat.
         weight : ndarray of shape (T,), optional
             Weights of the tasks in the likelihood; by default one each.
         integrated : bool
             Integrate b out; otherwise take its best value (maximum likelihood).
+        information : bool
+            Also compute the sums of the expected information.
         """
-        terms = self.task_terms(covariance)
-        K = terms.K
         w = np.ones(self.n_tasks) if weight is None else weight
-        total = np.tensordot(w, K, 1)
+        p = self.p
+        chunks: list[TaskTerms] = []
+        if self.n_tasks * p**2 <= CACHED_ENTRIES:
+            chunks = self.map_terms(lambda terms: terms, covariance)
+
+        def each(function: Callable[[TaskTerms], Result]) -> list[Result]:
+            if chunks:
+                return [function(terms) for terms in chunks]
+            return self.map_terms(function, covariance)
+
+        def first_sums(terms: TaskTerms) -> tuple[np.ndarray, np.ndarray]:
+            weights = w[terms.ids]
+            flat = terms.K.reshape(len(weights), -1)
+            return (weights @ flat).reshape(p, p), weights @ terms.right_sides()
+
+        total, right = (sum(parts) for parts in zip(*each(first_sums), strict=True))
         P = total + np.diag(precision)
         inverse = inverse_precision(P, integrated)
-        b = inverse @ (w @ terms.g)
-        scores = terms.scores(b)
+        b = inverse @ right
+        root = np.linalg.cholesky(inverse) if integrated else None
+        scores, squares = np.empty((self.n_tasks, p)), np.empty(self.n_tasks)
+        log_determinants = np.empty(self.n_tasks)
+
+        def second_sums(terms: TaskTerms) -> tuple[np.ndarray, ...]:
+            ids, weights = terms.ids, w[terms.ids]
+            e, squares[ids] = terms.scores_and_squares(b)
+            scores[ids], log_determinants[ids] = e, terms.log_determinants
+            outer = (e.T * weights) @ e
+            shrunk = np.zeros((p, p))
+            if root is not None:
+                # sum K P^-1 K; K is symmetric, so the product's rows and columns may be exchanged.
+                half = (np.sqrt(weights)[:, None, None] * terms.K).reshape(-1, p) @ root
+                half = half.reshape(-1, p, p).transpose(0, 2, 1).reshape(-1, p)
+                shrunk = half.T @ half
+            sums = information_sums(terms, covariance.loadings, weights) if information else ()
+            return outer, shrunk, *sums
+
+        outer, shrunk, *sums = (sum(parts) for parts in zip(*each(second_sums), strict=True))
         N = float(w @ self.n)
-        noise = max((w @ terms.squares_about(b) + b @ (precision * b)) / N, SMALLEST_NOISE)
-        value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ terms.log_determinants)
-        gradient = (scores.T * w) @ scores / noise - total
+        noise = max((w @ squares + b @ (precision * b)) / N, SMALLEST_NOISE)
+        value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ log_determinants)
         proper = precision > 0
         b_squares = b[proper] ** 2 / noise
         if integrated:
             value -= 0.5 * (np.linalg.slogdet(P)[1] - np.log(precision[proper]).sum())
-            KP = (w[:, None, None] * K) @ inverse
-            gradient += np.tensordot(KP, K, axes=([0, 2], [0, 1]))
             b_squares = b_squares + np.diag(inverse)[proper]
-        shrunk = inverse[np.ix_(proper, proper)] * precision[proper]
+        relative = inverse[np.ix_(proper, proper)] * precision[proper]
+        constant = self.n * math.log(2 * math.pi * noise)
         return Evidence(
             value=float(value),
             noise=float(noise),
             mean=b,
             mean_covariance=inverse,
-            terms=terms,
-            gradient=0.5 * gradient,
+            gradient=0.5 * (outer / noise - total + shrunk),
             prior_gradient=0.5 * float(np.sum(precision[proper] * b_squares - 1.0)),
-            prior_information=0.5 * float(np.sum((np.eye(len(shrunk)) - shrunk) ** 2)),
+            prior_information=0.5 * float(np.sum((np.eye(len(relative)) - relative) ** 2)),
+            total=total,
+            information=Information(*sums) if information else None,
+            scores=scores,
+            task_values=-0.5 * (constant + log_determinants + squares / noise),
         )
 
-    def task_terms(self, covariance: np.ndarray) -> TaskTerms:
-        """Terms of the likelihood at a covariance (p, p), bucket by bucket."""
-        T, p = self.n_tasks, self.p
-        K, g = np.empty((T, p, p)), np.empty((T, p))
-        log_det, squares = np.empty(T), np.empty(T)
-        for ids, F, z in self.buckets:
-            transposed = F.transpose(0, 2, 1)
-            S = (F @ covariance) @ transposed
-            r = np.arange(S.shape[1])
-            S[:, r, r] += 1.0
-            # By LU: a covariance at its bound makes S indefinite by rounding; Cholesky refuses it.
-            log_det[ids] = np.linalg.slogdet(S)[1]
-            inverse = np.linalg.inv(S)
-            SF = inverse @ F
-            K[ids] = transposed @ SF
-            g[ids] = np.einsum("trp,tr->tp", SF, z)
-            squares[ids] = np.einsum("tr,trs,ts->t", z, inverse, z)
-        return TaskTerms(self.n, K, g, log_det, self.residual_squares + squares)
+
+def information_sums(terms: TaskTerms, L: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The sums of ``Information`` over some tasks with weights w (m,).
+
+    The information of changes dC and dC' of C is 1/2 sum_t tr(K_t dC K_t dC'). With Y = K L, a
+    change E of L, dC = E L' + L E', has 1/2 tr(K dC K dC') = tr(K E (L'Y) E'') + tr(E Y' E' Y').
+    """
+    K, (p, k) = terms.K, L.shape
+    m = len(K)
+    flat = K.reshape(m, p * p)
+    squared = (w @ flat**2).reshape(p, p)
+    Y = (K.reshape(m * p, p) @ L).reshape(m, p, k)
+    weighted = w[:, None, None] * Y
+    crossed = K.transpose(1, 2, 0) @ weighted.transpose(1, 0, 2)
+    if p * k > LARGEST_EXACT:
+        return squared, crossed, np.zeros(0)
+    inner = (L.T @ weighted).reshape(m, k * k)
+    direct = (flat.T @ inner).reshape(p, p, k, k).transpose(0, 2, 1, 3)
+    swapped = Y.reshape(m, p * k).T @ weighted.reshape(m, p * k)  # (j a, i b)
+    swapped = swapped.reshape(p, k, p, k).transpose(2, 1, 0, 3)
+    return squared, crossed, (direct + swapped).reshape(p * k, p * k)
 
 
 def inverse_precision(P: np.ndarray, proper: bool) -> np.ndarray:
@@ -254,32 +324,95 @@ def inverse_precision(P: np.ndarray, proper: bool) -> np.ndarray:
     return np.linalg.inv(P) if proper else np.linalg.pinv(P, hermitian=True)
 
 
-Compressed = tuple[list[np.ndarray], list[np.ndarray], np.ndarray]
+class _GramTerms:
+    """Terms from Grams, by the compiled kernel, chunks of ``size`` tasks in their order."""
+
+    def __init__(self, statistics: GramStatistics, scaling: Scaling, size: int) -> None:
+        self.packed, self.n, self.size = statistics.packed, statistics.n, size
+        self.n_chunks = -(-len(self.n) // size)
+        self.scale = 1 / scaling.scale
+        first = int(statistics.centred)
+        self.mean = (statistics.mean - scaling.centre) * self.scale
+        # The anchor preserves the digits: only what it leaves of the responses is ever subtracted.
+        self.score = statistics.g * self.scale / scaling.y_scale
+        self.q = statistics.q / scaling.y_scale**2
+        self.anchor = np.empty((len(self.n), statistics.n_features + first))
+        self.anchor[:, first:] = statistics.anchor * scaling.scale / scaling.y_scale
+        if first:
+            level = (statistics.y_mean - scaling.y_centre) / scaling.y_scale
+            self.anchor[:, 0] = level - np.einsum("td,td->t", self.mean, self.anchor[:, 1:])
+
+    def at(self, chunk: int, covariance: Covariance) -> TaskTerms:
+        """Terms of a chunk of tasks."""
+        begin = chunk * self.size
+        end = min(begin + self.size, len(self.n))
+        m, p = end - begin, self.anchor.shape[1]
+        K, h, log_determinants, lost = (
+            np.empty((m, p, p)), np.empty((m, p)), np.empty(m), np.empty(m)
+        )  # fmt: skip
+        active = np.flatnonzero(covariance.variances)
+        mixed_terms(
+            self.packed, self.n, self.mean, self.scale, self.score, active,
+            np.sqrt(covariance.variances[active]), np.ascontiguousarray(covariance.loadings),
+            begin, end, K, h, log_determinants, lost,
+        )  # fmt: skip
+        squares = np.maximum(self.q[begin:end] - lost, 0.0)
+        ids = np.arange(begin, end)
+        return TaskTerms(ids, K, h, log_determinants, squares, self.anchor[begin:end])
 
 
-def _factors(statistics: GramStatistics, scaling: Scaling) -> Compressed:
-    """Factors F_t of the Grams, responses z_t, and the squares that these leave of |y_t|^2."""
-    T, d = statistics.mean.shape
-    F, order = np.zeros((T, d, d)), np.zeros((T, d), dtype=np.int64)
-    rank, z = np.zeros(T, dtype=np.int64), np.zeros((T, d))
-    inverse = 1 / scaling.scale
-    # The anchor preserves the digits: X'y = G a + g, and only g is divided by the factor.
-    g = statistics.g * inverse / scaling.y_scale
+class _RowTerms:
+    """Terms from the rows, for tasks with few of them: these are the anchor of zero.
 
-    def work(first: int, last: int) -> None:
-        factor_grams(statistics.packed, inverse, FACTOR_TOLERANCE, first, last, F, order, rank)
-        solve_factors(F, order, rank, g, first, last, z)
+    Tasks of similar size are padded to one size with rows of zeros, which change nothing.
+    """
 
-    over_tasks(work, T, T * float(d) ** 3 / 3)
-    residual = np.maximum(statistics.q / scaling.y_scale**2 - np.sum(z**2, axis=1), 0.0)
-    anchor = statistics.anchor * scaling.scale / scaling.y_scale
-    z += np.einsum("trd,td->tr", F, anchor)
-    return [F[t, : rank[t]] for t in range(T)], [z[t, : rank[t]] for t in range(T)], residual
+    def __init__(self, statistics: RowStatistics, scaling: Scaling, size: int) -> None:
+        first = int(statistics.centred)
+        root, cuts = np.sqrt(statistics.weight), statistics.starts[1:-1]
+        X = np.split(root[:, None] * statistics.X / scaling.scale, cuts)
+        y = np.split(root * statistics.y / scaling.y_scale, cuts)
+        level = np.sqrt(statistics.n)
+        mean = level[:, None] * (statistics.mean - scaling.centre) / scaling.scale
+        y_mean = level * (statistics.y_mean - scaling.y_centre) / scaling.y_scale
+        rows = np.array([len(part) + first for part in y])
+        order, begin, p = np.argsort(rows, kind="stable"), 0, statistics.n_features + first
+        self.chunks: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        while begin < len(order):
+            limit = max(8, int(BUCKET_RATIO * rows[order[begin]]))
+            end = int(np.searchsorted(rows[order], limit, side="right"))
+            end = min(end, begin + size)
+            ids = order[begin:end]
+            shape = len(ids), int(max(rows[ids].max(), 1))
+            F, z = np.zeros((*shape, p)), np.zeros(shape)
+            for i, t in enumerate(ids):
+                F[i, first : rows[t], first:] = X[t]
+                z[i, first : rows[t]] = y[t]
+            if first:
+                F[:, 0, 0], F[:, 0, 1:], z[:, 0] = level[ids], mean[ids], y_mean[ids]
+            self.chunks.append((ids, F, z))
+            begin = end
+        self.n_chunks = len(self.chunks)
 
-
-def _scaled_rows(statistics: RowStatistics, scaling: Scaling) -> Compressed:
-    """The rows themselves, where they are fewer than the features."""
-    root, cuts = np.sqrt(statistics.weight), statistics.starts[1:-1]
-    X = root[:, None] * statistics.X / scaling.scale
-    y = root * statistics.y / scaling.y_scale
-    return np.split(X, cuts), np.split(y, cuts), np.zeros(statistics.n_tasks)
+    def at(self, chunk: int, covariance: Covariance) -> TaskTerms:
+        """Terms of a chunk of tasks, by systems of the number of rows or of the rank of C."""
+        ids, F, z = self.chunks[chunk]
+        U = F @ covariance.root
+        if U.shape[2] < U.shape[1]:
+            A = U.transpose(0, 2, 1) @ U
+            diagonal = np.arange(A.shape[1])
+            A[:, diagonal, diagonal] += 1.0
+            inverse = -(U @ np.linalg.solve(A, U.transpose(0, 2, 1)))
+            diagonal = np.arange(F.shape[1])
+            inverse[:, diagonal, diagonal] += 1.0
+            log_determinants = np.linalg.slogdet(A)[1]
+        else:
+            S = U @ U.transpose(0, 2, 1)
+            diagonal = np.arange(S.shape[1])
+            S[:, diagonal, diagonal] += 1.0
+            log_determinants, inverse = np.linalg.slogdet(S)[1], np.linalg.inv(S)
+        SF = inverse @ F
+        squares = np.einsum("tr,trs,ts->t", z, inverse, z)
+        h = np.einsum("trp,tr->tp", SF, z)
+        K = F.transpose(0, 2, 1) @ SF
+        return TaskTerms(ids, K, h, log_determinants, np.maximum(squares, 0.0), np.zeros_like(h))

@@ -1,7 +1,8 @@
 """The best covariance of one structure and rank, by marginal likelihood.
 
-The entries of D are optimised by Fisher scoring on their logarithms; D and L together by L-BFGS,
-from the directions along which the likelihood rises most.
+The logarithms of the variances in D, the entries of L and the prior of b are optimised together by
+Fisher scoring with damped steps (Levenberg and Marquardt): the expected information takes the place
+of the second derivatives, and a step that does not gain is shortened.
 """
 
 from __future__ import annotations
@@ -11,15 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.mixed_model.likelihood import Evidence, MixedTasks
-from sharedspan.mixed_model.structures import VarianceGroups, variance_groups
+from sharedspan.mixed_model.likelihood import (
+    LARGEST_EXACT,
+    Covariance,
+    Evidence,
+    MixedTasks,
+    TaskTerms,
+)
+from sharedspan.mixed_model.structures import VarianceGroups, n_parameters, variance_groups
 
 PRIOR_STD = 1.0  # prior deviation of the log variances of single slopes around their mean
 LOWEST, HIGHEST = -18.0, 12.0  # bounds of a log variance, relative to the noise
 NEGLIGIBLE_LOG = -14.0  # log variances below are set to zero variance
 FIRST_VARIANCE = 0.03
-SCORING_STEPS = 200
-SEARCH_STEPS = 60  # of L-BFGS
+LARGEST_STEP = 3.0  # of a log variance
+MAX_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -31,29 +38,20 @@ class CovarianceFit:
     """
 
     structure: str
-    variances: np.ndarray  # (p,) diagonal of D
-    loadings: np.ndarray  # (p, k) L
+    covariance: Covariance
     tau: float  # prior variance of the slopes of b, over the noise; infinite is flat
     evidence: Evidence
     value: float
     penalty: float
     n_iter: int
     converged: bool
-
-    @property
-    def covariance(self) -> np.ndarray:
-        """C = D + LL', (p, p), relative to the noise variance."""
-        return np.diag(self.variances) + self.loadings @ self.loadings.T
+    member: np.ndarray  # (groups, p) one where an entry of D belongs to a group
+    information: np.ndarray  # on the groups' log variances, and on the entries of L if not too many
 
     @property
     def rank(self) -> int:
-        """Columns of L."""
-        return self.loadings.shape[1]
-
-    @property
-    def task_values(self) -> np.ndarray:
-        """Log likelihoods of the tasks at b, (T,)."""
-        return self.evidence.terms.log_likelihoods(self.evidence.mean, self.evidence.noise)
+        """Directions that coefficients share; an unrestricted covariance has none."""
+        return 0 if self.structure == "full" else int(self.covariance.loadings.shape[1])
 
     @property
     def score(self) -> float:
@@ -62,7 +60,7 @@ class CovarianceFit:
 
 
 class CovarianceOptimizer:
-    """Maximises the marginal likelihood of compressed tasks over one covariance structure.
+    """Maximises the marginal likelihood of tasks over one covariance structure.
 
     Parameters
     ----------
@@ -86,33 +84,43 @@ class CovarianceOptimizer:
         """The same optimisation with other weights (T,) of the tasks."""
         return CovarianceOptimizer(self.tasks, self.flat, weight)
 
-    def fit_variances(
-        self, structure: str, start: CovarianceFit | None = None, tol: float | None = None
+    def fit(
+        self,
+        structure: str,
+        rank: int = 0,
+        start: CovarianceFit | None = None,
+        *,
+        tol: float | None = None,
+        steps: int = MAX_STEPS,
     ) -> CovarianceFit:
-        """The best D of a structure without L, by Fisher scoring with damped steps.
+        """The best covariance of a structure and a rank.
 
-        It ends when a step gains less than ``tol`` in the log likelihood; by default what no
-        posterior notices, or, for maximum likelihood, what no other software would improve.
+        Parameters
+        ----------
+        structure : str
+        rank : int
+            Columns of L, at least those of ``start``: the most promising directions are added.
+        start : CovarianceFit, optional
+        tol : float, optional
+            The gain in log likelihood of a step that is not worth another one. By default what no
+            posterior notices, or, for maximum likelihood, what no other software would improve.
+        steps : int
+            The most steps, those that were refused included.
         """
         tol = (1e-8 if self.flat else 1e-4) if tol is None else tol
         groups = variance_groups(structure, self.p, self.intercept, self.flat)
-        L = np.zeros((self.p, 0))
-        at = _Point(self, groups, self._initial_theta(groups, structure, start), L)
-        damping, converged, steps = 1e-3, False, 0
-        while not converged and steps < SCORING_STEPS:
-            steps += 1
-            gradient, information = at.derivatives()
-            # A variance at its bound whose gradient points outwards stays there.
-            stuck = (at.theta <= LOWEST) & (gradient <= 0) | (at.theta >= HIGHEST) & (gradient >= 0)
-            free = ~stuck
-            if not free.any():
+        at = _Point(
+            self, groups, self._initial_theta(groups, structure, start),
+            self._initial_loadings(structure, rank, start),
+        )  # fmt: skip
+        damping, taken, converged = 1e-3, 0, False
+        while not converged and taken < steps:
+            taken += 1
+            step = at.step(damping)
+            if not step.any():
                 converged = True
                 continue
-            H = information[np.ix_(free, free)]
-            H = H + np.diag(damping * np.diag(H) + 1e-10)
-            step = np.zeros_like(at.theta)
-            step[free] = np.clip(np.linalg.lstsq(H, gradient[free], rcond=None)[0], -3.0, 3.0)
-            new = _Point(self, groups, np.clip(at.theta + step, LOWEST, HIGHEST), L)
+            new = at.moved(step)
             gain = new.value - at.value
             if gain >= 0:
                 at, damping = new, max(damping / 10, 1e-9)
@@ -120,7 +128,7 @@ class CovarianceOptimizer:
             else:
                 damping = max(damping, 1e-4) * 10
                 converged = damping > 1e9  # no step, however small, gains anything
-        return at.fit(structure, steps, converged)
+        return at.fit(structure, taken, converged)
 
     def _initial_theta(
         self, groups: VarianceGroups, structure: str, start: CovarianceFit | None
@@ -128,39 +136,27 @@ class CovarianceOptimizer:
         """Log variances of the groups and, unless the prior on b is flat, log tau."""
         theta, tau = np.full(len(groups.entries), math.log(FIRST_VARIANCE)), 0.1
         if start is not None:
-            D = start.variances
+            D = start.covariance.variances
             typical = float(D[int(self.intercept) :].mean()) or FIRST_VARIANCE
             least = 0.05 * typical if start.structure != structure else math.exp(LOWEST)
             theta = np.array([math.log(max(D[g].mean(), least)) for g in groups.entries])
             tau = start.tau
         return theta if self.flat else np.append(theta, math.log(min(max(tau, 1e-6), 1e4)))
 
-    def fit_loadings(
-        self, start: CovarianceFit, k: int, steps: int = SEARCH_STEPS
-    ) -> CovarianceFit:
-        """D and L of rank k together, from ``start`` and the most promising new directions."""
-        from scipy.optimize import minimize
-
-        groups = variance_groups(start.structure, self.p, self.intercept, self.flat)
-        L = np.column_stack([start.loadings, self.new_directions(start, k - start.rank)])
-        theta = self._initial_theta(groups, start.structure, start)
-        m = len(theta)
-
-        def point(x: np.ndarray) -> _Point:
-            return _Point(self, groups, x[:m], x[m:].reshape(self.p, k))
-
-        def negative(x: np.ndarray) -> tuple[float, np.ndarray]:
-            at = point(x)
-            gradient, _ = at.derivatives(information=False)
-            slope = 2 * at.evidence.gradient @ at.loadings
-            return -at.value, -np.concatenate([gradient, slope.ravel()])
-
-        result = minimize(
-            negative, np.concatenate([theta, L.ravel()]), jac=True, method="L-BFGS-B",
-            bounds=[(LOWEST, HIGHEST)] * m + [(None, None)] * (self.p * k),
-            options={"maxiter": steps, "maxcor": 20},
-        )  # fmt: skip
-        return point(result.x).fit(start.structure, int(result.nit), bool(result.success))
+    def _initial_loadings(
+        self, structure: str, rank: int, start: CovarianceFit | None
+    ) -> np.ndarray:
+        """L (p, k) to start from."""
+        if structure == "full":
+            C = FIRST_VARIANCE * np.eye(self.p) if start is None else start.covariance.matrix
+            values, axes = np.linalg.eigh(C)
+            return axes * np.sqrt(np.maximum(values, 1e-3 * max(values[-1], FIRST_VARIANCE)))
+        if start is None:
+            if rank:
+                raise ValueError("Directions are added to a fit: give a start.")
+            return np.zeros((self.p, 0))
+        L = start.covariance.loadings
+        return np.column_stack([L, self.new_directions(start, rank - L.shape[1])])
 
     def new_directions(self, fit: CovarianceFit, count: int) -> np.ndarray:
         """New columns of L (p, count): where the gradient is steepest, each of a first size.
@@ -168,34 +164,39 @@ class CovarianceOptimizer:
         Lengths are measured by the information, so units do not matter, and the size is that of
         the best step along the direction.
         """
-        mean = np.tensordot(self.weight, fit.evidence.terms.K, 1) / self.weight.sum()
-        values, Q = np.linalg.eigh(mean)
-        root = Q * (1 / np.sqrt(np.maximum(values, 1e-8 * values[-1])))
-        slopes, directions = np.linalg.eigh(root.T @ fit.evidence.gradient @ root)
-        columns = []
-        for slope, u in zip(slopes[::-1][:count], directions.T[::-1][:count], strict=True):
-            column = root @ u
-            size = max(slope, 1e-3) / max(0.5 * self._squared_information(fit, column), 1e-12)
-            columns.append(math.sqrt(min(max(size, 1e-2), 1e2)) * column)
-        return np.array(columns).reshape(count, self.p).T
+        columns, slopes, squares = self._steepest(fit, count)
+        size = np.maximum(slopes, 1e-3) / np.maximum(0.5 * squares, 1e-12)
+        return columns * np.sqrt(np.clip(size, 1e-2, 1e2))
 
     def score_test(self, fit: CovarianceFit) -> float:
         """The gain in log likelihood that one more direction promises: its score test."""
-        column = self.new_directions(fit, 1)[:, 0]
-        slope = float(column @ fit.evidence.gradient @ column)
-        return max(slope, 0.0) ** 2 / max(self._squared_information(fit, column), 1e-300)
+        _, slopes, squares = self._steepest(fit, 1)
+        return max(float(slopes[0]), 0.0) ** 2 / max(float(squares[0]), 1e-300)
 
-    def _squared_information(self, fit: CovarianceFit, column: np.ndarray) -> float:
-        """Sum over tasks of (l'K_t l)^2 for a column l (p,) of L."""
-        along = np.einsum("i,tij,j->t", column, fit.evidence.terms.K, column)
-        return float(self.weight @ along**2)
+    def _steepest(
+        self, fit: CovarianceFit, count: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Directions l (p, count) of the steepest ascent, their slopes, and sums of (l'K_t l)^2."""
+        values, Q = np.linalg.eigh(fit.evidence.total / self.weight.sum())
+        root = Q * (1 / np.sqrt(np.maximum(values, 1e-8 * values[-1])))
+        slopes, axes = np.linalg.eigh(root.T @ fit.evidence.gradient @ root)
+        columns = (root @ axes[:, ::-1])[:, :count]
+        if not count:
+            return columns, slopes[:0], slopes[:0]
+
+        def squared(terms: TaskTerms) -> np.ndarray:
+            along = np.einsum("ic,tic->tc", columns, terms.K @ columns)
+            return self.weight[terms.ids] @ along**2
+
+        squares = np.sum(self.tasks.map_terms(squared, fit.covariance), axis=0)
+        return columns, slopes[::-1][:count], squares
 
     def standardised_gain(self, fit: CovarianceFit, over: CovarianceFit) -> float:
         """The gain in score of a fit over another, in standard errors over the tasks.
 
         A gain that comes from a task or two has a large error: it may not be there next time.
         """
-        gaps = (fit.task_values - over.task_values) * self.weight
+        gaps = (fit.evidence.task_values - over.evidence.task_values) * self.weight
         error = math.sqrt(len(gaps)) * float(gaps.std())
         return (fit.score - over.score) / max(error, 1e-12)
 
@@ -207,71 +208,122 @@ class _Point:
         self, optimizer: CovarianceOptimizer, groups: VarianceGroups, theta: np.ndarray,
         loadings: np.ndarray,
     ) -> None:  # fmt: skip
-        self.optimizer, self.groups = optimizer, groups
-        self.theta, self.loadings = theta, loadings
-        self.D = np.zeros(optimizer.p)
-        for group, value in zip(groups.entries, np.exp(theta), strict=False):
-            self.D[group] = value
+        self.optimizer, self.groups, self.theta = optimizer, groups, theta
+        self.member = groups.membership(optimizer.p)
+        D = np.exp(theta[: len(self.member)]) @ self.member
+        self.covariance = Covariance(D, loadings)
         self.tau = math.inf if optimizer.flat else math.exp(theta[-1])
         self.evidence = optimizer.tasks.evaluate(
-            np.diag(self.D) + loadings @ loadings.T,
+            self.covariance,
             optimizer.tasks.slope_precision(self.tau),
             optimizer.weight,
             integrated=not optimizer.flat,
+            information=True,
         )
         tied = theta[groups.tied]
         self.deviations = (tied - tied.mean()) / PRIOR_STD if len(tied) else tied
         self.value = self.evidence.value - 0.5 * float(np.sum(self.deviations**2))
 
-    def derivatives(self, information: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Gradient and expected information of ``value`` in theta."""
-        e, tied = self.evidence, self.groups.tied
-        slope = np.diag(e.gradient) * self.D
-        gradient = np.array([slope[group].sum() for group in self.groups.entries])
-        H = self._information() if information else np.zeros((len(gradient), len(gradient)))
-        if len(tied):
-            gradient[tied] -= self.deviations / PRIOR_STD
-            H[np.ix_(tied, tied)] += _centring(len(tied)) / PRIOR_STD**2
-        if self.optimizer.flat:
-            return gradient, H
-        H = np.pad(H, (0, 1))
-        H[-1, -1] = e.prior_information
-        return np.append(gradient, e.prior_gradient), H
+    def step(self, damping: float) -> np.ndarray:
+        """The damped step of Fisher scoring in (theta, L); zeros at a maximum on the bounds."""
+        gradient, H = self.gradient(), self.information()
+        m = len(self.theta)
+        # A variance at its bound whose gradient points outwards stays there.
+        slope = gradient[:m]
+        stuck = (self.theta <= LOWEST) & (slope <= 0) | (self.theta >= HIGHEST) & (slope >= 0)
+        free = np.append(~stuck, np.ones(len(H) - m, dtype=bool))
+        step = np.zeros_like(gradient)
+        if free.any():
+            at = np.flatnonzero(free)
+            H = H[np.ix_(at, at)]
+            step[at] = _solve(H + np.diag(damping * np.diag(H) + 1e-10), gradient[at])
+        if len(free) < len(gradient):
+            step[m:] = self._loadings_step(gradient[m:], damping)
+        step[:m] = np.clip(step[:m], -LARGEST_STEP, LARGEST_STEP)
+        return step
 
-    def _information(self) -> np.ndarray:
-        """Expected information on the log variances in the likelihood."""
-        K, w = self.evidence.terms.K, self.optimizer.weight
-        M = 0.5 * np.einsum("t,tij,tij->ij", w, K, K)
-        M *= self.D[:, None] * self.D
-        member = np.zeros((len(self.groups.entries), len(M)))
-        for i, group in enumerate(self.groups.entries):
-            member[i, group] = 1.0
-        H = member @ M @ member.T
-        # The noise variance is profiled out: what it explains is no information on theta.
-        common = 0.5 * member @ (np.einsum("t,tii->i", w, K) * self.D)
-        return H - 2 * np.outer(common, common) / float(w @ self.optimizer.tasks.n)
+    def _loadings_step(self, gradient: np.ndarray, damping: float) -> np.ndarray:
+        """A step in very many entries of L, whose information sum_t K_t (x) L'K_t L is taken as the
+        product of its means.
+        """
+        L, total = self.covariance.loadings, self.evidence.total
+        inner = L.T @ total @ L / float(self.optimizer.weight.sum())
+        left, right = ((1 + damping) * np.diag(np.diag(M)) * 1e-6 + M for M in (total, inner))
+        step = np.linalg.solve(left, gradient.reshape(L.shape))
+        return np.linalg.solve(right, step.T).T.ravel() / (1 + damping)
+
+    def moved(self, step: np.ndarray) -> _Point:
+        """The point a step further."""
+        m, L = len(self.theta), self.covariance.loadings
+        theta = np.clip(self.theta + step[:m], LOWEST, HIGHEST)
+        return _Point(self.optimizer, self.groups, theta, L + step[m:].reshape(L.shape))
+
+    def gradient(self) -> np.ndarray:
+        """Gradient of ``value`` in theta and the entries of L."""
+        e = self.evidence
+        slope = self.member @ (np.diag(e.gradient) * self.covariance.variances)
+        slope[self.groups.tied] -= self.deviations / PRIOR_STD
+        prior = [] if self.optimizer.flat else [e.prior_gradient]
+        return np.concatenate([slope, prior, 2 * (e.gradient @ self.covariance.loadings).ravel()])
+
+    def information(self) -> np.ndarray:
+        """Expected information on theta and on the entries of L, unless these are very many."""
+        e, sums, L = self.evidence, self.evidence.information, self.covariance.loadings
+        assert sums is not None
+        J = self.member * self.covariance.variances  # of dC by theta
+        g, m = len(J), len(self.theta)
+        pk = L.size if L.size <= LARGEST_EXACT else 0
+        H, common = np.zeros((m + pk, m + pk)), np.zeros(m + pk)
+        H[:g, :g] = 0.5 * J @ sums.squared @ J.T
+        common[:g] = 0.5 * J @ np.diag(e.total)
+        if pk:
+            H[:g, m:] = J @ sums.crossed.reshape(len(L), pk)
+            H[m:, :g] = H[:g, m:].T
+            common[m:] = (e.total @ L).ravel()
+            # A column of L that should vanish has no expected information, but it has curvature.
+            values, axes = np.linalg.eigh(e.gradient)
+            curvature = (axes * np.maximum(-2 * values, 0.0)) @ axes.T
+            H[m:, m:] = sums.loadings + np.kron(curvature, np.eye(L.shape[1]))
+        # The noise variance is profiled out: what it explains is no information on the covariance.
+        H -= 2 * np.outer(common, common) / float(self.optimizer.weight @ self.optimizer.tasks.n)
+        tied = self.groups.tied
+        if len(tied):
+            H[np.ix_(tied, tied)] += _centring(len(tied)) / PRIOR_STD**2
+        if not self.optimizer.flat:
+            H[g, g] = e.prior_information
+        return H
 
     def fit(self, structure: str, n_iter: int, converged: bool) -> CovarianceFit:
         """The fit at these parameters; negligible variances become zero."""
-        D = np.where(math.exp(NEGLIGIBLE_LOG) < self.D, self.D, 0.0)
+        D, L = self.covariance.variances, self.covariance.loadings
+        D = np.where(math.exp(NEGLIGIBLE_LOG) < D, D, 0.0)
+        H, tau = self.information(), np.arange(len(self.member), len(self.theta))
         return CovarianceFit(
-            structure, D, self.loadings, self.tau, self.evidence, self.value, self._penalty(),
-            n_iter, converged,
+            structure, Covariance(D, L), self.tau, self.evidence, self.value, self._penalty(H),
+            n_iter, converged, self.member, np.delete(np.delete(H, tau, axis=0), tau, axis=1),
         )  # fmt: skip
 
-    def _penalty(self) -> float:
+    def _penalty(self, information: np.ndarray) -> float:
         """Laplace's price of the tied log variances; log T / 2 for each other number."""
         tied, price = self.groups.tied, self.optimizer.parameter_price
         count, laplace = len(self.groups.entries), 0.0
         if len(tied):
-            _, H = self.derivatives()
             centring = _centring(len(tied))
-            inside = H[np.ix_(tied, tied)] - centring / PRIOR_STD**2
+            inside = information[np.ix_(tied, tied)] - centring / PRIOR_STD**2
             scaled = np.eye(len(tied)) + PRIOR_STD**2 * centring @ inside @ centring
             laplace = 0.5 * np.linalg.slogdet(scaled)[1]
             count += 1 - len(tied)
-        k = self.loadings.shape[1]
-        return laplace + price * count + price * (k * self.optimizer.p - k * (k - 1) // 2)
+        return laplace + price * (count + n_parameters(*self.covariance.loadings.shape))
+
+
+def _solve(H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """H^-1 times the gradient, in the least squares sense if rounding makes H indefinite."""
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+    try:
+        return cho_solve(cho_factor(H, check_finite=False), gradient, check_finite=False)
+    except LinAlgError:
+        return np.linalg.lstsq(H, gradient, rcond=None)[0]
 
 
 def _centring(m: int) -> np.ndarray:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sharedspan.mixed_model.likelihood import Covariance, MixedTasks, TaskTerms
 from sharedspan.mixed_model.optimize import HIGHEST, CovarianceFit, CovarianceOptimizer
 
 SURPRISING = 6.0  # deviations beyond which a task may be an outlier
 EM_STEPS = 30
+INNER_STEPS = 3  # of the covariance, between two steps of EM
 LARGEST_SHARE = 0.4  # of outliers among the tasks
 
 
@@ -23,9 +25,14 @@ class OutlierComponent:
     variance: float
     gain: float  # in log likelihood over a model without outliers
 
-    def covariance(self, C: np.ndarray) -> np.ndarray:
-        """Covariance of outlier tasks, relative to the noise, where others have C (p, p)."""
-        return C + self.variance * np.eye(len(C))
+    def covariance(self, regular: Covariance) -> Covariance:
+        """Covariance of outlier tasks, given the covariance of the others."""
+        return Covariance(regular.variances + self.variance, regular.loadings)
+
+    def probabilities(self, regular: np.ndarray, outlying: np.ndarray) -> np.ndarray:
+        """Probability of each task to be an outlier, from its log likelihoods (T,) as either."""
+        odds = math.log(self.share) - math.log1p(-self.share) + outlying - regular
+        return 1 / (1 + np.exp(-np.clip(odds, -700, 700)))
 
 
 def find_outliers(
@@ -37,16 +44,16 @@ def find_outliers(
     follow. Effects have heavy tails in most tables; an outlier is a task that is decisively off.
     """
     tasks, T, p = optimizer.tasks, optimizer.tasks.n_tasks, optimizer.p
-    if surprise(fit, tasks.n).max() < SURPRISING:
+    if surprise(tasks, fit).max() < SURPRISING:
         return None, fit
-    plain, without = fit, float(fit.task_values.sum())
+    plain, without = fit, float(fit.evidence.task_values.sum())
     share, total = 0.05, -math.inf
-    variance = 10 * max(float(np.trace(fit.covariance)) / p, 1e-3)
+    variance = 10 * max(float(np.trace(fit.covariance.matrix)) / p, 1e-3)
     for step in range(EM_STEPS):
         e, C = fit.evidence, fit.covariance
-        regular = tasks.task_terms(C).log_likelihoods(e.mean, e.noise)
-        terms = tasks.task_terms(C + variance * np.eye(p))
-        outlying = terms.log_likelihoods(e.mean, e.noise)
+        wide = Covariance(C.variances + variance, C.loadings)
+        regular = tasks.task_values(C, e.mean, e.noise)[0]
+        outlying, scores, traces = tasks.task_values(wide, e.mean, e.noise)
         joint = np.logaddexp(math.log1p(-share) + regular, math.log(share) + outlying)
         probability = np.exp(math.log(share) + outlying - joint)
         last, total = total, float(joint.sum())
@@ -60,29 +67,34 @@ def find_outliers(
         if step == 2 and component.gain < 0.5 * price:
             return None, plain
         share = float(np.clip(probability.mean(), 0.5 / T, LARGEST_SHARE))
-        size = variance**2 * np.sum(terms.scores(e.mean) ** 2, axis=1) / e.noise
-        size += variance * p - variance**2 * np.einsum("tii->t", terms.K)
+        size = variance**2 * np.sum(scores**2, axis=1) / e.noise
+        size += variance * p - variance**2 * traces
         variance = float(probability @ size / (p * probability.sum()))
         variance = min(max(variance, 1e-6), math.exp(HIGHEST))
         if step >= 2:
             inner = optimizer.reweighted(1 - probability)
-            if fit.rank:
-                fit = inner.fit_loadings(fit, fit.rank, steps=10)
-            else:
-                fit = inner.fit_variances(fit.structure, start=fit)
+            columns = fit.covariance.loadings.shape[1]
+            fit = inner.fit(fit.structure, columns, fit, steps=INNER_STEPS)
     return (component, fit) if component.gain > price else (None, plain)
 
 
-def surprise(fit: CovarianceFit, n: np.ndarray) -> np.ndarray:
+def surprise(tasks: MixedTasks, fit: CovarianceFit) -> np.ndarray:
     """How far each task is beyond its covariance, in deviations, (T,).
 
     The larger of two: its effects against C, and, since these may lie outside of C, its residual
     squares against its number of rows.
     """
-    e, C = fit.evidence, fit.covariance
-    CK, scores = C @ e.terms.K, e.terms.scores(e.mean)
-    size = np.einsum("ti,ij,tj->t", scores, C, scores) / e.noise
-    expected = np.einsum("tii->t", CK)
-    deviation = np.sqrt(np.maximum(2 * np.einsum("tij,tji->t", CK, CK), 1e-12))
-    rows = (e.terms.squares_about(e.mean) / e.noise - n) / np.sqrt(2 * np.maximum(n, 1.0))
-    return np.maximum((size - expected) / deviation, rows)
+    e, C = fit.evidence, fit.covariance.matrix
+    out = np.empty(tasks.n_tasks)
+
+    def measure(terms: TaskTerms) -> None:
+        n = tasks.n[terms.ids]
+        CK, (scores, squares) = C @ terms.K, terms.scores_and_squares(e.mean)
+        size = np.einsum("ti,ti->t", scores @ C, scores) / e.noise
+        expected = np.einsum("tii->t", CK)
+        deviation = np.sqrt(np.maximum(2 * np.einsum("tij,tji->t", CK, CK), 1e-12))
+        rows = (squares / e.noise - n) / np.sqrt(2 * np.maximum(n, 1.0))
+        out[terms.ids] = np.maximum((size - expected) / deviation, rows)
+
+    tasks.map_terms(measure, fit.covariance)
+    return out

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling, TaskTerms, inverse_precision
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.outliers import OutlierComponent
+from sharedspan.mixed_model.structures import n_parameters
 from sharedspan.statistics.canonical import Canonical
-from sharedspan.statistics.rows import Statistics
 
-BLOCK_ENTRIES = 1 << 22  # numbers T p^2 of the tasks that are processed together
-LARGEST_STORED = 1 << 25  # numbers T p^2 of covariances that a model stores
+DOUBLE_ENTRIES = 1 << 22  # entries of all covariances; more are stored in single precision
+ROWS_AT_ONCE = 1 << 14  # rows whose standard deviations are computed together
+EXACT_WORK = 2e9  # operations of the exact error of the covariance's parameters, in all tasks
 
 Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # means, covariances, effective parameters
 
@@ -24,8 +26,7 @@ class Posterior:
     """Means and covariances of the coefficients of all tasks, in standard units."""
 
     mean: np.ndarray  # (T, p)
-    covariance: np.ndarray | None  # (T, p, p), None where that would be too large
-    variance: np.ndarray  # (T, p), its diagonal
+    packed: np.ndarray  # (T, p (p + 1) / 2) upper triangles of the covariances
     b: np.ndarray  # (p,)
     new: np.ndarray  # (p, p), covariance of a task that was not fitted
     noise: float
@@ -34,7 +35,30 @@ class Posterior:
     rows: float  # sum of weights
     canonical: Canonical
     scaling: Scaling
-    stored_axes = "mean:Tp covariance:Tpp variance:Tp b:p new:pp off:T"
+    stored_axes = "mean:Tp packed:Tq b:p new:pp off:T"
+
+    @staticmethod
+    def upgraded(values: dict[str, Any]) -> dict[str, Any]:
+        """The attributes, given those of version 0.1: dense covariances, or only variances."""
+        values = dict(values)
+        if "covariance" in values:
+            covariance, variance = values.pop("covariance"), values.pop("variance")
+            if covariance is None:
+                covariance = np.full((*variance.shape, variance.shape[1]), np.nan)
+                np.einsum("tii->ti", covariance)[:] = variance
+            i, j = np.triu_indices(variance.shape[1])
+            values["packed"] = covariance[:, i, j]
+        return values
+
+    def covariances(self, ids: np.ndarray) -> np.ndarray:
+        """Posterior covariances of some tasks, (m, p, p); -1 is a task that was not fitted."""
+        p = len(self.b)
+        i, j = np.triu_indices(p)
+        out = np.empty((len(ids), p, p))
+        out[:, i, j] = self.packed[ids]
+        out[:, j, i] = out[:, i, j]
+        out[ids < 0] = self.new
+        return out
 
     @property
     def coef_std(self) -> np.ndarray:
@@ -42,9 +66,16 @@ class Posterior:
         first = self.mean.shape[1] - len(self.scaling.scale)
         J = self.canonical.to_user(np.diag(self.scaling.y_scale / self.scaling.scale))  # (d, d')
         if self.canonical.P is None or not _mixes(self.canonical.P):
-            return np.sqrt(self.variance[:, first:]) * np.diag(J)  # a square might overflow
-        inner = self._stored_covariance()[:, first:, first:]
-        return np.sqrt(np.maximum(np.einsum("di,tij,dj->td", J, inner, J), 0.0))
+            p = len(self.b)
+            diagonal = np.cumsum(np.append(0, np.arange(p, 1, -1)))[first:]
+            variance = self.packed[:, diagonal].astype(float)
+            return np.sqrt(variance) * np.diag(J)  # a square might overflow
+        std = np.empty((len(self.mean), len(J)))
+        for begin in range(0, len(std), ROWS_AT_ONCE):
+            ids = np.arange(begin, min(begin + ROWS_AT_ONCE, len(std)))
+            inner = self.covariances(ids)[:, first:, first:]
+            std[ids] = np.sqrt(np.maximum(np.einsum("tij,di,dj->td", inner, J, J), 0.0))
+        return std
 
     @property
     def degrees(self) -> np.ndarray:
@@ -56,22 +87,20 @@ class Posterior:
 
     def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
-        Z, unit = self._standard(X), self.scaling.y_scale / self.canonical.units.y_scale
-        variance = np.empty(len(Z))
-        for t in np.unique(codes):
-            rows = codes == t
-            C = self.new if t < 0 else self._stored_covariance()[t]
-            variance[rows] = np.einsum("ij,jk,ik->i", Z[rows], C, Z[rows])
-        return unit * np.sqrt(np.maximum(variance, 0.0) + self.noise)
-
-    def _stored_covariance(self) -> np.ndarray:
-        if self.covariance is None:
+        unit = self.scaling.y_scale / self.canonical.units.y_scale
+        variance = np.empty(len(X))
+        for begin in range(0, len(X), ROWS_AT_ONCE):
+            rows = slice(begin, begin + ROWS_AT_ONCE)
+            Z = self._standard(X[rows])
+            ids, owner = np.unique(codes[rows], return_inverse=True)
+            C = self.covariances(ids)
+            variance[rows] = np.einsum("ij,ij->i", Z, (C[owner] @ Z[:, :, None])[:, :, 0])
+        if np.isnan(variance).any():
             raise ValueError(
-                f"The covariances of {len(self.mean)} tasks and {self.mean.shape[1]} coefficients "
-                "are too large to be stored: fit fewer tasks to get standard deviations of "
-                "predictions."
+                "The model was saved by version 0.1, which did not store the covariances of so "
+                "many tasks: fit it again to get standard deviations of predictions."
             )
-        return self.covariance
+        return unit * np.sqrt(np.maximum(variance, 0.0) + self.noise)
 
     def _standard(self, X: np.ndarray) -> np.ndarray:
         """Rows as [1, standardised features], (m, p)."""
@@ -90,9 +119,8 @@ def _mixes(P: np.ndarray) -> bool:
 
 
 def posterior_of(
-    statistics: Statistics,
+    tasks: MixedTasks,
     canonical: Canonical,
-    searched: MixedTasks,
     fit: CovarianceFit,
     outliers: OutlierComponent | None,
 ) -> Posterior:
@@ -100,99 +128,103 @@ def posterior_of(
 
     Parameters
     ----------
-    statistics : Statistics
-        Of all tasks.
+    tasks : MixedTasks
+        All tasks, possibly more than ``fit`` was selected on.
     canonical : Canonical
         The way back to the user's units.
-    searched : MixedTasks
-        The tasks that ``fit`` was selected on, possibly all.
     fit : CovarianceFit
     outliers : OutlierComponent, optional
     """
-    C, T, p, k = fit.covariance, statistics.n_tasks, searched.p, fit.rank
-    b, inverse, flat, inner, off, residual = _estimate_population(
-        statistics, searched, fit, outliers
-    )
-    mean, variance, used = np.empty((T, p)), np.empty((T, p)), 0.0
-    covariance = np.empty((T, p, p)) if T * p**2 <= LARGEST_STORED else None
-    for ids, tasks in _blocks(statistics, searched):
-        terms = tasks.task_terms(C)
-        residual += float((1 - off[ids]) @ terms.squares_about(b))
-        means, within, df = task_posteriors(C, terms, b, inverse)
-        if k:
-            within += span_covariances(fit, terms.K, terms.scores(b), flat, inner)
+    T, p, e, C = tasks.n_tasks, tasks.p, fit.evidence, fit.covariance
+    covariances, off = [C], np.zeros(T)
+    if outliers is not None:
+        covariances.append(outliers.covariance(C))
+        regular, outlying = (tasks.task_values(c, e.mean, e.noise)[0] for c in covariances)
+        off = outliers.probabilities(regular, outlying)
+    population = estimate_population(tasks, fit, off)
+    mean, entries = np.empty((T, p)), p * (p + 1) // 2
+    packed = np.empty((T, entries), dtype=float if T * entries <= DOUBLE_ENTRIES else np.float32)
+    triangle = np.triu_indices(p)
+    error = _parameter_error(fit, population, T)
+
+    def work(*terms: TaskTerms) -> tuple[float, float]:
+        ids = terms[0].ids
+        scores, squares = terms[0].scores_and_squares(population.b)
+        posteriors = task_posteriors(C.matrix, terms[0].K, scores, population)
+        posteriors[1][:] += error(terms[0].K, scores)
         if outliers is not None:
-            wide = outliers.covariance(C)
-            outlying = task_posteriors(wide, tasks.task_terms(wide), b, inverse)
-            means, within, df = _mixture(
-                (means, within, df), outlying, off[ids], fit.evidence.noise
-            )
-        mean[ids] = means
-        used += float(df.sum())
-        variance[ids] = np.einsum("tii->ti", within)
-        if covariance is not None:
-            covariance[ids] = within
+            wide_scores, _ = terms[1].scores_and_squares(population.b)
+            outlying = task_posteriors(covariances[1].matrix, terms[1].K, wide_scores, population)
+            posteriors = _mixture(posteriors, outlying, off[ids], e.noise)
+        mean[ids], within, used = posteriors
+        packed[ids] = within[:, triangle[0], triangle[1]]
+        return float((1 - off[ids]) @ squares), float(used.sum())
+
+    parts = np.sum(tasks.map_terms(work, *covariances), axis=0)
     # The numbers of L were fitted, not integrated out, and take degrees of freedom with them.
-    counted = float((1 - off) @ statistics.n)
-    spent = min(k * p - k * (k - 1) / 2, counted / 2)
-    noise = max(residual / (counted - spent), float(np.finfo(float).tiny))
-    if covariance is not None:
-        covariance *= noise
+    counted = float((1 - off) @ tasks.n)
+    spent = min(n_parameters(*C.loadings.shape), counted / 2)
+    noise = (parts[0] + population.prior_squares) / (counted - spent)
+    noise = max(noise, float(np.finfo(float).tiny))
+    packed *= noise
+    k = C.loadings.shape[1]
     return Posterior(
         mean=mean,
-        covariance=covariance,
-        variance=np.maximum(variance, 0.0) * noise,
-        b=b,
-        new=(C + inverse + k * flat) * noise,
+        packed=packed,
+        b=population.b,
+        new=(C.matrix + population.inverse + k * population.flat) * noise,
         noise=noise,
         off=off,
-        degrees_of_freedom=used + spent,
-        rows=float(statistics.n.sum()),
+        degrees_of_freedom=parts[1] + spent,
+        rows=float(tasks.n.sum()),
         canonical=canonical,
-        scaling=searched.scaling,
+        scaling=tasks.scaling,
     )
 
 
-def _estimate_population(
-    statistics: Statistics,
-    searched: MixedTasks,
-    fit: CovarianceFit,
-    outliers: OutlierComponent | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
-    """What all tasks share: b, its covariance, the mean L'KL and the probabilities of outliers.
+@dataclass(frozen=True)
+class Population:
+    """What all tasks share."""
 
-    Returns b (p,), its covariance over the noise with and without its prior (p, p), the mean of all
-    L'K L (k, k), the probability of each task to be an outlier (T,), and b' precision b.
-    """
-    C, p, e = fit.covariance, searched.p, fit.evidence
-    precision = searched.slope_precision(fit.tau)
-    off, total, right = np.zeros(statistics.n_tasks), np.zeros((p, p)), np.zeros(p)
-    for ids, tasks in _blocks(statistics, searched):
-        terms = tasks.task_terms(C)
-        if outliers is not None:
-            wide = tasks.task_terms(outliers.covariance(C))
-            regular, outlying = (x.log_likelihoods(e.mean, e.noise) for x in (terms, wide))
-            odds = np.log(outliers.share) - np.log1p(-outliers.share) + outlying - regular
-            off[ids] = 1 / (1 + np.exp(-np.clip(odds, -700, 700)))
-        total += np.tensordot(1 - off[ids], terms.K, 1)
-        right += (1 - off[ids]) @ terms.g
+    b: np.ndarray  # (p,)
+    inverse: np.ndarray  # (p, p) covariance of b, over the noise
+    flat: np.ndarray  # (p, p) the same without the prior on b
+    inner: np.ndarray  # (k, k) mean of L'K L
+    prior_squares: float  # b' precision b
+
+
+def estimate_population(tasks: MixedTasks, fit: CovarianceFit, off: np.ndarray) -> Population:
+    """The population, from tasks that are outliers with probabilities ``off`` (T,)."""
+    C, weight = fit.covariance, 1 - off
+    precision = tasks.slope_precision(fit.tau)
+
+    def sums(terms: TaskTerms) -> tuple[np.ndarray, np.ndarray]:
+        w = weight[terms.ids]
+        return np.tensordot(w, terms.K, 1), w @ terms.right_sides()
+
+    total, right = (sum(parts) for parts in zip(*tasks.map_terms(sums, C), strict=True))
     inverse = inverse_precision(total + np.diag(precision), proper=bool(np.isfinite(fit.tau)))
     b = inverse @ right
-    inner = fit.loadings.T @ total @ fit.loadings / float((1 - off).sum())
-    flat = np.linalg.pinv(total, hermitian=True)
-    return b, inverse, flat, inner, off, float(b @ (precision * b))
+    return Population(
+        b=b,
+        inverse=inverse,
+        flat=np.linalg.pinv(total, hermitian=True),
+        inner=C.loadings.T @ total @ C.loadings / float(weight.sum()),
+        prior_squares=float(b @ (precision * b)),
+    )
 
 
 def task_posteriors(
-    C: np.ndarray, terms: TaskTerms, b: np.ndarray, inverse: np.ndarray
+    C: np.ndarray, K: np.ndarray, scores: np.ndarray, population: Population
 ) -> Posteriors:
-    """Means (T, p), covariances over the noise (T, p, p), effective parameters (T,), given C."""
-    CK = C @ terms.K
-    rest = np.eye(len(b)) - CK
-    moved = rest @ inverse
+    """Means (m, p), covariances over the noise (m, p, p), effective parameters (m,), given C."""
+    p = len(C)
+    CK = C @ K
+    rest = np.eye(p) - CK
+    moved = rest @ population.inverse
     covariance = C - CK @ C + moved @ rest.transpose(0, 2, 1)
-    used = np.einsum("tii->t", CK) + np.einsum("tij,tji->t", moved, terms.K)
-    return b + terms.scores(b) @ C, covariance, used
+    used = np.einsum("tii->t", CK) + np.einsum("tij,tji->t", moved, K)
+    return population.b + scores @ C, covariance, used
 
 
 def _mixture(regular: Posteriors, outlying: Posteriors, q: np.ndarray, noise: float) -> Posteriors:
@@ -205,43 +237,43 @@ def _mixture(regular: Posteriors, outlying: Posteriors, q: np.ndarray, noise: fl
     return mean + q[:, None] * gap, mixed, (1 - q) * used + q * other_used
 
 
-def span_covariances(
-    fit: CovarianceFit, K: np.ndarray, scores: np.ndarray, flat: np.ndarray, inner: np.ndarray
-) -> np.ndarray:
-    """What the error of L adds to the covariances of the tasks, over the noise, (T, p, p).
+def _parameter_error(
+    fit: CovarianceFit, population: Population, n_tasks: int
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray | float]:
+    """What the error of the fitted C adds to the covariances of the tasks, over the noise.
 
-    An error E of L moves u_t by (I - C K_t) (E a_t + L E'e_t), a_t = L'e_t the weights of the task,
-    and the information on E is sum_t L'K_t L (x) K_t, taken as the product of its two means. So a
-    column of L is as uncertain as b is without a prior, by the weight that the task puts on it.
+    A change dC moves u_t = C e_t by (I - C K_t) dC e_t. The changes of C have the covariance that
+    is the inverse of the information on its parameters. If there are very many tasks, whose C is
+    well known, the information on L, sum_t L'K_t L (x) K_t, is taken as the product of its means.
 
-    Parameters
-    ----------
-    fit : CovarianceFit
-    K : ndarray of shape (T, p, p)
-    scores : ndarray of shape (T, p)
-    flat : ndarray of shape (p, p)
-        The inverse of the sum of all K.
-    inner : ndarray of shape (k, k)
-        The mean of all L'K L.
+    Returns a function of K (m, p, p) and scores (m, p), whose result has shape (m, p, p).
     """
-    L, noise, inverse = fit.loadings, fit.evidence.noise, np.linalg.pinv(inner)
-    weights = scores @ L
-    along = np.einsum("ti,ij,tj->t", weights, inverse, weights) / noise
-    across = np.einsum("ti,ij,tj->t", scores, flat, scores) / noise
-    moved = along[:, None, None] * flat + across[:, None, None] * (L @ inverse @ L.T)
-    rest = np.eye(len(L)) - fit.covariance @ K
-    return rest @ moved @ rest.transpose(0, 2, 1)
+    L, D, noise = fit.covariance.loadings, fit.covariance.variances, fit.evidence.noise
+    C, (p, k) = fit.covariance.matrix, L.shape
+    m, g = len(fit.information), len(fit.member)
+    exact = m == g + p * k and n_tasks * p * float(m) ** 2 <= EXACT_WORK
+    between = np.linalg.pinv(population.inner)
+    if exact:
+        inverse = np.linalg.pinv(fit.information, rcond=1e-10, hermitian=True)
 
+    def exact_error(K: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        rest = np.eye(p) - C @ K
+        changes = np.empty((len(K), p, m))
+        changes[:, :, :g] = (D * scores)[:, :, None] * fit.member.T
+        by_loadings = np.einsum("jl,tb->tjlb", np.eye(p), scores @ L)
+        by_loadings += np.einsum("jb,tl->tjlb", L, scores)
+        changes[:, :, g:] = by_loadings.reshape(len(K), p, p * k)
+        moved = rest @ changes
+        return (moved @ inverse) @ moved.transpose(0, 2, 1) / noise
 
-def _blocks(
-    statistics: Statistics, searched: MixedTasks
-) -> Iterator[tuple[np.ndarray, MixedTasks]]:
-    """All tasks, a block at a time, each compressed."""
-    T = statistics.n_tasks
-    step = max(BLOCK_ENTRIES // searched.p**2, 1)
-    if searched.n_tasks == T and step >= T:
-        yield np.arange(T), searched
-        return
-    for begin in range(0, T, step):
-        ids = np.arange(begin, min(begin + step, T))
-        yield ids, MixedTasks(statistics.take(ids), searched.scaling)
+    def approximate_error(K: np.ndarray, scores: np.ndarray) -> np.ndarray | float:
+        if not k:
+            return 0.0
+        rest, weights = np.eye(p) - C @ K, scores @ L
+        along = np.einsum("ti,ti->t", weights @ between, weights) / noise
+        across = np.einsum("ti,ti->t", scores @ population.flat, scores) / noise
+        moved = along[:, None, None] * population.flat
+        moved = moved + across[:, None, None] * (L @ between @ L.T)
+        return rest @ moved @ rest.transpose(0, 2, 1)
+
+    return exact_error if exact else approximate_error

@@ -4,16 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from sharedspan.mixed_model.likelihood import MixedTasks
+import numpy as np
+
+from sharedspan.mixed_model.likelihood import Covariance, MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.outliers import OutlierComponent, find_outliers
 
-COMPARISON_TOL = 1e-2  # in log likelihood: accurate enough to compare fits
-TRIAL_STEPS = 15  # of L-BFGS, to see whether one more direction pays
-FINAL_STEPS = 500
+COMPARISON_TOL = 1e-1  # in log likelihood: accurate enough to compare fits
+TRIAL_STEPS = 6  # of the fit of each rank
+PATIENCE = 2  # ranks without a better score after which no larger one is tried
 SIGNIFICANT = 2.0  # standard errors by which directions must gain
+LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried unasked
+
+
+@dataclass(frozen=True)
+class SelectedModel:
+    """The selected covariance, the outlier tasks, and the best fits that were not selected."""
+
+    fit: CovarianceFit
+    outliers: OutlierComponent | None
+    flat: bool
+    rivals: tuple[CovarianceFit, ...]
+
+    def with_fit(self, fit: CovarianceFit) -> SelectedModel:
+        """The same model with another covariance."""
+        return self if fit is self.fit else replace(self, fit=fit, outliers=None)
+
+    def refined(self, tasks: MixedTasks) -> SelectedModel:
+        """The covariance of the selected structure and rank, fitted to all tasks to the end."""
+        fit, weight = self.fit, None
+        if self.outliers is not None:
+            wide, e = self.outliers.covariance(fit.covariance), fit.evidence
+            regular, outlying = (
+                tasks.task_values(c, e.mean, e.noise)[0] for c in (fit.covariance, wide)
+            )
+            weight = 1 - self.outliers.probabilities(regular, outlying)
+        optimizer = CovarianceOptimizer(tasks, self.flat, weight)
+        columns = fit.covariance.loadings.shape[1]
+        return replace(self, fit=optimizer.fit(fit.structure, columns, fit))
 
 
 def select_model(
@@ -24,12 +54,12 @@ def select_model(
     flat: bool,
     outliers: bool,
     note: Callable[[CovarianceFit], None],
-) -> tuple[CovarianceFit, OutlierComponent | None]:
+) -> SelectedModel:
     """The fit of the best score over structures of D and ranks of L, and the outlier tasks.
 
-    Structures go from simple to rich, each from the one before. Then directions are added as long
-    as the score test promises enough and the score rises; at the end D may become simpler again, if
-    the directions explain as much.
+    Structures are fitted from simple to rich, each starting from the one before. Then directions
+    are added until the score has stopped rising; in the end D may become simpler again, if the
+    directions explain as much.
 
     Parameters
     ----------
@@ -46,18 +76,20 @@ def select_model(
         Called with each fit that is compared.
     """
     search = _ModelSearch(CovarianceOptimizer(tasks, flat), outliers, note)
-    search.set_outliers_apart(search.best_structure(structures))
-    search.add_directions(*ranks)
-    k = search.fit.rank
-    if k:
+    search.select_structure(structures)
+    if search.fit.structure != "full" or len(structures) > 1:
+        search.select_rank(*ranks)
+    if search.fit.rank and len(structures) > 1:
         selected = search.fit.structure
-        for structure in structures:
+        for structure in structures[:-1]:
             if structure != selected:
                 search.try_structure(structure)
-        if search.component is not None:
-            search.set_outliers_apart(search.fit)
-        search.fit = search.optimizer.fit_loadings(search.fit, k, steps=FINAL_STEPS)
-    return search.fit, search.component
+        search.require_significance(structures, ranks[0])
+    if len(structures) > 1 and not ranks[0]:
+        search.try_unrestricted()
+    if search.component is not None:
+        search.set_outliers_apart(search.fit)
+    return SelectedModel(search.fit, search.component, flat, search.rivals())
 
 
 class _ModelSearch:
@@ -69,6 +101,8 @@ class _ModelSearch:
     component : OutlierComponent or None
     optimizer : CovarianceOptimizer
         Weighs each task by its probability of being no outlier.
+    compared : dict
+        The best fit of each structure without directions, and the best with any.
     """
 
     fit: CovarianceFit
@@ -82,26 +116,31 @@ class _ModelSearch:
         self.all_tasks = self.optimizer = optimizer
         self.outliers, self.note = outliers, note
         self.component: OutlierComponent | None = None
+        self.compared: dict[tuple[str, bool], CovarianceFit] = {}
 
-    def best_structure(self, structures: Sequence[str]) -> CovarianceFit:
+    def compare(self, fit: CovarianceFit) -> CovarianceFit:
+        """Remember a fit among those that were compared."""
+        self.note(fit)
+        self.compared[fit.structure, fit.rank > 0] = fit
+        return fit
+
+    def select_structure(self, structures: Sequence[str]) -> None:
         """The D of the best score without L."""
         fits: list[CovarianceFit] = []
-        fit_variances = self.optimizer.fit_variances
-        for structure in structures if len(structures) == 1 else structures[1:]:
+        candidates = structures if len(structures) == 1 else structures[1:-1]
+        for structure in candidates:
             last = fits[-1] if fits else None
-            fits.append(fit_variances(structure, start=last, tol=COMPARISON_TOL))
-            self.note(fits[-1])
+            fits.append(self.compare(self.optimizer.fit(structure, 0, last, tol=COMPARISON_TOL)))
         best = max(fits, key=lambda fit: fit.score)
-        # Perhaps tasks do not even differ in level. Where slopes gain much, that need not be asked.
+        # Perhaps tasks do not even differ in level. If slopes gain much, that need not be tried.
         little = math.log(max(self.optimizer.tasks.n_tasks, 2)) + 5
         if len(structures) > 1 and best.score < fits[0].score + little:
-            fits.append(fit_variances(structures[0], tol=COMPARISON_TOL))
-            self.note(fits[-1])
+            fits.append(self.compare(self.optimizer.fit(structures[0], tol=COMPARISON_TOL)))
             best = max(fits, key=lambda fit: fit.score)
-        return fit_variances(best.structure, start=best)
+        self.set_outliers_apart(best)
 
     def set_outliers_apart(self, fit: CovarianceFit) -> None:
-        """Select a fit, less the influence of outliers, before these become directions."""
+        """Select a fit, without the influence of outliers, before these become directions."""
         self.fit = fit
         if self.outliers:
             component, self.fit = find_outliers(self.all_tasks, fit)
@@ -109,37 +148,107 @@ class _ModelSearch:
             if self.component is not None:
                 self.optimizer = self.all_tasks.reweighted(1 - self.component.probability)
 
-    def add_directions(self, smallest: int, largest: int) -> None:
-        """Directions one by one while the score rises; all of them together must be significant.
+    def select_rank(self, smallest: int, largest: int) -> None:
+        """The rank of the best score, along a path from the covariance that moments suggest.
 
-        The first of several equal directions gains little over a D that holds them all, so that a
-        test of each would stop too early.
+        The first of several equal directions gains little over a D that holds them all, so the path
+        does not end at the first rank that gains nothing.
         """
-        if smallest:
-            self.set_outliers_apart(self.optimizer.fit_loadings(self.fit, smallest))
-            self.note(self.fit)
-        price = self.all_tasks.parameter_price * self.all_tasks.p
-        for k in range(smallest + 1, largest + 1):
-            if self.optimizer.score_test(self.fit) < price:
+        if not largest:
+            return
+        base = current = self.fit
+        best, failures = None if smallest else base, 0
+        suggested = _moment_covariance(self.optimizer, base)
+        for k in range(max(smallest, 1), largest + 1):
+            starts = [_truncated(self.optimizer, base, suggested, k)]
+            if 0 < current.rank < k:
+                starts.append(current)
+            fits = [
+                self.optimizer.fit(base.structure, k, start, tol=COMPARISON_TOL, steps=TRIAL_STEPS)
+                for start in starts
+            ]
+            current = max(fits, key=lambda fit: fit.value)
+            self.note(current)
+            failures += 1
+            if best is None or current.score > best.score:
+                best, failures = current, 0
+                if self.component is None:
+                    self.set_outliers_apart(current)
+                    if self.component is not None:  # which bend the path: start again
+                        self.fit = self.optimizer.fit(base.structure, 0, base, tol=COMPARISON_TOL)
+                        self.select_rank(smallest, largest)
+                        return
+            if failures > PATIENCE:
                 break
-            richer = self.optimizer.fit_loadings(self.fit, k, steps=TRIAL_STEPS)
-            if richer.value - self.fit.value > price / 2:
-                richer = self.optimizer.fit_loadings(richer, k)
-            self.note(richer)
-            if richer.score <= self.fit.score:
-                break
-            if self.component is None:
-                self.set_outliers_apart(richer)
-            else:
-                self.fit = richer
-        if not smallest and self.fit.rank:
-            plain = self.optimizer.fit_variances(self.fit.structure, tol=COMPARISON_TOL)
-            if self.optimizer.standardised_gain(self.fit, plain) <= SIGNIFICANT:
-                self.fit = self.optimizer.fit_variances(plain.structure, start=plain)
+        assert best is not None
+        self.fit = best
+        if best.rank:
+            self.fit = self.optimizer.fit(best.structure, best.rank, best, tol=COMPARISON_TOL)
+            self.compare(self.fit)
 
     def try_structure(self, structure: str) -> None:
         """The same directions with another structure of D, selected if its score is better."""
         start = replace(self.fit, structure=structure)
-        other = self.optimizer.fit_loadings(start, self.fit.rank)
-        self.note(other)
+        other = self.optimizer.fit(structure, self.fit.rank, start, tol=COMPARISON_TOL)
+        self.compare(other)
         self.fit = max(self.fit, other, key=lambda fit: fit.score)
+
+    def require_significance(self, structures: Sequence[str], smallest: int) -> None:
+        """Drop the directions unless all of them together gain significantly."""
+        if smallest:
+            return
+        plain = self.best_without_directions()
+        if self.component is not None:
+            plain = self.optimizer.fit(plain.structure, 0, plain, tol=COMPARISON_TOL)
+        if self.optimizer.standardised_gain(self.fit, plain) <= SIGNIFICANT:
+            self.fit = plain
+
+    def best_without_directions(self) -> CovarianceFit:
+        """The fit of the best score among those with rank 0."""
+        plain = [fit for (_, directed), fit in self.compared.items() if not directed]
+        return max(plain, key=lambda fit: fit.score)
+
+    def try_unrestricted(self) -> None:
+        """An unrestricted covariance, if it has few entries against the number of tasks."""
+        p, T = self.optimizer.p, self.optimizer.tasks.n_tasks
+        if p > LARGEST_FULL or p * (p + 1) // 2 > T:
+            return
+        full = self.optimizer.fit("full", 0, self.fit, tol=COMPARISON_TOL)
+        self.compare(full)
+        if full.score > self.fit.score:
+            self.fit = full
+
+    def rivals(self) -> tuple[CovarianceFit, ...]:
+        """The other fits that were compared."""
+        return tuple(
+            fit
+            for key, fit in self.compared.items()
+            if key != (self.fit.structure, self.fit.rank > 0)
+        )
+
+
+def _moment_covariance(optimizer: CovarianceOptimizer, fit: CovarianceFit) -> np.ndarray:
+    """An unrestricted covariance (p, p): one step of Fisher scoring from the covariance of a fit.
+
+    The information on C is taken as the product of the mean of all K with itself, as it is if all
+    tasks have the same design; the step is then an estimate by moments.
+    """
+    e, total = fit.evidence, float(optimizer.weight.sum())
+    inverse = np.linalg.pinv(e.total / total, hermitian=True)
+    return fit.covariance.matrix + 2 / total * inverse @ e.gradient @ inverse
+
+
+def _truncated(
+    optimizer: CovarianceOptimizer, fit: CovarianceFit, suggested: np.ndarray, k: int
+) -> CovarianceFit:
+    """A start with the k leading directions of a covariance, what they leave staying in D."""
+    mean = fit.evidence.total / float(optimizer.weight.sum())
+    values, Q = np.linalg.eigh(mean)
+    values = np.maximum(values, 1e-8 * values[-1])
+    half, back = (Q * np.sqrt(values)) @ Q.T, (Q / np.sqrt(values)) @ Q.T
+    size, axes = np.linalg.eigh(half @ suggested @ half)
+    size, axes = np.maximum(size[::-1], 1e-3), axes[:, ::-1]
+    L = back @ (axes[:, :k] * np.sqrt(size[:k]))
+    share = float(size[k:].sum() / size.sum())
+    D = fit.covariance.variances * min(max(share, 0.02), 1.0)
+    return replace(fit, covariance=Covariance(D, L))

@@ -1,7 +1,8 @@
 """Covariance structures of the task effects: C = D + LL', relative to the noise variance.
 
 D is diagonal, and a structure says which of its entries vary and which share one variance. L (p, k)
-holds k directions along which coefficients vary together, with any structure of D.
+holds k directions along which coefficients vary together, with any structure of D. The structure
+"full" leaves C unrestricted: D = 0 and L is square.
 
 To add a structure, name it in ``STRUCTURES`` and give its groups in ``variance_groups``:
 ``optimize.py`` fits whatever groups it gets, and ``search.py`` compares structures in this order.
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 # The values of ``AdaptiveSpanRegressor(slopes=...)``, from simple to rich.
-STRUCTURES = ("zero", "none", "isotropic", "diagonal")
+STRUCTURES = ("zero", "none", "isotropic", "diagonal", "full")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ class VarianceGroups:
     entries: list[np.ndarray]
     tied: np.ndarray
 
+    def membership(self, p: int) -> np.ndarray:
+        """One where an entry of D belongs to a group, (groups, p)."""
+        member = np.zeros((len(self.entries), p))
+        for i, group in enumerate(self.entries):
+            member[i, group] = 1.0
+        return member
+
 
 def variance_groups(structure: str, p: int, intercept: bool, flat: bool) -> VarianceGroups:
     """The groups of a structure of D (p, p); with a flat prior none of them are tied."""
@@ -41,6 +49,12 @@ def variance_groups(structure: str, p: int, intercept: bool, flat: bool) -> Vari
         "none": [level],
         "isotropic": [level, slopes],
         "diagonal": [level, *slopes[:, None]],
+        "full": [],
     }[structure]
     tied = slopes if structure == "diagonal" and not flat else slopes[:0]
     return VarianceGroups([group for group in entries if len(group)], tied)
+
+
+def n_parameters(p: int, k: int) -> int:
+    """Free numbers of L (p, k), which is determined up to a rotation of its columns."""
+    return k * p - k * (k - 1) // 2

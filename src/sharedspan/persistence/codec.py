@@ -48,7 +48,8 @@ STORED_CLASSES = {
     "WeightsUncertainty": "sharedspan.inference.weight_errors",
 }
 # Classes, attributes and parameters that have another name in older files: {old: new}, or
-# {"Class.old": new} for the attribute of one class. To read older files needs no other change.
+# {"Class.old": new} for the attribute of one class. A class whose attributes have changed further
+# has a static method ``upgraded(values)``, which makes the present attributes of the older ones.
 RENAMED = {
     "Gathered": "TaskStatistics",  # format 1
     "_posterior_": "_uncertainty_",  # format 1
@@ -146,6 +147,7 @@ def _attribute_names(kind: Any) -> list[str]:
 def _decode_record(name: str, state: Mapping[str, Tree], sizes: Mapping[str, int]) -> Any:
     kind: type[Any] = getattr(import_module(STORED_CLASSES[name]), name)
     values = {current_name(key, name): decode(part, sizes) for key, part in state.items()}
+    values = getattr(kind, "upgraded", dict)(values)
     if set(values) != set(_attribute_names(kind)):
         raise ValueError(f"A {name} does not have the attributes {sorted(values)}.")
     require_annotated_types(values, kind)
