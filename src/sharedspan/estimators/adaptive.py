@@ -16,26 +16,27 @@ from sharedspan.estimators.base import SpanTransformer, TaskRegressor
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import BOOL, as_generator, estimator, number_or_auto, one_of
+from sharedspan.inference.noise import gain_of_noise_levels, shrink_noise
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
-from sharedspan.mixed_model.held_out import HeldOutRows, veto
+from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
 from sharedspan.mixed_model.optimize import CovarianceFit
-from sharedspan.mixed_model.posterior import Posterior, posterior_of
+from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
 from sharedspan.mixed_model.search import SelectedModel, select_model
 from sharedspan.mixed_model.structures import STRUCTURES
 from sharedspan.statistics.canonical import Canonical, Problem
-from sharedspan.statistics.rows import Statistics
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 
 SEARCH_WORK = 1e7  # T p^3 of the tasks that structures are compared on
+NOISE_ROUNDS = 3  # of noise levels and the covariance in turn
 FEWEST_SEARCHED = 500  # tasks, if there are as many
 
 
 @estimator(
-    "rank slopes method outliers fit_intercept whiten unseen task_column random_state verbose "
-    "engine keep_statistics"
+    "rank slopes noise method outliers fit_intercept whiten unseen task_column random_state "
+    "verbose engine keep_statistics"
 )
 class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     """Regressions of many tasks, each as far from the others as the data say; nothing to tune.
@@ -56,6 +57,9 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         D: "diagonal" gives each coefficient its own variance (log variances have a normal prior
         around their mean), "isotropic" one to all slopes of standardised features, "none" only to
         the intercepts, "zero" not even to these.
+    noise : {"auto", "shared", "per_task"}, default="auto"
+        "per_task" gives each task a noise variance of its own, shrunk towards the common one;
+        "auto" does so if residuals show that they differ.
     method : {"evidence", "ml"}, default="evidence"
         "ml" is maximum likelihood with no prior on b nor on D, as mixed-model software has it.
     outliers : bool, default=True
@@ -121,11 +125,13 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     checks: ClassVar = {
         "rank": partial(number_or_auto, smallest=0, kind=numbers.Integral),
         "slopes": partial(one_of, known=("auto", *STRUCTURES)),
+        "noise": partial(one_of, known=("auto", "shared", "per_task")),
         "method": partial(one_of, known=("evidence", "ml")),
         "outliers": BOOL,
     }
 
     slopes: str = "auto"
+    noise: str = "auto"
     method: str = "evidence"
     outliers: bool = True
     whiten: bool = False
@@ -143,13 +149,21 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
             tasks = MixedTasks(statistics, scaling)
-            searched, ids = self._sample(tasks, statistics)
-            model = self._select(searched, candidates)
-            if isinstance(problem.rows, TaskRows) and model.rivals:
-                held_out = HeldOutRows(problem.rows, ids, canonical, searched)
-                model = model.with_fit(veto(held_out, model.fit, model.rivals))
-            model = model.refined(tasks)
-            posterior = posterior_of(tasks, canonical, model.fit, model.outliers)
+            ids = self._searched_tasks(tasks)
+            searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
+            models = [self._select(searched, candidates)]
+            noise = "shared" if self.noise == "auto" and self.method == "ml" else self.noise
+            if levels_pay(noise, models[0]):
+                searched = searched.with_noise(noise_levels(models[0])[0])
+                models.append(self._select(searched, candidates))
+            if self.noise == "per_task":
+                models = models[1:]
+            model = models[0]
+            if isinstance(problem.rows, TaskRows) and (len(models) > 1 or model.rivals):
+                rows = HeldOutRows(problem.rows, ids, canonical, searched)
+                model = select_by_rows(rows, models)
+            model, degrees = refined_with_noise(model, tasks)
+            posterior = posterior_of(model.tasks, canonical, model.fit, model.outliers, degrees)
         fit = model.fit
         if not fit.converged:
             warnings.warn(
@@ -173,14 +187,13 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
                 f"rank from 0 to {largest}, or 'auto'."
             )
 
-    def _sample(self, tasks: MixedTasks, statistics: Statistics) -> tuple[MixedTasks, np.ndarray]:
-        """The tasks that structures are compared on and their places: all, or, of very many, some."""
+    def _searched_tasks(self, tasks: MixedTasks) -> np.ndarray:
+        """Places of the tasks that structures are compared on: all, or some of very many."""
         most = max(int(SEARCH_WORK / tasks.p**3), FEWEST_SEARCHED)
         if tasks.n_tasks <= most:
-            return tasks, np.arange(tasks.n_tasks)
+            return np.arange(tasks.n_tasks)
         rng = as_generator(0 if self.random_state is None else self.random_state)
-        ids = np.sort(rng.choice(tasks.n_tasks, most, replace=False))
-        return MixedTasks(statistics.take(ids), tasks.scaling), ids
+        return np.sort(rng.choice(tasks.n_tasks, most, replace=False))
 
     def _select(self, tasks: MixedTasks, candidates: list[dict[str, Any]]) -> SelectedModel:
         """D, L and the outliers by their evidence; the fits that were compared join the list."""
@@ -214,6 +227,35 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         return J @ posterior.new[first:, first:] @ J.T
 
 
+def levels_pay(noise: str, model: SelectedModel) -> bool:
+    """Whether tasks get noise levels of their own: if told so, or if the gain is decisive."""
+    if noise != "auto":
+        return noise == "per_task"
+    squares, used = residual_squares(model.tasks, model.fit, model.outliers)
+    return gain_of_noise_levels(squares, model.tasks.n - used) > math.log(model.tasks.n_tasks) + 3
+
+
+def noise_levels(model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:
+    """Noise variances of the tasks relative to their mean, and degrees of freedom, both (T,)."""
+    squares, used = residual_squares(model.tasks, model.fit, model.outliers)
+    n = model.tasks.n
+    variances, degrees = shrink_noise(squares, np.maximum(n - used, 0.0))
+    return variances / (n @ variances / n.sum()), degrees
+
+
+def refined_with_noise(
+    model: SelectedModel, tasks: MixedTasks
+) -> tuple[SelectedModel, np.ndarray | None]:
+    """The selected model fitted to all tasks, and the degrees of freedom of their noise levels."""
+    per_task = bool(np.ptp(model.tasks.levels))
+    model = model.refined(tasks)
+    degrees = None
+    for _ in range(NOISE_ROUNDS if per_task else 0):
+        levels, degrees = noise_levels(model)
+        model = model.refined(tasks.with_noise(levels))
+    return model, degrees
+
+
 def mixed_fit(
     canonical: Canonical,
     scaling: Scaling,
@@ -229,7 +271,7 @@ def mixed_fit(
     slopes, level = scaling.from_standard(V, bool(first))
     slopes = canonical.to_user(slopes.T).T
     level = canonical.intercept_to_user(level, slopes.T)
-    deviation = np.sqrt(fit.covariance.variances * posterior.noise) * scaling.y_scale
+    deviation = np.sqrt(fit.covariance.variances * posterior.new_noise) * scaling.y_scale
     # D is diagonal in the features it was measured in; whitened ones mix on the way back.
     root = canonical.to_user(np.diag(deviation[first:] / scaling.scale))
     largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
@@ -248,7 +290,7 @@ def mixed_fit(
         representation=representation,
         task_weights=task_weights,
         rank=int(span.shape[1]),
-        noise_variance=np.full(T, posterior.noise * (scaling.y_scale / unit) ** 2),
+        noise_variance=posterior.noise * (scaling.y_scale / unit) ** 2,
         degrees_of_freedom=posterior.degrees_of_freedom,
         uncertainty=posterior,
         n_iter=fit.n_iter,

@@ -101,6 +101,29 @@ def shrink_noise(rss: np.ndarray, degrees: np.ndarray) -> tuple[np.ndarray, np.n
     return shrunk, np.minimum(nu + degrees, total)
 
 
+def gain_of_noise_levels(rss: np.ndarray, degrees: np.ndarray) -> float:
+    """The gain in log likelihood of noise variances that differ between tasks over a common one.
+
+    Parameters
+    ----------
+    rss, degrees : ndarray of shape (T,)
+        See ``shrink_noise``.
+    """
+    from scipy.stats import chi2, f
+
+    used = (degrees > 0) & (rss > 0)
+    if used.sum() < 2:
+        return 0.0
+    rss, degrees = rss[used], degrees[used]
+    common = rss.sum() / degrees.sum()
+    nu, s0 = _fit_prior(rss / degrees, degrees)
+    if not np.isfinite(nu):
+        return 0.0
+    differing = f.logpdf(rss / degrees, degrees, nu, scale=s0)
+    equal = chi2.logpdf(rss / common, degrees) + np.log(degrees / common)
+    return float(np.sum(differing - equal))
+
+
 def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float]:
     """Maximum likelihood of (nu, s0^2); nu is infinite where the tasks show no difference."""
     from scipy.optimize import minimize, root

@@ -27,7 +27,7 @@ from sharedspan.kernels.lanes import (
 
 @kernel
 def mixed_terms(  # type: ignore[no-untyped-def]
-    packed, n, mean, scale, score, active, root, L, first, last, K, h, log_det, lost
+    packed, n, mean, scale, precision, score, active, root, L, first, last, K, h, log_det, lost
 ):
     """Terms of the tasks first..last - 1.
 
@@ -40,8 +40,10 @@ def mixed_terms(  # type: ignore[no-untyped-def]
         Means of the scaled features; unused without intercepts.
     scale : ndarray of shape (d,)
         Factors that standardise the features.
+    precision : ndarray of shape (T,)
+        Precision of the noise of each task, relative to the others: a weight of all its rows.
     score : ndarray of shape (T, d)
-        Z'r without the entry of the intercept, which is zero.
+        Z'r without the entry of the intercept, which is zero, times the precision.
     active : ndarray of int of shape (m,)
         Entries of the diagonal of R that are not zero.
     root : ndarray of shape (m,)
@@ -68,9 +70,10 @@ def mixed_terms(  # type: ignore[no-untyped-def]
     for block in range(first, last, LANES):
         count = min(LANES, last - block)
         for lane in range(LANES):
-            _load_gram(packed, n, mean, scale, block + min(lane, count - 1), level, lane, G_array)
+            t = block + min(lane, count - 1)
+            _load_gram(packed, n, mean, scale, precision, t, level, lane, G_array)
             for i in range(d):
-                h_array[(i + level) * LANES + lane] = score[block + min(lane, count - 1), i]
+                h_array[(i + level) * LANES + lane] = score[t, i]
             if level:
                 h_array[lane] = 0.0
         _project(G, hp, active, root, L, p, m, k, U, A)
@@ -90,9 +93,9 @@ def mixed_terms(  # type: ignore[no-untyped-def]
 
 
 @part
-def _load_gram(packed, n, mean, scale, t, level, lane, G):  # type: ignore[no-untyped-def]
+def _load_gram(packed, n, mean, scale, precision, t, level, lane, G):  # type: ignore[no-untyped-def]
     """The Gram of one task in standard units into its lane of G (p, p, 8)."""
-    d = len(scale)
+    d, weight = len(scale), precision[t]
     p = d + level
     position = 0
     for i in range(d):
@@ -101,12 +104,13 @@ def _load_gram(packed, n, mean, scale, t, level, lane, G):  # type: ignore[no-un
             if level:
                 value += n[t] * mean[t, i] * mean[t, j]
             position += 1
+            value *= weight
             G[((i + level) * p + j + level) * LANES + lane] = value
             G[((j + level) * p + i + level) * LANES + lane] = value
     if level:
-        G[lane] = n[t]
+        G[lane] = weight * n[t]
         for i in range(d):
-            value = n[t] * mean[t, i]
+            value = weight * n[t] * mean[t, i]
             G[(i + 1) * LANES + lane] = value
             G[(i + 1) * p * LANES + lane] = value
 

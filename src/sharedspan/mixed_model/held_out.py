@@ -1,4 +1,4 @@
-"""Leave-one-out errors of rows, in closed form, to check a structure that the evidence selected.
+"""Leave-one-out errors of rows, in closed form, to check the model that the evidence selected.
 
 With V_t the posterior covariance of a task's coefficients over the noise variance, a row (z, y) of
 weight w that is predicted from all other rows, the variances being what they are, has the error
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.mixed_model.likelihood import MixedTasks, TaskTerms
-from sharedspan.mixed_model.optimize import CovarianceFit
-from sharedspan.mixed_model.posterior import estimate_population, task_posteriors
+from sharedspan.mixed_model.likelihood import MixedTasks
+from sharedspan.mixed_model.posterior import map_posteriors
+from sharedspan.mixed_model.search import SelectedModel
 from sharedspan.statistics.canonical import Canonical
 
-MOST_ROWS = 50_000  # rows whose errors are compared; more are sampled
-ENTRIES_AT_ONCE = 1 << 20
-VETO = 4.0  # standard errors by which another structure must be better
+MOST_ROWS = 20_000  # rows whose errors are compared; more are sampled
+LEAD = 1.0  # standard errors by which a simpler model, or one of other noise, must predict better
+RICHER_LEAD = 3.0  # the same for a covariance of more parameters than the evidence asked for
 
 
 class HeldOutRows:
@@ -44,7 +44,6 @@ class HeldOutRows:
     def __init__(
         self, rows: TaskRows, ids: np.ndarray, canonical: Canonical, tasks: MixedTasks
     ) -> None:
-        self.tasks = tasks
         owner = np.full(rows.n_tasks, -1)
         owner[ids] = np.arange(len(ids))
         task_of = np.repeat(owner, np.diff(rows.starts))
@@ -61,43 +60,42 @@ class HeldOutRows:
         self.Z = np.column_stack([np.ones(len(Z)), Z]) if tasks.intercept else Z
         self.y = (np.concatenate(y) - scaling.y_centre) / scaling.y_scale
         self.weight = np.concatenate([block.weight for block in blocks])
+        self.order = np.argsort(self.owner, kind="stable")
+        self.starts = np.searchsorted(self.owner[self.order], np.arange(len(ids) + 1))
 
-    def squares(self, fit: CovarianceFit) -> np.ndarray:
+    def squares(self, model: SelectedModel) -> np.ndarray:
         """Weighted squares of the leave-one-out errors, (rows,)."""
-        tasks, C = self.tasks, fit.covariance
-        population = estimate_population(tasks, fit, np.zeros(tasks.n_tasks))
+        tasks, levels = model.tasks, model.tasks.levels
         leverage, fitted = np.empty(len(self.y)), np.empty(len(self.y))
-        order = np.argsort(self.owner, kind="stable")
-        sorted_owner = self.owner[order]
 
-        def work(terms: TaskTerms) -> None:
-            scores, _ = terms.scores_and_squares(population.b)
-            means, V, _ = task_posteriors(C.matrix, terms.K, scores, population)
-            for i, t in enumerate(terms.ids):
-                begin, end = np.searchsorted(sorted_owner, (t, t + 1))
-                at = order[begin:end]
+        def work(ids: np.ndarray, means: np.ndarray, V: np.ndarray, _: np.ndarray) -> None:
+            for i, t in enumerate(ids):
+                at = self.order[self.starts[t] : self.starts[t + 1]]
                 Z = self.Z[at]
                 fitted[at] = Z @ means[i]
-                leverage[at] = np.einsum("ij,ij->i", Z @ V[i], Z)
+                leverage[at] = np.einsum("ij,ij->i", Z @ V[i], Z) / levels[t]
 
-        tasks.map_terms(work, C)
+        map_posteriors(work, tasks, model.fit, model.outliers)
         rest = np.maximum(1 - self.weight * leverage, 1e-3)
         return self.weight * ((self.y - fitted) / rest) ** 2
 
 
-def veto(
-    rows: HeldOutRows, selected: CovarianceFit, rivals: Sequence[CovarianceFit]
-) -> CovarianceFit:
-    """The selected fit, or a rival whose errors of left out rows are significantly smaller."""
-    squares, best, lead = rows.squares(selected), selected, VETO
-    for rival in rivals:
-        gap = squares - rows.squares(rival)
-        by_task = np.bincount(rows.owner, gap, minlength=rows.tasks.n_tasks)
-        error = max(_error_of_sum(gap), _error_of_sum(by_task))
-        if gap.sum() > lead * error:
-            best, lead = rival, gap.sum() / error
+def select_by_rows(rows: HeldOutRows, models: Sequence[SelectedModel]) -> SelectedModel:
+    """The first model, unless another one predicts rows that were left out significantly better.
+
+    All fits that were compared with any of the models take part. The standard error of a difference
+    is the larger of two, from rows and from tasks.
+    """
+    first = best = models[0]
+    squares = rows.squares(first)
+    least = squares.sum()
+    for model in models:
+        for rival in (model, *map(model.with_fit, model.rivals)):
+            gap = squares - rows.squares(rival)
+            by_task = np.bincount(rows.owner, gap, minlength=len(rows.starts) - 1)
+            error = max(math.sqrt(len(each)) * float(each.std()) for each in (gap, by_task))
+            richer = model is first and rival.fit.penalty > first.fit.penalty
+            significant = gap.sum() > (RICHER_LEAD if richer else LEAD) * error
+            if significant and squares.sum() - gap.sum() < least:
+                best, least = rival, squares.sum() - gap.sum()
     return best
-
-
-def _error_of_sum(values: np.ndarray) -> float:
-    return max(math.sqrt(len(values)) * float(values.std()), 1e-300)

@@ -160,20 +160,37 @@ class MixedTasks:
     statistics : GramStatistics or RowStatistics
         Statistics of the rows, centred if tasks have intercepts.
     scaling : Scaling
+    levels : ndarray of shape (T,), optional
+        Noise variances of the tasks relative to s2; by default one each.
     """
 
-    def __init__(self, statistics: Statistics, scaling: Scaling) -> None:
-        self.scaling = scaling
+    def __init__(
+        self, statistics: Statistics, scaling: Scaling, levels: np.ndarray | None = None
+    ) -> None:
+        self.statistics, self.scaling = statistics, scaling
+        self.levels = np.ones(statistics.n_tasks) if levels is None else levels
         self.intercept = statistics.centred
         self.n = statistics.n
         self.p = statistics.n_features + self.intercept
         self.size = max(CHUNK_ENTRIES // self.p**2 // 8 * 8, 8)  # tasks of a chunk
-        kind = _GramTerms if isinstance(statistics, GramStatistics) else _RowTerms
-        self._terms = kind(statistics, scaling, self.size)
+        options = scaling, 1 / self.levels, self.size
+        self._terms = (
+            _GramTerms(statistics, *options)
+            if isinstance(statistics, GramStatistics)
+            else _RowTerms(statistics, *options)
+        )
 
     @property
     def n_tasks(self) -> int:
         return len(self.n)
+
+    def with_noise(self, levels: np.ndarray) -> MixedTasks:
+        """The same tasks with other noise variances (T,), relative to s2."""
+        return MixedTasks(self.statistics, self.scaling, levels)
+
+    def take(self, ids: np.ndarray) -> MixedTasks:
+        """Some of the tasks."""
+        return MixedTasks(self.statistics.take(ids), self.scaling, self.levels[ids])
 
     def slope_precision(self, tau: float) -> np.ndarray:
         """Precision (p,) of a prior on b: slopes of variance tau, the intercept flat."""
@@ -204,7 +221,7 @@ class MixedTasks:
         def work(terms: TaskTerms) -> None:
             ids = terms.ids
             scores[ids], squares = terms.scores_and_squares(b)
-            constant = self.n[ids] * math.log(2 * math.pi * noise)
+            constant = self.n[ids] * np.log(2 * math.pi * noise * self.levels[ids])
             values[ids] = -0.5 * (constant + terms.log_determinants + squares / noise)
             traces[ids] = np.einsum("tii->t", terms.K)
 
@@ -244,12 +261,12 @@ class MixedTasks:
                 return [function(terms) for terms in chunks]
             return self.map_terms(function, covariance)
 
-        def first_sums(terms: TaskTerms) -> tuple[np.ndarray, np.ndarray]:
+        def first_sums(terms: TaskTerms) -> tuple[np.ndarray, ...]:
             weights = w[terms.ids]
             flat = terms.K.reshape(len(weights), -1)
             return (weights @ flat).reshape(p, p), weights @ terms.right_sides()
 
-        total, right = (sum(parts) for parts in zip(*each(first_sums), strict=True))
+        total, right = added(each(first_sums))
         P = total + np.diag(precision)
         inverse = inverse_precision(P, integrated)
         b = inverse @ right
@@ -271,17 +288,18 @@ class MixedTasks:
             sums = information_sums(terms, covariance.loadings, weights) if information else ()
             return outer, shrunk, *sums
 
-        outer, shrunk, *sums = (sum(parts) for parts in zip(*each(second_sums), strict=True))
+        outer, shrunk, *sums = added(each(second_sums))
         N = float(w @ self.n)
         noise = max((w @ squares + b @ (precision * b)) / N, SMALLEST_NOISE)
         value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ log_determinants)
+        value -= 0.5 * float(w @ (self.n * np.log(self.levels)))
         proper = precision > 0
         b_squares = b[proper] ** 2 / noise
         if integrated:
             value -= 0.5 * (np.linalg.slogdet(P)[1] - np.log(precision[proper]).sum())
             b_squares = b_squares + np.diag(inverse)[proper]
         relative = inverse[np.ix_(proper, proper)] * precision[proper]
-        constant = self.n * math.log(2 * math.pi * noise)
+        constant = self.n * np.log(2 * math.pi * noise * self.levels)
         return Evidence(
             value=float(value),
             noise=float(noise),
@@ -319,6 +337,11 @@ def information_sums(terms: TaskTerms, L: np.ndarray, w: np.ndarray) -> tuple[np
     return squared, crossed, (direct + swapped).reshape(p * k, p * k)
 
 
+def added(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    """Sums over chunks, in their order, of each of the arrays that a chunk gives."""
+    return [np.sum(arrays, axis=0) for arrays in zip(*parts, strict=True)]
+
+
 def inverse_precision(P: np.ndarray, proper: bool) -> np.ndarray:
     """Inverse of the precision of b, singular for collinear features if the prior is improper."""
     return np.linalg.inv(P) if proper else np.linalg.pinv(P, hermitian=True)
@@ -327,15 +350,18 @@ def inverse_precision(P: np.ndarray, proper: bool) -> np.ndarray:
 class _GramTerms:
     """Terms from Grams, by the compiled kernel, chunks of ``size`` tasks in their order."""
 
-    def __init__(self, statistics: GramStatistics, scaling: Scaling, size: int) -> None:
+    def __init__(
+        self, statistics: GramStatistics, scaling: Scaling, precision: np.ndarray, size: int
+    ) -> None:
+        self.precision = precision
         self.packed, self.n, self.size = statistics.packed, statistics.n, size
         self.n_chunks = -(-len(self.n) // size)
         self.scale = 1 / scaling.scale
         first = int(statistics.centred)
         self.mean = (statistics.mean - scaling.centre) * self.scale
         # The anchor preserves the digits: only what it leaves of the responses is ever subtracted.
-        self.score = statistics.g * self.scale / scaling.y_scale
-        self.q = statistics.q / scaling.y_scale**2
+        self.score = precision[:, None] * statistics.g * self.scale / scaling.y_scale
+        self.q = precision * statistics.q / scaling.y_scale**2
         self.anchor = np.empty((len(self.n), statistics.n_features + first))
         self.anchor[:, first:] = statistics.anchor * scaling.scale / scaling.y_scale
         if first:
@@ -352,7 +378,7 @@ class _GramTerms:
         )  # fmt: skip
         active = np.flatnonzero(covariance.variances)
         mixed_terms(
-            self.packed, self.n, self.mean, self.scale, self.score, active,
+            self.packed, self.n, self.mean, self.scale, self.precision, self.score, active,
             np.sqrt(covariance.variances[active]), np.ascontiguousarray(covariance.loadings),
             begin, end, K, h, log_determinants, lost,
         )  # fmt: skip
@@ -367,12 +393,14 @@ class _RowTerms:
     Tasks of similar size are padded to one size with rows of zeros, which change nothing.
     """
 
-    def __init__(self, statistics: RowStatistics, scaling: Scaling, size: int) -> None:
-        first = int(statistics.centred)
-        root, cuts = np.sqrt(statistics.weight), statistics.starts[1:-1]
+    def __init__(
+        self, statistics: RowStatistics, scaling: Scaling, precision: np.ndarray, size: int
+    ) -> None:
+        first, cuts = int(statistics.centred), statistics.starts[1:-1]
+        root = np.sqrt(statistics.weight * np.repeat(precision, np.diff(statistics.starts)))
         X = np.split(root[:, None] * statistics.X / scaling.scale, cuts)
         y = np.split(root * statistics.y / scaling.y_scale, cuts)
-        level = np.sqrt(statistics.n)
+        level = np.sqrt(statistics.n * precision)
         mean = level[:, None] * (statistics.mean - scaling.centre) / scaling.scale
         y_mean = level * (statistics.y_mean - scaling.y_centre) / scaling.y_scale
         rows = np.array([len(part) + first for part in y])

@@ -107,7 +107,7 @@ class CovarianceOptimizer:
         steps : int
             The most steps, those that were refused included.
         """
-        tol = (1e-8 if self.flat else 1e-4) if tol is None else tol
+        tol = (1e-8 if self.flat else 1e-3) if tol is None else tol
         groups = variance_groups(structure, self.p, self.intercept, self.flat)
         at = _Point(
             self, groups, self._initial_theta(groups, structure, start),
@@ -168,11 +168,6 @@ class CovarianceOptimizer:
         size = np.maximum(slopes, 1e-3) / np.maximum(0.5 * squares, 1e-12)
         return columns * np.sqrt(np.clip(size, 1e-2, 1e2))
 
-    def score_test(self, fit: CovarianceFit) -> float:
-        """The gain in log likelihood that one more direction promises: its score test."""
-        _, slopes, squares = self._steepest(fit, 1)
-        return max(float(slopes[0]), 0.0) ** 2 / max(float(squares[0]), 1e-300)
-
     def _steepest(
         self, fit: CovarianceFit, count: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -190,15 +185,6 @@ class CovarianceOptimizer:
 
         squares = np.sum(self.tasks.map_terms(squared, fit.covariance), axis=0)
         return columns, slopes[::-1][:count], squares
-
-    def standardised_gain(self, fit: CovarianceFit, over: CovarianceFit) -> float:
-        """The gain in score of a fit over another, in standard errors over the tasks.
-
-        A gain that comes from a task or two has a large error: it may not be there next time.
-        """
-        gaps = (fit.evidence.task_values - over.evidence.task_values) * self.weight
-        error = math.sqrt(len(gaps)) * float(gaps.std())
-        return (fit.score - over.score) / max(error, 1e-12)
 
 
 class _Point:
@@ -243,8 +229,9 @@ class _Point:
         return step
 
     def _loadings_step(self, gradient: np.ndarray, damping: float) -> np.ndarray:
-        """A step in very many entries of L, whose information sum_t K_t (x) L'K_t L is taken as the
-        product of its means.
+        """A step in very many entries of L.
+
+        Their information, sum_t K_t (x) L'K_t L, is taken as the product of its means.
         """
         L, total = self.covariance.loadings, self.evidence.total
         inner = L.T @ total @ L / float(self.optimizer.weight.sum())

@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.mixed_model.likelihood import MixedTasks, Scaling, TaskTerms, inverse_precision
+from sharedspan.mixed_model.likelihood import (
+    Covariance,
+    MixedTasks,
+    Scaling,
+    TaskTerms,
+    added,
+    inverse_precision,
+)
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.outliers import OutlierComponent
 from sharedspan.mixed_model.structures import n_parameters
@@ -16,7 +23,7 @@ from sharedspan.statistics.canonical import Canonical
 
 DOUBLE_ENTRIES = 1 << 22  # entries of all covariances; more are stored in single precision
 ROWS_AT_ONCE = 1 << 14  # rows whose standard deviations are computed together
-EXACT_WORK = 2e9  # operations of the exact error of the covariance's parameters, in all tasks
+EXACT_WORK = 2e8  # operations of the exact error of the covariance's parameters, in all tasks
 
 Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # means, covariances, effective parameters
 
@@ -29,13 +36,14 @@ class Posterior:
     packed: np.ndarray  # (T, p (p + 1) / 2) upper triangles of the covariances
     b: np.ndarray  # (p,)
     new: np.ndarray  # (p, p), covariance of a task that was not fitted
-    noise: float
+    noise: np.ndarray  # (T,) variances
+    new_noise: float  # the same for a task that was not fitted
+    degrees: np.ndarray  # (T,) degrees of freedom of the noise variances
     off: np.ndarray  # (T,) probability of an outlier
     degrees_of_freedom: float  # effective parameters
-    rows: float  # sum of weights
     canonical: Canonical
     scaling: Scaling
-    stored_axes = "mean:Tp packed:Tq b:p new:pp off:T"
+    stored_axes = "mean:Tp packed:Tq b:p new:pp noise:T degrees:T off:T"
 
     @staticmethod
     def upgraded(values: dict[str, Any]) -> dict[str, Any]:
@@ -48,6 +56,11 @@ class Posterior:
                 np.einsum("tii->ti", covariance)[:] = variance
             i, j = np.triu_indices(variance.shape[1])
             values["packed"] = covariance[:, i, j]
+            rows, n_tasks = values.pop("rows"), len(variance)
+            degrees = max(rows - values["degrees_of_freedom"], 1.0)
+            values["degrees"] = np.full(n_tasks, degrees)
+            values["new_noise"] = values["noise"]
+            values["noise"] = np.full(n_tasks, values["noise"])
         return values
 
     def covariances(self, ids: np.ndarray) -> np.ndarray:
@@ -77,18 +90,13 @@ class Posterior:
             std[ids] = np.sqrt(np.maximum(np.einsum("tij,di,dj->td", inner, J, J), 0.0))
         return std
 
-    @property
-    def degrees(self) -> np.ndarray:
-        """Degrees of freedom of the noise variance, the same for all tasks, (T,)."""
-        return np.full(len(self.mean), max(self.rows - self.degrees_of_freedom, 1.0))
-
     def representation_covariance(self, representation: np.ndarray) -> None:
         """None: the covariance of the entries of the span is not computed."""
 
     def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
         unit = self.scaling.y_scale / self.canonical.units.y_scale
-        variance = np.empty(len(X))
+        variance, noise = np.empty(len(X)), np.append(self.noise, self.new_noise)[codes]
         for begin in range(0, len(X), ROWS_AT_ONCE):
             rows = slice(begin, begin + ROWS_AT_ONCE)
             Z = self._standard(X[rows])
@@ -100,7 +108,7 @@ class Posterior:
                 "The model was saved by version 0.1, which did not store the covariances of so "
                 "many tasks: fit it again to get standard deviations of predictions."
             )
-        return unit * np.sqrt(np.maximum(variance, 0.0) + self.noise)
+        return unit * np.sqrt(np.maximum(variance, 0.0) + noise)
 
     def _standard(self, X: np.ndarray) -> np.ndarray:
         """Rows as [1, standardised features], (m, p)."""
@@ -123,6 +131,7 @@ def posterior_of(
     canonical: Canonical,
     fit: CovarianceFit,
     outliers: OutlierComponent | None,
+    degrees: np.ndarray | None = None,
 ) -> Posterior:
     """The posterior of all tasks, with b and the noise estimated from all of them.
 
@@ -134,13 +143,11 @@ def posterior_of(
         The way back to the user's units.
     fit : CovarianceFit
     outliers : OutlierComponent, optional
+    degrees : ndarray of shape (T,), optional
+        Degrees of freedom of the noise variances; by default all that the model leaves.
     """
     T, p, e, C = tasks.n_tasks, tasks.p, fit.evidence, fit.covariance
-    covariances, off = [C], np.zeros(T)
-    if outliers is not None:
-        covariances.append(outliers.covariance(C))
-        regular, outlying = (tasks.task_values(c, e.mean, e.noise)[0] for c in covariances)
-        off = outliers.probabilities(regular, outlying)
+    covariances, off = _components(tasks, fit, outliers)
     population = estimate_population(tasks, fit, off)
     mean, entries = np.empty((T, p)), p * (p + 1) // 2
     packed = np.empty((T, entries), dtype=float if T * entries <= DOUBLE_ENTRIES else np.float32)
@@ -167,16 +174,19 @@ def posterior_of(
     noise = (parts[0] + population.prior_squares) / (counted - spent)
     noise = max(noise, float(np.finfo(float).tiny))
     packed *= noise
-    k = C.loadings.shape[1]
+    k, used = C.loadings.shape[1], parts[1] + spent
+    if degrees is None:
+        degrees = np.full(T, max(float(tasks.n.sum()) - used, 1.0))
     return Posterior(
         mean=mean,
         packed=packed,
         b=population.b,
         new=(C.matrix + population.inverse + k * population.flat) * noise,
-        noise=noise,
+        noise=noise * tasks.levels,
+        new_noise=noise * float(tasks.n @ tasks.levels / tasks.n.sum()),
+        degrees=degrees,
         off=off,
-        degrees_of_freedom=parts[1] + spent,
-        rows=float(tasks.n.sum()),
+        degrees_of_freedom=used,
         canonical=canonical,
         scaling=tasks.scaling,
     )
@@ -198,11 +208,11 @@ def estimate_population(tasks: MixedTasks, fit: CovarianceFit, off: np.ndarray) 
     C, weight = fit.covariance, 1 - off
     precision = tasks.slope_precision(fit.tau)
 
-    def sums(terms: TaskTerms) -> tuple[np.ndarray, np.ndarray]:
+    def sums(terms: TaskTerms) -> tuple[np.ndarray, ...]:
         w = weight[terms.ids]
         return np.tensordot(w, terms.K, 1), w @ terms.right_sides()
 
-    total, right = (sum(parts) for parts in zip(*tasks.map_terms(sums, C), strict=True))
+    total, right = added(tasks.map_terms(sums, C))
     inverse = inverse_precision(total + np.diag(precision), proper=bool(np.isfinite(fit.tau)))
     b = inverse @ right
     return Population(
@@ -277,3 +287,58 @@ def _parameter_error(
         return rest @ moved @ rest.transpose(0, 2, 1)
 
     return exact_error if exact else approximate_error
+
+
+def map_posteriors(
+    function: Callable[..., None],
+    tasks: MixedTasks,
+    fit: CovarianceFit,
+    outliers: OutlierComponent | None,
+) -> None:
+    """Call ``function(ids, means, covariances over the noise, effective parameters)`` by chunks."""
+    covariances, off = _components(tasks, fit, outliers)
+    population = estimate_population(tasks, fit, off)
+
+    def work(*terms: TaskTerms) -> None:
+        ids = terms[0].ids
+        parts = [
+            task_posteriors(C.matrix, each.K, each.scores_and_squares(population.b)[0], population)
+            for C, each in zip(covariances, terms, strict=True)
+        ]
+        if len(parts) > 1:
+            parts = [_mixture(parts[0], parts[1], off[ids], fit.evidence.noise)]
+        function(ids, *parts[0])
+
+    tasks.map_terms(work, *covariances)
+
+
+def residual_squares(
+    tasks: MixedTasks, fit: CovarianceFit, outliers: OutlierComponent | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Squares of the residuals at the posterior means, and effective parameters, both (T,)."""
+    means, used = np.empty((tasks.n_tasks, tasks.p)), np.empty(tasks.n_tasks)
+
+    def store(ids: np.ndarray, mean: np.ndarray, _: np.ndarray, parameters: np.ndarray) -> None:
+        means[ids], used[ids] = mean, parameters
+
+    map_posteriors(store, tasks, fit, outliers)
+    squares = np.empty(tasks.n_tasks)
+
+    def work(rows: TaskTerms) -> None:
+        squares[rows.ids] = rows.scores_and_squares(means[rows.ids])[1]
+
+    # Without effects the terms are those of the rows themselves.
+    tasks.map_terms(work, Covariance(np.zeros(tasks.p), np.zeros((tasks.p, 0))))
+    return squares * tasks.levels, used
+
+
+def _components(
+    tasks: MixedTasks, fit: CovarianceFit, outliers: OutlierComponent | None
+) -> tuple[list[Covariance], np.ndarray]:
+    """Covariances of regular tasks and of outliers, and the probabilities of outliers (T,)."""
+    C, e = fit.covariance, fit.evidence
+    if outliers is None:
+        return [C], np.zeros(tasks.n_tasks)
+    wide = outliers.covariance(C)
+    regular, outlying = (tasks.task_values(c, e.mean, e.noise)[0] for c in (C, wide))
+    return [C, wide], outliers.probabilities(regular, outlying)

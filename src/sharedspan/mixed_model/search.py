@@ -15,7 +15,6 @@ from sharedspan.mixed_model.outliers import OutlierComponent, find_outliers
 COMPARISON_TOL = 1e-1  # in log likelihood: accurate enough to compare fits
 TRIAL_STEPS = 6  # of the fit of each rank
 PATIENCE = 2  # ranks without a better score after which no larger one is tried
-SIGNIFICANT = 2.0  # standard errors by which directions must gain
 LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried unasked
 
 
@@ -23,6 +22,7 @@ LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried un
 class SelectedModel:
     """The selected covariance, the outlier tasks, and the best fits that were not selected."""
 
+    tasks: MixedTasks  # that were searched
     fit: CovarianceFit
     outliers: OutlierComponent | None
     flat: bool
@@ -37,13 +37,11 @@ class SelectedModel:
         fit, weight = self.fit, None
         if self.outliers is not None:
             wide, e = self.outliers.covariance(fit.covariance), fit.evidence
-            regular, outlying = (
-                tasks.task_values(c, e.mean, e.noise)[0] for c in (fit.covariance, wide)
-            )
-            weight = 1 - self.outliers.probabilities(regular, outlying)
+            values = [tasks.task_values(c, e.mean, e.noise)[0] for c in (fit.covariance, wide)]
+            weight = 1 - self.outliers.probabilities(*values)
         optimizer = CovarianceOptimizer(tasks, self.flat, weight)
         columns = fit.covariance.loadings.shape[1]
-        return replace(self, fit=optimizer.fit(fit.structure, columns, fit))
+        return replace(self, tasks=tasks, fit=optimizer.fit(fit.structure, columns, fit))
 
 
 def select_model(
@@ -84,12 +82,11 @@ def select_model(
         for structure in structures[:-1]:
             if structure != selected:
                 search.try_structure(structure)
-        search.require_significance(structures, ranks[0])
     if len(structures) > 1 and not ranks[0]:
         search.try_unrestricted()
     if search.component is not None:
         search.set_outliers_apart(search.fit)
-    return SelectedModel(search.fit, search.component, flat, search.rivals())
+    return SelectedModel(tasks, search.fit, search.component, flat, search.rivals())
 
 
 class _ModelSearch:
@@ -102,7 +99,7 @@ class _ModelSearch:
     optimizer : CovarianceOptimizer
         Weighs each task by its probability of being no outlier.
     compared : dict
-        The best fit of each structure without directions, and the best with any.
+        The last fit of each structure without directions, and the best with any, under None.
     """
 
     fit: CovarianceFit
@@ -116,12 +113,15 @@ class _ModelSearch:
         self.all_tasks = self.optimizer = optimizer
         self.outliers, self.note = outliers, note
         self.component: OutlierComponent | None = None
-        self.compared: dict[tuple[str, bool], CovarianceFit] = {}
+        self.compared: dict[str | None, CovarianceFit] = {}
 
     def compare(self, fit: CovarianceFit) -> CovarianceFit:
         """Remember a fit among those that were compared."""
         self.note(fit)
-        self.compared[fit.structure, fit.rank > 0] = fit
+        key = None if fit.rank else fit.structure
+        before = self.compared.get(key)
+        if key is not None or before is None or fit.score > before.score:
+            self.compared[key] = fit
         return fit
 
     def select_structure(self, structures: Sequence[str]) -> None:
@@ -193,21 +193,6 @@ class _ModelSearch:
         self.compare(other)
         self.fit = max(self.fit, other, key=lambda fit: fit.score)
 
-    def require_significance(self, structures: Sequence[str], smallest: int) -> None:
-        """Drop the directions unless all of them together gain significantly."""
-        if smallest:
-            return
-        plain = self.best_without_directions()
-        if self.component is not None:
-            plain = self.optimizer.fit(plain.structure, 0, plain, tol=COMPARISON_TOL)
-        if self.optimizer.standardised_gain(self.fit, plain) <= SIGNIFICANT:
-            self.fit = plain
-
-    def best_without_directions(self) -> CovarianceFit:
-        """The fit of the best score among those with rank 0."""
-        plain = [fit for (_, directed), fit in self.compared.items() if not directed]
-        return max(plain, key=lambda fit: fit.score)
-
     def try_unrestricted(self) -> None:
         """An unrestricted covariance, if it has few entries against the number of tasks."""
         p, T = self.optimizer.p, self.optimizer.tasks.n_tasks
@@ -219,12 +204,14 @@ class _ModelSearch:
             self.fit = full
 
     def rivals(self) -> tuple[CovarianceFit, ...]:
-        """The other fits that were compared."""
-        return tuple(
-            fit
-            for key, fit in self.compared.items()
-            if key != (self.fit.structure, self.fit.rank > 0)
-        )
+        """The other fits that were compared; without its outliers the selected one is another."""
+        selected = None if self.fit.rank else self.fit.structure
+        others = [fit for key, fit in self.compared.items() if key != selected]
+        if self.component is not None:
+            columns = self.fit.covariance.loadings.shape[1]
+            plain = self.all_tasks.fit(self.fit.structure, columns, self.fit, tol=COMPARISON_TOL)
+            others.append(plain)
+        return tuple(others)
 
 
 def _moment_covariance(optimizer: CovarianceOptimizer, fit: CovarianceFit) -> np.ndarray:
