@@ -24,13 +24,14 @@ from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
-from sharedspan.mixed_model.search import SelectedModel, select_model
+from sharedspan.mixed_model.search import SelectedModel, reconsider, select_model
 from sharedspan.mixed_model.structures import STRUCTURES
 from sharedspan.statistics.canonical import Canonical, Problem
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 
 SEARCH_WORK = 1e7  # T p^3 of the tasks that structures are compared on
 NOISE_ROUNDS = 3  # of noise levels and the covariance in turn
+FEWEST_SPARE_ROWS = 4.0  # of the median task beyond its coefficients, to tell its noise level
 FEWEST_SEARCHED = 500  # tasks, if there are as many
 
 
@@ -83,6 +84,8 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     mean_coef_ : ndarray of shape (d,)
     mean_intercept_ : float
         b.
+    mean_coef_std_ : ndarray of shape (d,)
+        Standard errors of ``mean_coef_``.
     coef_covariance_ : ndarray of shape (d, d)
         Covariance of the slopes of a new task, the uncertainty of b and L included: the prior that
         ``NewTaskRegressor.from_model`` uses.
@@ -155,7 +158,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             noise = "shared" if self.noise == "auto" and self.method == "ml" else self.noise
             if levels_pay(noise, models[0]):
                 searched = searched.with_noise(noise_levels(models[0])[0])
-                models.append(self._select(searched, candidates))
+                models.append(reconsider(models[0], searched))
             if self.noise == "per_task":
                 models = models[1:]
             model = models[0]
@@ -218,6 +221,16 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         )
 
     @property
+    def mean_coef_std_(self) -> np.ndarray:
+        """Standard errors of ``mean_coef_``, (d,)."""
+        check_is_fitted(self)
+        posterior = self._uncertainty_
+        first, scaling = int(self.fit_intercept), posterior.scaling
+        J = posterior.canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
+        variance = np.einsum("di,ij,dj->d", J, posterior.b_covariance[first:, first:], J)
+        return np.sqrt(np.maximum(variance, 0.0))
+
+    @property
     def coef_covariance_(self) -> np.ndarray:
         """Covariance of the slopes of a new task, (d, d)."""
         check_is_fitted(self)
@@ -232,7 +245,10 @@ def levels_pay(noise: str, model: SelectedModel) -> bool:
     if noise != "auto":
         return noise == "per_task"
     squares, used = residual_squares(model.tasks, model.fit, model.outliers)
-    return gain_of_noise_levels(squares, model.tasks.n - used) > math.log(model.tasks.n_tasks) + 3
+    spare = model.tasks.n - used
+    if np.median(spare) < FEWEST_SPARE_ROWS:
+        return False
+    return gain_of_noise_levels(squares, spare) > math.log(model.tasks.n_tasks) + 3
 
 
 def noise_levels(model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:

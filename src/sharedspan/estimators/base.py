@@ -303,12 +303,12 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         -------
         low, high : ndarray of shape (rows,)
             The prediction less and plus its standard deviation times a quantile of Student's
-            distribution, as in ``coef_interval``; of the normal one for tasks that were not fitted.
+            distribution, as in ``coef_interval``. For tasks that were not fitted its degrees of
+            freedom are the number of fitted tasks minus one if the population of tasks is
+            modelled, and infinite otherwise.
         """
-        from scipy.stats import norm
-
         check_is_fitted(self)
-        quantiles = np.append(interval_quantiles(self, level), norm.ppf(0.5 + level / 2))
+        quantiles = interval_quantiles(self, level)
         features, codes = rows_to_predict(self, X, task)
         mean = predicted_mean(self, features, codes)
         reach = quantiles[codes] * response_std(self, features, codes)  # code -1 is the last
@@ -338,7 +338,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             the degrees of freedom of the task's noise variance.
         """
         check_is_fitted(self)
-        reach = interval_quantiles(self, level)[:, None] * self.coef_std_
+        reach = interval_quantiles(self, level)[:-1, None] * self.coef_std_
         return self.coef_ - reach, self.coef_ + reach
 
     def uncertainty(self) -> Uncertainty:

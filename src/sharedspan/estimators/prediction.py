@@ -89,6 +89,8 @@ def predicted_mean(model: TaskRegressor, features: np.ndarray, codes: np.ndarray
 
 def response_std(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Standard deviations of new responses, (rows,)."""
+    if model.shares == "population":  # which a task that was not fitted is drawn from
+        return model.uncertainty().response_std(features, codes)
     std, known = np.empty(len(features)), codes >= 0
     if known.any():
         std[known] = model.uncertainty().response_std(features[known], codes[known])
@@ -109,12 +111,17 @@ def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
 
 
 def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
-    """Standard errors to either side of an estimate that make an interval, (T,)."""
+    """Standard errors to either side of an estimate that make an interval, (T + 1,).
+
+    The last is for a task that was not fitted.
+    """
     from scipy.stats import norm, t
 
     at_least("level", level, 0.0)
     if not 0 < level < 1:
         raise ValueError(f"level={level!r} must lie between 0 and 1, such as 0.95.")
-    degrees, upper = model.uncertainty().degrees, 0.5 + level / 2
+    uncertainty, upper = model.uncertainty(), 0.5 + level / 2
+    new = uncertainty.new_degrees if model.shares == "population" else np.inf
+    degrees = np.append(uncertainty.degrees, new)
     finite = np.isfinite(degrees)
     return np.where(finite, t.ppf(upper, np.where(finite, degrees, 1)), norm.ppf(upper))

@@ -238,3 +238,13 @@ def inverse_root(typing: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
         return builder.fdiv(ir.Constant(_DOUBLES, [1.0] * LANES), root)
 
     return lanes(lanes), codegen
+
+
+@intrinsic
+def larger(typing: Any, a: Any, b: Any) -> tuple[Any, Callable[..., Any]]:
+    """The larger of a and b in each lane; of a number and NaN, the number."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _call_llvm(builder, f"maxnum.v{LANES}f64", _DOUBLES, args)
+
+    return lanes(lanes, lanes), codegen

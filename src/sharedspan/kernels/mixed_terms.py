@@ -17,6 +17,7 @@ from sharedspan.kernels.lanes import (
     add_product,
     broadcast,
     inverse_root,
+    larger,
     load8,
     multiply,
     pointer,
@@ -161,7 +162,8 @@ def _solve(A, U, p, q):  # type: ignore[no-untyped-def]
                 x, y = load8(A, (c * q + a) * LANES), load8(A, (c * q + b) * LANES)
                 total = subtract_product(x, y, total)
             if a == b:
-                total = inverse_root(total)
+                # A is at least the identity, and so are its pivots, which rounding may hide.
+                total = inverse_root(larger(total, broadcast(1.0)))
             else:
                 total = multiply(total, load8(A, (a * q + a) * LANES))
             store8(A, (a * q + b) * LANES, total)

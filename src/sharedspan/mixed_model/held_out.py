@@ -76,7 +76,7 @@ class HeldOutRows:
                 leverage[at] = np.einsum("ij,ij->i", Z @ V[i], Z) / levels[t]
 
         map_posteriors(work, tasks, model.fit, model.outliers)
-        rest = np.maximum(1 - self.weight * leverage, 1e-3)
+        rest = np.maximum(1 - self.weight * leverage, 1e-10)
         return self.weight * ((self.y - fitted) / rest) ** 2
 
 

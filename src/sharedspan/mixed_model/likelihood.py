@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from sharedspan.statistics.grams import Arrays, GramStatistics
 from sharedspan.statistics.rows import RowStatistics, Statistics
 
 SMALLEST_NOISE = 1e-14  # in standard units: what is left of an exact fit is rounding
+LARGEST_RATIO = 1e12  # of the squares of a task's effects to its noise; more has no digits left
 BUCKET_RATIO = 1.3  # tasks whose numbers of rows differ by less than this are padded to one size
 CHUNK_ENTRIES = 1 << 17  # numbers T p^2 of the tasks that are processed together
 CACHED_ENTRIES = 1 << 22  # numbers T p^2 that are held between the two passes of an evaluation
@@ -184,6 +186,13 @@ class MixedTasks:
     def n_tasks(self) -> int:
         return len(self.n)
 
+    @cached_property
+    def largest_variance(self) -> float:
+        """The largest variance of an effect, over the noise, that rounding leaves room for."""
+        none = Covariance(np.zeros(self.p), np.zeros((self.p, 0)))
+        grams = self.map_terms(lambda terms: np.einsum("tii->ti", terms.K).max(), none)
+        return LARGEST_RATIO / max(*grams, np.finfo(float).tiny)
+
     def with_noise(self, levels: np.ndarray) -> MixedTasks:
         """The same tasks with other noise variances (T,), relative to s2."""
         return MixedTasks(self.statistics, self.scaling, levels)
@@ -201,15 +210,20 @@ class MixedTasks:
 
     def map_terms(self, function: Callable[..., Result], *covariances: Covariance) -> list[Result]:
         """``function`` of the terms of all tasks at each covariance, chunk by chunk in threads."""
-        chunks = self._terms.n_chunks
-        results: list[Result | None] = [None] * chunks
+        return self._map_chunks(
+            lambda i: function(*(self._terms.at(i, C) for C in covariances)), self._terms.n_chunks
+        )
+
+    def _map_chunks(self, function: Callable[[int], Result], n_chunks: int) -> list[Result]:
+        """``function`` of the number of each chunk, in threads."""
+        results: list[Any] = [None] * n_chunks
 
         def work(first: int, last: int) -> None:
             for i in range(first, last):
-                results[i] = function(*(self._terms.at(i, C) for C in covariances))
+                results[i] = function(i)
 
-        over_tasks(work, chunks, 4.0 * self.n_tasks * self.p**3)
-        return results  # type: ignore[return-value]
+        over_tasks(work, n_chunks, 4.0 * self.n_tasks * self.p**3)
+        return results
 
     def task_values(
         self, covariance: Covariance, b: np.ndarray, noise: float
@@ -258,7 +272,7 @@ class MixedTasks:
 
         def each(function: Callable[[TaskTerms], Result]) -> list[Result]:
             if chunks:
-                return [function(terms) for terms in chunks]
+                return self._map_chunks(lambda i: function(chunks[i]), len(chunks))
             return self.map_terms(function, covariance)
 
         def first_sums(terms: TaskTerms) -> tuple[np.ndarray, ...]:
@@ -267,10 +281,8 @@ class MixedTasks:
             return (weights @ flat).reshape(p, p), weights @ terms.right_sides()
 
         total, right = added(each(first_sums))
-        P = total + np.diag(precision)
-        inverse = inverse_precision(P, integrated)
+        inverse, root, log_determinant = inverse_precision(total + np.diag(precision), integrated)
         b = inverse @ right
-        root = np.linalg.cholesky(inverse) if integrated else None
         scores, squares = np.empty((self.n_tasks, p)), np.empty(self.n_tasks)
         log_determinants = np.empty(self.n_tasks)
 
@@ -280,7 +292,7 @@ class MixedTasks:
             scores[ids], log_determinants[ids] = e, terms.log_determinants
             outer = (e.T * weights) @ e
             shrunk = np.zeros((p, p))
-            if root is not None:
+            if integrated:
                 # sum K P^-1 K; K is symmetric, so the product's rows and columns may be exchanged.
                 half = (np.sqrt(weights)[:, None, None] * terms.K).reshape(-1, p) @ root
                 half = half.reshape(-1, p, p).transpose(0, 2, 1).reshape(-1, p)
@@ -296,7 +308,7 @@ class MixedTasks:
         proper = precision > 0
         b_squares = b[proper] ** 2 / noise
         if integrated:
-            value -= 0.5 * (np.linalg.slogdet(P)[1] - np.log(precision[proper]).sum())
+            value -= 0.5 * (log_determinant - np.log(precision[proper]).sum())
             b_squares = b_squares + np.diag(inverse)[proper]
         relative = inverse[np.ix_(proper, proper)] * precision[proper]
         constant = self.n * np.log(2 * math.pi * noise * self.levels)
@@ -342,9 +354,19 @@ def added(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     return [np.sum(arrays, axis=0) for arrays in zip(*parts, strict=True)]
 
 
-def inverse_precision(P: np.ndarray, proper: bool) -> np.ndarray:
-    """Inverse of the precision of b, singular for collinear features if the prior is improper."""
-    return np.linalg.inv(P) if proper else np.linalg.pinv(P, hermitian=True)
+def inverse_precision(P: np.ndarray, proper: bool) -> tuple[np.ndarray, np.ndarray, float]:
+    """Inverse of the precision P (p, p) of b, a root R of it with P^-1 = RR', and log |P|.
+
+    If the prior is improper, P is singular for collinear features and the inverse is a
+    pseudo-inverse; otherwise only rounding can make it so.
+    """
+    values, axes = np.linalg.eigh(P)
+    least = values[-1] * len(P) * np.finfo(float).eps
+    if proper:
+        values = np.maximum(values, least)
+    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values >= least)
+    root = axes * np.sqrt(inverse)
+    return root @ root.T, root, float(np.sum(np.log(np.maximum(values, least))))
 
 
 class _GramTerms:

@@ -77,6 +77,7 @@ class CovarianceOptimizer:
         self.tasks, self.flat = tasks, flat
         self.weight = np.ones(tasks.n_tasks) if weight is None else weight
         self.p, self.intercept = tasks.p, tasks.intercept
+        self.highest = min(HIGHEST, math.log(tasks.largest_variance))
         # Schwarz's price of a fitted number, in log likelihood.
         self.parameter_price = 0.5 * math.log(max(tasks.n_tasks, 2))
 
@@ -135,12 +136,13 @@ class CovarianceOptimizer:
     ) -> np.ndarray:
         """Log variances of the groups and, unless the prior on b is flat, log tau."""
         theta, tau = np.full(len(groups.entries), math.log(FIRST_VARIANCE)), 0.1
+        theta = np.minimum(theta, self.highest)
         if start is not None:
             D = start.covariance.variances
             typical = float(D[int(self.intercept) :].mean()) or FIRST_VARIANCE
             least = 0.05 * typical if start.structure != structure else math.exp(LOWEST)
             theta = np.array([math.log(max(D[g].mean(), least)) for g in groups.entries])
-            tau = start.tau
+            theta, tau = np.minimum(theta, self.highest), start.tau
         return theta if self.flat else np.append(theta, math.log(min(max(tau, 1e-6), 1e4)))
 
     def _initial_loadings(
@@ -195,6 +197,8 @@ class _Point:
         loadings: np.ndarray,
     ) -> None:  # fmt: skip
         self.optimizer, self.groups, self.theta = optimizer, groups, theta
+        largest = math.sqrt(optimizer.tasks.largest_variance)
+        loadings = loadings * np.minimum(1, largest / (np.linalg.norm(loadings, axis=0) + 1e-300))
         self.member = groups.membership(optimizer.p)
         D = np.exp(theta[: len(self.member)]) @ self.member
         self.covariance = Covariance(D, loadings)
@@ -214,9 +218,14 @@ class _Point:
         """The damped step of Fisher scoring in (theta, L); zeros at a maximum on the bounds."""
         gradient, H = self.gradient(), self.information()
         m = len(self.theta)
+        if len(H) > m:
+            # A column of L that should vanish has no expected information, but it has curvature.
+            values, axes = np.linalg.eigh(self.evidence.gradient)
+            curvature = (axes * np.maximum(-2 * values, 0.0)) @ axes.T
+            H[m:, m:] += np.kron(curvature, np.eye(self.covariance.loadings.shape[1]))
         # A variance at its bound whose gradient points outwards stays there.
-        slope = gradient[:m]
-        stuck = (self.theta <= LOWEST) & (slope <= 0) | (self.theta >= HIGHEST) & (slope >= 0)
+        slope, highest = gradient[:m], self.optimizer.highest
+        stuck = (self.theta <= LOWEST) & (slope <= 0) | (self.theta >= highest) & (slope >= 0)
         free = np.append(~stuck, np.ones(len(H) - m, dtype=bool))
         step = np.zeros_like(gradient)
         if free.any():
@@ -242,7 +251,7 @@ class _Point:
     def moved(self, step: np.ndarray) -> _Point:
         """The point a step further."""
         m, L = len(self.theta), self.covariance.loadings
-        theta = np.clip(self.theta + step[:m], LOWEST, HIGHEST)
+        theta = np.clip(self.theta + step[:m], LOWEST, self.optimizer.highest)
         return _Point(self.optimizer, self.groups, theta, L + step[m:].reshape(L.shape))
 
     def gradient(self) -> np.ndarray:
@@ -267,10 +276,7 @@ class _Point:
             H[:g, m:] = J @ sums.crossed.reshape(len(L), pk)
             H[m:, :g] = H[:g, m:].T
             common[m:] = (e.total @ L).ravel()
-            # A column of L that should vanish has no expected information, but it has curvature.
-            values, axes = np.linalg.eigh(e.gradient)
-            curvature = (axes * np.maximum(-2 * values, 0.0)) @ axes.T
-            H[m:, m:] = sums.loadings + np.kron(curvature, np.eye(L.shape[1]))
+            H[m:, m:] = sums.loadings
         # The noise variance is profiled out: what it explains is no information on the covariance.
         H -= 2 * np.outer(common, common) / float(self.optimizer.weight @ self.optimizer.tasks.n)
         tied = self.groups.tied

@@ -35,6 +35,7 @@ class Posterior:
     mean: np.ndarray  # (T, p)
     packed: np.ndarray  # (T, p (p + 1) / 2) upper triangles of the covariances
     b: np.ndarray  # (p,)
+    b_covariance: np.ndarray  # (p, p)
     new: np.ndarray  # (p, p), covariance of a task that was not fitted
     noise: np.ndarray  # (T,) variances
     new_noise: float  # the same for a task that was not fitted
@@ -43,7 +44,7 @@ class Posterior:
     degrees_of_freedom: float  # effective parameters
     canonical: Canonical
     scaling: Scaling
-    stored_axes = "mean:Tp packed:Tq b:p new:pp noise:T degrees:T off:T"
+    stored_axes = "mean:Tp packed:Tq b:p b_covariance:pp new:pp noise:T degrees:T off:T"
 
     @staticmethod
     def upgraded(values: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +62,7 @@ class Posterior:
             values["degrees"] = np.full(n_tasks, degrees)
             values["new_noise"] = values["noise"]
             values["noise"] = np.full(n_tasks, values["noise"])
+            values["b_covariance"] = np.full_like(values["new"], np.nan)
         return values
 
     def covariances(self, ids: np.ndarray) -> np.ndarray:
@@ -89,6 +91,11 @@ class Posterior:
             inner = self.covariances(ids)[:, first:, first:]
             std[ids] = np.sqrt(np.maximum(np.einsum("tij,di,dj->td", inner, J, J), 0.0))
         return std
+
+    @property
+    def new_degrees(self) -> float:
+        """Degrees of freedom of the covariance of a task that was not fitted."""
+        return max(len(self.mean) - 1.0, 1.0)
 
     def representation_covariance(self, representation: np.ndarray) -> None:
         """None: the covariance of the entries of the span is not computed."""
@@ -168,10 +175,12 @@ def posterior_of(
         return float((1 - off[ids]) @ squares), float(used.sum())
 
     parts = np.sum(tasks.map_terms(work, *covariances), axis=0)
-    # The numbers of L were fitted, not integrated out, and take degrees of freedom with them.
+    # The numbers of L were fitted, not integrated out, and take degrees of freedom with them: of
+    # the rows that are left beside the effects, which the fitted covariance leaves room for.
     counted = float((1 - off) @ tasks.n)
-    spent = min(n_parameters(*C.loadings.shape), counted / 2)
-    noise = (parts[0] + population.prior_squares) / (counted - spent)
+    left = max(counted - parts[1], 1.0)
+    spent = min(n_parameters(*C.loadings.shape), left / 2)
+    noise = (parts[0] + population.prior_squares) / counted * left / (left - spent)
     noise = max(noise, float(np.finfo(float).tiny))
     packed *= noise
     k, used = C.loadings.shape[1], parts[1] + spent
@@ -181,6 +190,7 @@ def posterior_of(
         mean=mean,
         packed=packed,
         b=population.b,
+        b_covariance=population.inverse * noise,
         new=(C.matrix + population.inverse + k * population.flat) * noise,
         noise=noise * tasks.levels,
         new_noise=noise * float(tasks.n @ tasks.levels / tasks.n.sum()),
@@ -213,7 +223,8 @@ def estimate_population(tasks: MixedTasks, fit: CovarianceFit, off: np.ndarray) 
         return np.tensordot(w, terms.K, 1), w @ terms.right_sides()
 
     total, right = added(tasks.map_terms(sums, C))
-    inverse = inverse_precision(total + np.diag(precision), proper=bool(np.isfinite(fit.tau)))
+    proper = bool(np.isfinite(fit.tau))
+    inverse, _, _ = inverse_precision(total + np.diag(precision), proper)
     b = inverse @ right
     return Population(
         b=b,

@@ -89,6 +89,18 @@ def select_model(
     return SelectedModel(tasks, search.fit, search.component, flat, search.rivals())
 
 
+def reconsider(model: SelectedModel, tasks: MixedTasks) -> SelectedModel:
+    """The same fits compared again on the same tasks with other noise levels."""
+    optimizer = CovarianceOptimizer(tasks, model.flat)
+    fits = [
+        optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit, tol=COMPARISON_TOL)
+        for fit in (model.fit, *model.rivals)
+    ]
+    best = max(fits, key=lambda fit: fit.score)
+    rivals = tuple(fit for fit in fits if fit is not best)
+    return SelectedModel(tasks, best, None, model.flat, rivals)
+
+
 class _ModelSearch:
     """The selected fit so far, and the outlier tasks: each direction reveals more of them.
 
@@ -161,13 +173,13 @@ class _ModelSearch:
         suggested = _moment_covariance(self.optimizer, base)
         for k in range(max(smallest, 1), largest + 1):
             starts = [_truncated(self.optimizer, base, suggested, k)]
-            if 0 < current.rank < k:
+            if current.rank:
                 starts.append(current)
-            fits = [
-                self.optimizer.fit(base.structure, k, start, tol=COMPARISON_TOL, steps=TRIAL_STEPS)
-                for start in starts
-            ]
-            current = max(fits, key=lambda fit: fit.value)
+            starts = [self.optimizer.fit(base.structure, k, start, steps=0) for start in starts]
+            start = max(starts, key=lambda fit: fit.value)
+            current = self.optimizer.fit(
+                base.structure, k, start, tol=COMPARISON_TOL, steps=TRIAL_STEPS
+            )
             self.note(current)
             failures += 1
             if best is None or current.score > best.score:
