@@ -86,7 +86,7 @@ def test_grams_and_rows_agree(small, centred, rng):
 
 def test_a_fold_by_mask_equals_a_fold_by_subtraction(small, rng):
     from sharedspan.inputs.rows import validate_rows
-    from sharedspan.statistics.scaling import Units
+    from sharedspan.statistics.task_statistics import Units
 
     kept = rng.random(len(small.y)) < 0.7
     rows = statistics_of(small.X, small.y, small.task, kind="rows")

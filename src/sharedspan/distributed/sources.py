@@ -23,8 +23,7 @@ from sharedspan.inputs.labels import as_labels, label_array
 from sharedspan.inputs.reader import partitions, read_partition
 from sharedspan.inputs.resources import INTERPRETER, in_words
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import TaskStatistics, cheaper_kind
+from sharedspan.statistics.task_statistics import TaskStatistics, Units, cheaper_kind
 
 SHARDS_PER_WORKER = 4
 

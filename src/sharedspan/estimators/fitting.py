@@ -29,7 +29,12 @@ from sharedspan.inputs.frames import is_dask_frame
 from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
 from sharedspan.progress import current_progress
-from sharedspan.statistics.canonical import PreviousFit, Problem, canonical, inverse_deviations
+from sharedspan.statistics.canonical import (
+    PreviousFit,
+    Problem,
+    canonical,
+    feature_covariance,
+)
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, gather
 
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor
 
 RETAINED_BYTES = 2**27  # of statistics that keep_statistics="auto" retains
-LARGEST_COVARIANCE = 500  # features whose covariance matrix is stored
 
 
 @dataclass(frozen=True)
@@ -281,20 +285,6 @@ def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> Ta
         return None
     options: dict[str, Any] = {"common_scale": model.needs().common_scale, "kind": "gram"}
     return replace(gather(statistics.rows, model.fit_intercept, **options), rows=None)
-
-
-def feature_covariance(statistics: TaskStatistics) -> np.ndarray | None:
-    """Pooled covariance of the features within tasks (d, d), for reports; None where too large."""
-    sums, scale = statistics.statistics, statistics.units.scale
-    if len(scale) > LARGEST_COVARIANCE:
-        return None
-    covariance = sums.pooled_gram() / sums.n.sum()
-    constant = inverse_deviations(sums) == 0  # but for rounding
-    covariance[constant] = covariance[:, constant] = 0.0
-    with np.errstate(over="ignore"):
-        covariance = covariance / scale / scale[:, None]
-    # Squares of very large features cannot be represented.
-    return covariance if np.isfinite(covariance).all() else None
 
 
 def previous_fit(model: TaskRegressor) -> PreviousFit | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.objective.base import Point
-from sharedspan.objective.grams import GramObjective
+from sharedspan.objective.local import GramObjective
 from sharedspan.statistics.grams import GramStatistics
 
 

@@ -14,19 +14,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from sharedspan.kernels.dense import RANK_TOLERANCE
-from sharedspan.kernels.threads import over_tasks
-from sharedspan.statistics.canonical import task_scale
 from sharedspan.statistics.grams import Arrays
-
-# Sums over tasks are sums over blocks of tasks, the same blocks on any number of threads.
-BLOCKS = 64
-TASKS_PER_BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -204,61 +198,8 @@ class Objective(ABC):
         return W - np.einsum("tij,tj,tlj,lt->it", U, inverse, U, gradient, optimize=True)
 
 
-class BlockObjective(Objective):
-    """An objective whose pass runs in this process, over blocks of tasks.
-
-    Subclasses implement the work on a range of tasks.
-    """
-
-    n_read: float  # numbers that a pass reads
-
-    def residuals(
-        self, V: np.ndarray, out: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """See Objective."""
-        rows = np.ascontiguousarray(V.T, dtype=np.float64)
-        R, loss = np.empty(rows.shape) if out is None else out, np.empty(self.n_tasks)
-        work = partial(self._task_residuals, rows, R, loss)
-        over_tasks(work, self.n_tasks, 2.0 * self.n_read)
-        return R.T, loss
-
-    def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
-        """See Objective."""
-        return self._fused(B, W, solve=False)
-
-    def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
-        """See Objective."""
-        return self._fused(B, W, solve=True)
-
-    def _fused(
-        self, B: np.ndarray, W: np.ndarray, solve: bool
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """The loss, R W' and either B'R or the W of least squares, in one pass."""
-        (d, k), T = B.shape, self.n_tasks
-        blocks = min(BLOCKS, -(-T // TASKS_PER_BLOCK))
-        bounds = T * np.arange(blocks + 1) // blocks
-        B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
-        out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
-        work = partial(self._block_gradients, B, W, solve, out_W, grad_B, loss, bounds)
-        over_tasks(work, blocks, self.n_read * (2.0 * k + 2.0 if solve else 2.0))
-        return float(loss.sum()), grad_B.sum(axis=0).T, out_W
-
-    def normal_matrices(self, B: np.ndarray) -> np.ndarray:
-        """See Objective."""
-        k = B.shape[1]
-        out = np.empty((self.n_tasks, k, k))
-        work = partial(self._task_normal_matrices, B, out)
-        over_tasks(work, self.n_tasks, 2.0 * self.n_read * k)
-        return out
-
-    @abstractmethod
-    def _task_residuals(self, V: np.ndarray, *work: Any) -> None:
-        """R' and losses of the tasks first <= t < last at V (T, d)."""
-
-    @abstractmethod
-    def _block_gradients(self, *work: Any) -> None:
-        """Blocks first <= i < last of the fused pass; see ``kernels.grams.gram_gradients``."""
-
-    @abstractmethod
-    def _task_normal_matrices(self, B: np.ndarray, *work: Any) -> None:
-        """Normal matrices of the tasks first <= t < last."""
+def task_scale(n: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+    """r_t = sqrt(n_t / (nbar sigma_t^2)), (T,); ``noise`` holds the variances, up to a factor."""
+    filled = n > 0
+    variance = np.ones_like(n) if noise is None else noise / np.exp(np.log(noise).mean())
+    return np.sqrt(np.where(filled, n, 1.0) / (n[filled].mean() * variance))

@@ -18,8 +18,7 @@ import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.statistics.folds import N_FOLDS, Folds, RowFolds, hash_key
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import TaskStatistics
+from sharedspan.statistics.task_statistics import TaskStatistics, Units
 
 # A direction of the standardised features with less than this share of the largest variance
 # counts as absent: its coefficient would be rounding noise, so it is zero (a pseudo-inverse).
@@ -27,6 +26,8 @@ COLLINEAR = 1e-10
 
 # A feature whose spread within tasks is below this many rounding errors of its level is constant.
 CONSTANT = 64 * np.finfo(float).eps
+
+LARGEST_COVARIANCE = 500  # features whose covariance matrix is stored
 
 
 def whitening(statistics: Any) -> np.ndarray:
@@ -59,6 +60,20 @@ def inverse_deviations(statistics: Any) -> np.ndarray:
     level = variance + statistics.n @ statistics.mean**2 / statistics.n.sum()
     varies = variance > CONSTANT**2 * level
     return np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=varies)
+
+
+def feature_covariance(statistics: TaskStatistics) -> np.ndarray | None:
+    """Pooled covariance of the features within tasks (d, d), for reports; None if too large."""
+    sums, scale = statistics.statistics, statistics.units.scale
+    if len(scale) > LARGEST_COVARIANCE:
+        return None
+    covariance = sums.pooled_gram() / sums.n.sum()
+    constant = inverse_deviations(sums) == 0  # but for rounding
+    covariance[constant] = covariance[:, constant] = 0.0
+    with np.errstate(over="ignore"):
+        covariance = covariance / scale / scale[:, None]
+    # Squares of very large features cannot be represented.
+    return covariance if np.isfinite(covariance).all() else None
 
 
 @dataclass(frozen=True)
@@ -148,10 +163,3 @@ def canonical(
         statistics.statistics, Canonical(statistics.units, P), statistics.labels, rng,
         statistics.rows, statistics.moments, **context,
     )  # fmt: skip
-
-
-def task_scale(n: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-    """r_t = sqrt(n_t / (nbar sigma_t^2)), (T,); ``noise`` holds the variances, up to a factor."""
-    filled = n > 0
-    variance = np.ones_like(n) if noise is None else noise / np.exp(np.log(noise).mean())
-    return np.sqrt(np.where(filled, n, 1.0) / (n[filled].mean() * variance))

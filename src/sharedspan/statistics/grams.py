@@ -15,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sharedspan.inputs.rows import Block, TaskRows
 from sharedspan.kernels import accumulate, cpu, grams
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
-from sharedspan.statistics.scaling import Units
+
+if TYPE_CHECKING:
+    from sharedspan.statistics.task_statistics import Units
 
 Watch = Callable[[Block], None]
 Arrays = tuple[np.ndarray, ...]

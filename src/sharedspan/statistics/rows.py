@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.statistics.grams import GramStatistics, TaskMeans, Watch
-from sharedspan.statistics.scaling import Units
+
+if TYPE_CHECKING:
+    from sharedspan.statistics.task_statistics import Units
 
 
 class RowStatistics(TaskMeans):
