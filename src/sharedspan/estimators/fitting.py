@@ -25,6 +25,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import as_generator, check_parameters
 from sharedspan.families import GAUSSIAN
+from sharedspan.inputs.external_sort import open_files
 from sharedspan.inputs.frames import is_dask_frame
 from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
@@ -61,19 +62,18 @@ def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None
     Parameters
     ----------
     model : TaskRegressor
-    rows : TaskRows, FileRows or DaskFrame
+    rows : TaskRows, or for a cluster FileRows or DaskFrame
     checkpointing : CheckpointOptions, optional
         Where the solver saves its state, and the state that it goes on from.
     """
-    with rows.open() if is_local(model) else nullcontext(rows) as opened:
-        fitted = None
-        while (working := GAUSSIAN.reweight(opened, fitted)) is not None:
-            with task_statistics(model, working) as statistics:
-                model.check_shape(len(statistics.labels), len(statistics.names))
-                retained = statistics_to_retain(model, statistics)
-                fitted = fit_statistics(
-                    model, statistics, checkpointing=checkpointing, retained=retained is not None
-                )
+    fitted = None
+    while (working := GAUSSIAN.reweight(rows, fitted)) is not None:
+        with task_statistics(model, working) as statistics:
+            model.check_shape(len(statistics.labels), len(statistics.names))
+            retained = statistics_to_retain(model, statistics)
+            fitted = fit_statistics(
+                model, statistics, checkpointing=checkpointing, retained=retained is not None
+            )
     store(model, fitted, statistics, retained)
 
 
@@ -146,8 +146,6 @@ def fit_arrays(
 
 def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **options: Any) -> None:
     """Fit an estimator to files; see ``TaskRegressor.fit_file``."""
-    from sharedspan.inputs.external_sort import open_files
-
     given = options.get("progress"), options.pop("tick", None)
     options["progress"] = current_progress(*given, stacklevel=4)
     with unfitted_on_error(model):
@@ -161,7 +159,8 @@ def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **opti
             )
         with_task = model.task_column is not None
         set_feature_names(model, rows.selection.names_with_task() if with_task else columns.names)
-        fit_rows(model, rows, checkpointing)
+        with rows.open() if is_local(model) else nullcontext(rows) as opened:
+            fit_rows(model, opened, checkpointing)
         model.columns_, model.n_rows_dropped_ = columns, rows.n_dropped
 
 
@@ -292,11 +291,8 @@ def previous_fit(model: TaskRegressor) -> PreviousFit | None:
     rows = vars(model).get("_rows_at_start_")
     if rows is None:
         return None
-    fitted = FittedSpan.of(model)
-    assert fitted.representation is not None
-    assert fitted.task_weights is not None
-    labels = tuple(model.tasks_.tolist())
-    return PreviousFit(labels, fitted.representation, fitted.task_weights, rows)
+    labels, held = tuple(model.tasks_.tolist()), vars(model)
+    return PreviousFit(labels, held["representation_"], held["task_weights_"], rows)
 
 
 def set_feature_names(model: TaskRegressor, names: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
 from sharedspan.inputs.frames import split_columns
-from sharedspan.inputs.labels import codes_of
+from sharedspan.inputs.labels import codes_of, given_labels
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor
@@ -34,11 +34,7 @@ def feature_columns(model: TaskRegressor, X: Any) -> tuple[np.ndarray, Any]:
 def rows_to_predict(model: TaskRegressor, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
     """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
     features, column = feature_columns(model, X)
-    if column is not None and task is not None:
-        raise ValueError(
-            f"Labels came twice, as task= and as the column {model.task_column!r}: give only one."
-        )
-    labels = column if column is not None else task
+    labels = given_labels(task, column, model.task_column)
     known = model.tasks_.tolist() if model.tasks_.dtype != object else list(model.tasks_)
     if labels is None:
         if len(known) > 1:

@@ -31,9 +31,9 @@ from sharedspan.inference.span_information import DeferredUncertainty, span_unce
 from sharedspan.objective import Objective, build_objective
 from sharedspan.persistence.checkpoint import CheckpointOptions
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
-from sharedspan.solvers.accelerated import Factors
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
-from sharedspan.solvers.variable_projection import variable_projection
+from sharedspan.solvers.quasi_newton import variable_projection
+from sharedspan.solvers.state import Factors
 from sharedspan.statistics.canonical import PreviousFit, Problem
 from sharedspan.statistics.grams import GramStatistics
 

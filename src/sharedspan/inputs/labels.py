@@ -9,6 +9,17 @@ from typing import Any
 import numpy as np
 
 LONG_TEXT = 200  # characters of a label
+NUMERIC = (numbers.Real, np.bool_)
+
+
+def given_labels(task: Any, column: Any, task_column: Any) -> Any:
+    """Labels given as ``task`` or as the column ``task_column`` of X; None without either."""
+    if column is not None and task is not None:
+        raise ValueError(
+            f"Task labels were given twice, as task= and as the column {task_column!r}: give only "
+            "one of them."
+        )
+    return task if column is None else column
 
 
 def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable], np.ndarray]:
@@ -138,16 +149,11 @@ def is_missing(label: Any) -> bool:
 
 def canonical_order(labels: Sequence[Hashable]) -> list[Hashable]:
     """Distinct labels: numbers sorted, then strings sorted, then others by first appearance."""
-    distinct = list(dict.fromkeys(labels))
-
-    def key(label: Hashable) -> tuple[int, Any]:
-        if isinstance(label, (numbers.Real, np.bool_)):
-            return 0, label
-        if isinstance(label, str):
-            return 1, label
-        return 2, 0  # sorting is stable: first appearance
-
-    return sorted(distinct, key=key)
+    distinct: list[Any] = list(dict.fromkeys(labels))
+    numeric = [label for label in distinct if isinstance(label, NUMERIC)]
+    text = [label for label in distinct if isinstance(label, str)]
+    others = [label for label in distinct if not isinstance(label, (*NUMERIC, str))]
+    return [*sorted(numeric), *sorted(text), *others]
 
 
 def label_array(labels: Sequence[Hashable]) -> np.ndarray:

@@ -6,14 +6,13 @@ The code behind this file does not check its input again.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sharedspan.inputs.frames import as_target, as_weight, split_columns
-from sharedspan.inputs.labels import as_labels, canonical_order, object_array
+from sharedspan.inputs.labels import as_labels, canonical_order, given_labels, object_array
 
 if TYPE_CHECKING:
     from sharedspan.inputs.resources import DiskRows
@@ -49,11 +48,6 @@ class TaskRows:
     starts: np.ndarray  # (T + 1,)
     order: np.ndarray | None
     names: tuple[str, ...]  # (d,)
-
-    @contextmanager
-    def open(self) -> Iterator[TaskRows]:
-        """These rows, which need no preparation."""
-        yield self
 
     @property
     def n_tasks(self) -> int:
@@ -172,10 +166,7 @@ def validate_rows(
     else:
         features, column, names = split_columns(X, task_column)
         name = "task" if task_column is None else f"the task column {task_column!r}"
-    if column is not None and task is not None:
-        raise ValueError(
-            f"Labels came twice, as task= and as the column {task_column!r}: give only one."
-        )
+    labels = given_labels(task, column, task_column)
     n_rows, d = features.shape
     for count, things in ((n_rows, "sample(s)"), (d, "feature(s)")):
         if count == 0:
@@ -185,7 +176,6 @@ def validate_rows(
             )
     y = as_target(y, n_rows)
     weight = None if sample_weight is None else as_weight(sample_weight, n_rows)
-    labels = task if column is None else column
     heads, run_starts = as_labels(0 if labels is None else labels, n_rows, name)
     return _group(features, y, weight, heads, run_starts, names)
 

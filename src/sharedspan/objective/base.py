@@ -68,6 +68,17 @@ class Point:
         both = np.sum((M.T @ (self.B.T @ self.grad_B) @ N) ** 2)
         return float(np.sqrt(max(left + right - both, 0.0)))
 
+    def relative_gradient(self) -> float:
+        """|P_T(R)|_F / |BW|_F, and zero at BW = 0."""
+        norm = self.norm()
+        return self.tangent_gradient() / norm if norm > 0 else 0.0
+
+
+# What a pass over the data is needed for.
+EVALUATED = (
+    "loss", "grad_B", "grad_W", "R", "value", "norm", "tangent_gradient", "relative_gradient",
+)  # fmt: skip
+
 
 class UnevaluatedPoint:
     """A point of a random solver, which needs no pass over all data unless one is asked for."""
@@ -92,7 +103,7 @@ class UnevaluatedPoint:
         return self.objective.evaluate(self.B, self.W)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("loss", "grad_B", "grad_W", "R", "value", "norm", "tangent_gradient"):
+        if name not in EVALUATED:
             raise AttributeError(name)
         return getattr(self.evaluated, name)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.objective import Objective, Point
-from sharedspan.solvers.accelerated import scaled_gd_anderson
 from sharedspan.solvers.loop import SolverResult, run
+from sharedspan.solvers.quasi_newton import variable_projection
+from sharedspan.solvers.scaled import scaled_gd_anderson
 from sharedspan.solvers.state import Solver
 from sharedspan.solvers.tpgd import phase_one
-from sharedspan.solvers.variable_projection import variable_projection
 
 # From 60 features on, with two rows or more for each, the accelerated solver took 0.5 to 1.0 of the
 # time of variable projection at ranks 2 to 8, and 1.0 to 2.2 of it with 10 to 30 features.

@@ -11,6 +11,7 @@ import numpy as np
 
 from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.objective import Objective, RowObjective
+from sharedspan.solvers.state import Factors
 from sharedspan.statistics.grams import Arrays
 
 POWER_ITERATIONS = 20
@@ -18,7 +19,7 @@ POWER_ITERATIONS = 20
 
 def small_random_start(
     objective: Objective, k: int, scale: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Factors:
     """B0 = a N(0, 1/d) (d, k) and W0 = a/3 N(0, 1/d) (k, T): the input of Algorithm 1.
 
     A column of W0 shrinks with its task's scale r_t where that is below one (equal sizes have
@@ -30,7 +31,7 @@ def small_random_start(
     return B, W * np.minimum(objective.response, 1.0)
 
 
-def spectral_start(objective: Objective, k: int) -> tuple[np.ndarray, np.ndarray]:
+def spectral_start(objective: Objective, k: int) -> Factors:
     """The k leading directions of CC' (d, k), C = [X_t'y_t / n_t], and W = 0 (k, T).
 
     For solvers that take the best W of a given B from the data.

@@ -187,7 +187,7 @@ def _drive(
         check = proposal.watched or step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
         gradient = math.nan
         if check and stop is not None:
-            gradient = _relative_gradient(point)
+            gradient = point.relative_gradient()
             now.converged = proposal.may_stop and stop(point)
         now.trace.add(step, proposal, gradient)
         progress("fitting", step.iteration, max_iter)
@@ -232,16 +232,11 @@ def _acceptable(point: Point, last: Point, proposal: Iterate, slack: float) -> b
     return point.value(proposal.balance) <= before + ROUNDING * abs(before) + slack
 
 
-def _relative_gradient(point: Point) -> float:
-    norm = point.norm()
-    return point.tangent_gradient() / norm if norm > 0 else 0.0
-
-
 def _sentence(now: Record) -> str:
     """Why the run ended, for a person."""
     text = (
         f"{now.ending} after {now.step.iteration} iterations, "
-        f"tangent gradient {_relative_gradient(now.step.point):.1e} of |V|"
+        f"tangent gradient {now.step.point.relative_gradient():.1e} of |V|"
     )
     if now.n_halved:
         text += f"; the step was halved {now.n_halved} time{'s' if now.n_halved > 1 else ''}"

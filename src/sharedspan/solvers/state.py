@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ STALLED = "stalled: no step, however small, lowers the objective any further"
 
 COLUMNS = ("iteration", "loss", "objective", "gradient", "phase", "seconds")
 
+Factors = tuple[np.ndarray, np.ndarray]  # B (d, k) and W (k, T)
 Memory = Any  # a tuple or list of arrays, numbers and lists of them
 
 
@@ -107,12 +108,12 @@ class Tail:
         return last.objective.evaluate(B, W)
 
 
+@dataclass
 class Trace:
     """One row per accepted iterate, the start included; NaN for what was not looked at."""
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, float, float, float, str, float]] = []
-        self.began = time.perf_counter()
+    rows: list[tuple[int, float, float, float, str, float]] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
 
     def add(self, step: Step, made_by: Iterate, gradient: float) -> None:
         loss = objective = math.nan
@@ -127,10 +128,8 @@ class Trace:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, np.ndarray]) -> Trace:
-        trace = cls()
-        trace.rows = list(zip(*(arrays[name].tolist() for name in COLUMNS), strict=True))
-        trace.began -= trace.rows[-1][-1]
-        return trace
+        rows = list(zip(*(arrays[name].tolist() for name in COLUMNS), strict=True))
+        return cls(rows, time.perf_counter() - rows[-1][-1])
 
 
 @dataclass
