@@ -25,7 +25,7 @@ def given_labels(task: Any, column: Any, task_column: Any) -> Any:
 def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable], np.ndarray]:
     """Labels of runs of equal neighbours, and the row where each run starts.
 
-    Rows of one task usually lie together, so later steps look at runs, not at rows.
+    Rows of one task are usually adjacent, so later steps use runs, not rows.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable
     n_rows : int
         Rows of X; a different number of labels is an error.
     name : str
-        What to call the labels in error messages.
+        Name of the labels in error messages.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable
 
 
 def _object_runs(labels: np.ndarray, name: str) -> tuple[list[Hashable], np.ndarray]:
-    """The same for objects, one by one: mixed kinds may not support array comparison."""
+    """``as_labels`` for objects, one by one: mixed kinds may not support array comparison."""
     heads: list[Hashable] = []
     starts: list[int] = []
     for row, label in enumerate(labels):
@@ -91,7 +91,7 @@ def _missing(label: Any, row: int, name: str) -> ValueError:
 
 
 def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
-    """One label per row; a single one counts for all rows, tuples do not become columns."""
+    """One label per row, (rows,); a single label counts for all rows, and tuples stay labels."""
     if isinstance(task, (str, numbers.Number)):
         task = [task] * n_rows
     if np.ma.isMaskedArray(task):
@@ -108,13 +108,13 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
                 f"{name} is {task!r}, a {type(task).__name__}: give one label per row."
             ) from error
         kinds = {type(value) for value in values}
-        # Classes of its own may print as they like, and an array would take what they print.
+        # An array of instances of a subclass of str would hold their printed form.
         simple = kinds <= {str} or kinds <= {int} or kinds <= {float} or kinds <= {bool}
         simple = simple or (len(kinds) == 1 and issubclass(next(iter(kinds)), np.generic))
         labels = object_array(values)
         if simple and not _has_long_text(values):
             array = np.asarray(values)
-            rounded = kinds <= {int} and array.dtype.kind == "f"  # as beside very large ones
+            rounded = kinds <= {int} and array.dtype.kind == "f"  # if some are very large
             labels = labels if rounded else array
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -137,7 +137,7 @@ def codes_of(
 
 
 def is_missing(label: Any) -> bool:
-    """None, NaN, NaT and pandas' NA: none of them can be compared with itself for sure."""
+    """Whether a label is None, NaN, NaT or pandas' NA, which need not be equal to themselves."""
     if label is None or type(label).__name__ in ("NAType", "NaTType"):
         return True
     if isinstance(label, (np.datetime64, np.timedelta64)):
@@ -157,7 +157,7 @@ def canonical_order(labels: Sequence[Hashable]) -> list[Hashable]:
 
 
 def label_array(labels: Sequence[Hashable]) -> np.ndarray:
-    """Labels as an array: of numbers or short strings where all are, otherwise of objects."""
+    """Labels as an array: of numbers or of short strings if all are such, otherwise of objects."""
     kinds = {type(label) for label in labels}
     simple = kinds and (kinds <= {int, float} or kinds <= {str} or kinds <= {bool})
     if simple and not _has_long_text(labels):
@@ -168,12 +168,12 @@ def label_array(labels: Sequence[Hashable]) -> np.ndarray:
 
 
 def object_array(values: Sequence[Any]) -> np.ndarray:
-    """Values as an array (n,) of objects, where tuples do not become rows."""
+    """Values as an array (n,) of objects, in which tuples do not become rows."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
 
 
 def _has_long_text(labels: Sequence[Any]) -> bool:
-    """Whether one text is so long that an array, which gives all as much room, would be large."""
+    """Whether a text is so long that an array, whose entries have equal size, would be large."""
     return max((len(label) for label in labels if isinstance(label, str)), default=0) > LONG_TEXT

@@ -1,6 +1,6 @@
 """Validation: users' rows, checked once and grouped by task; arrays of floats are not copied.
 
-The code behind this file does not check its input again.
+Other modules do not check their input again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sharedspan.inputs.labels import as_labels, canonical_order, given_labels, o
 if TYPE_CHECKING:
     from sharedspan.inputs.resources import DiskRows
 
-# Rows are handed on in blocks of about this many numbers (2 MB), small enough for the cache.
+# Rows are passed on in blocks of about this many numbers (2 MB), small enough for the cache.
 BLOCK = 1 << 18
 
 
@@ -37,7 +37,7 @@ class Block:
 class TaskRows:
     """Validated rows of T tasks.
 
-    ``order`` lists the rows task by task (None where they already lie so); task t owns the
+    ``order`` lists the rows task by task (None if they are in that order already); task t has the
     positions ``starts[t]`` to ``starts[t + 1]`` of that list.
     """
 
@@ -85,7 +85,7 @@ class TaskRows:
         return low.astype(float), high.astype(float), float(y_reach)
 
     def sample(self, count: int) -> np.ndarray:
-        """Features of some rows at equal distances, all rows where there are fewer."""
+        """Features of ``count`` rows at equal distances, or of all rows if there are fewer."""
         positions = np.linspace(0, self.n_rows - 1, min(self.n_rows, count)).astype(int)
         rows = positions if self.order is None else self.order[positions]
         return self.X[rows].astype(float)
@@ -101,7 +101,7 @@ class TaskRows:
     ) -> Iterator[Block]:
         """Rows of the tasks first..last - 1 in blocks; only a task larger than a block is cut.
 
-        Cuts depend on the task alone, so sums do not depend on who else shares the work. With
+        Cuts depend on the task alone, so sums do not depend on the number of threads. With
         ``whole`` no task is cut.
         """
         limit = max(BLOCK // max(self.n_features, 1), 1)
@@ -128,7 +128,7 @@ class TaskRows:
     def ranges(
         self, limit: int, first: int = 0, last: int | None = None
     ) -> Iterator[tuple[int, int]]:
-        """Ranges of whole tasks with at most ``limit`` rows, or one task where it has more."""
+        """Ranges of whole tasks with at most ``limit`` rows, or of one task if it has more."""
         last = self.n_tasks if last is None else last
         while first < last:
             end = int(np.searchsorted(self.starts, self.starts[first] + limit, side="right")) - 1
@@ -156,7 +156,7 @@ def validate_rows(
         One label per row (per array for a sequence); without it all rows are one task 0
         (arrays are tasks 0..T-1).
     sample_weight : array-like of shape (rows,), or a sequence of T arrays, optional
-        Counts as repetition; rows of weight zero count as absent.
+        Weights count as repetitions; rows of weight zero count as absent.
     task_column : str or int, optional
         The column of X that holds the labels.
     """
@@ -244,7 +244,7 @@ def _group(
     run_starts: np.ndarray,
     names: tuple[str, ...],
 ) -> TaskRows:
-    """Sort runs by task; rows of weight zero, and tasks made only of them, fall away."""
+    """Sort runs by task; rows of weight zero, and tasks of such rows only, are left out."""
     code_of = {label: code for code, label in enumerate(canonical_order(heads))}
     run_codes = np.array([code_of[label] for label in heads], dtype=np.int64)
     codes = np.repeat(run_codes, np.diff(run_starts, append=len(X)))

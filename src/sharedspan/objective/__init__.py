@@ -1,4 +1,4 @@
-"""What solvers ask of the data: the loss, its gradients, and least squares in a span."""
+"""The objective of solvers: the loss, its gradients, and least squares in a span."""
 
 from sharedspan.objective.base import Objective, Point
 from sharedspan.objective.local import GramObjective, RowObjective, build_objective

@@ -5,8 +5,8 @@
     grad_B   =  R W',     grad_W = B'R
 
 with weight_t = 1 / n_t and r_t the task scale of the canonical form, so that every task's
-curvature is near the identity. Everything a solver may ask is here; whether it is answered from
-Grams, from rows, on a GPU or on a cluster is not its concern.
+curvature is near the identity. These are all the quantities that a solver uses; whether they are
+computed from Grams, from rows, on a GPU or on a cluster makes no difference to it.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class Point:
         return self.tangent_gradient() / norm if norm > 0 else 0.0
 
 
-# What a pass over the data is needed for.
+# Attributes of a point that need a pass over the data.
 EVALUATED = (
     "loss", "grad_B", "grad_W", "R", "value", "norm", "tangent_gradient", "relative_gradient",
 )  # fmt: skip
 
 
 class UnevaluatedPoint:
-    """A point of a random solver, which needs no pass over all data unless one is asked for."""
+    """A point of a random solver; a pass over all data is made only if its loss is used."""
 
     def __init__(self, B: np.ndarray, W: np.ndarray, objective: Objective) -> None:
         self.B, self.W, self.objective = B, W, objective
@@ -116,7 +116,7 @@ def inverse_root(A: np.ndarray) -> np.ndarray:
 
 
 class Objective(ABC):
-    """What a solver may ask of the data.
+    """The interface of solvers to the data.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Objective(ABC):
     def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
         """The least loss(BW) over W for this B, its gradient R W' (d, k), and that W (k, T).
 
-        W is where to start from, as in ``solve_W``.
+        W is the start, as in ``solve_W``.
         """
 
     def moments(self) -> np.ndarray:
@@ -195,7 +195,7 @@ class Objective(ABC):
         return np.maximum(2 * losses * self.n / self.response**2, 0.0)
 
     def solve_W(self, B: np.ndarray, W: np.ndarray | None = None) -> np.ndarray:
-        """Argmin over W of loss(BW), (k, T), nearest to the given W where it is not unique.
+        """Argmin over W of loss(BW), (k, T), nearest to the given W if it is not unique.
 
         One Newton step on a quadratic is exact, and taken from a good W it keeps the digits that
         the normal equations from zero would lose.

@@ -24,7 +24,7 @@ BLOCKS = 64
 TASKS_PER_BLOCK = 16
 
 # "auto" takes a GPU from this many bytes of packed Grams on: importing PyTorch and starting CUDA
-# takes seconds, in which the CPU makes hundreds of passes over less.
+# takes seconds, in which the CPU makes hundreds of passes over smaller Grams.
 WORTHWHILE = 2**28
 
 
@@ -151,8 +151,8 @@ class RowObjective(BlockObjective):
     ) -> np.ndarray:
         """R(BW) (d, T) estimated from ``size`` rows of each task, drawn with replacement.
 
-        A row is drawn as often as its weight says. Rows are less their task's mean, which stands
-        for the intercept.
+        Rows are drawn in proportion to their weights, and are centred at their task's mean in place
+        of an intercept.
         """
         s, T = self.statistics, self.n_tasks
         upper = np.cumsum(s.weight)
@@ -178,7 +178,7 @@ def build_objective(
     dtype: str = "float64",
     backend: Any = "numpy",
 ) -> Objective:
-    """The objective of these statistics, where they lie or on a backend.
+    """The objective of statistics, on the CPU, on a backend or on their cluster.
 
     Parameters
     ----------
@@ -186,14 +186,14 @@ def build_objective(
     noise : ndarray of shape (T,), optional
         Noise variances of the tasks, up to a common factor.
     dtype : {"float64", "float32"}
-        How the statistics are read during the passes.
+        Precision in which the passes read the statistics.
     backend : {"numpy", "auto", "torch"} or TorchBackend
-        Where the passes over Grams run.
+        The hardware for the passes over Grams.
     """
     if isinstance(statistics, RowStatistics):
         return RowObjective(statistics, noise, dtype)
     if not isinstance(statistics, GramStatistics):
-        return statistics.objective(noise, dtype)  # statistics on a cluster bring their own
+        return statistics.objective(noise, dtype)  # statistics on a cluster have their own
     small = isinstance(backend, str) and backend == "auto" and statistics.packed.nbytes < WORTHWHILE
     if backend != "numpy" and not small:
         from sharedspan.objective.backends import TorchObjective, choose_backend

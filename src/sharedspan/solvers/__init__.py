@@ -35,7 +35,7 @@ SOLVERS: dict[str, Callable[..., Solver]] = {
     "auto": auto,
 }
 
-# Those that touch W only through sums over tasks, so that it may live on a GPU.
+# Solvers that use W only in sums over tasks, so that it may be stored on a GPU.
 SUM_SOLVERS = (
     "tpgd",
     "phase_one",

@@ -89,7 +89,7 @@ def svp(
     Parameters
     ----------
     fixed_step : float, optional
-        eta; by default 1, or one over the largest curvature of a task where that is above 3.
+        eta; by default 1, or one over the largest curvature of a task if that is above 3.
 
     References
     ----------

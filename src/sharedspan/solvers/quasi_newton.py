@@ -28,17 +28,17 @@ class LBFGS:
         self.pairs = deque(pairs, maxlen=MEMORY)
 
     def remember(self, moved: np.ndarray, changed: np.ndarray) -> None:
-        """Keep a move and the change of the gradient it made, where curvature is positive."""
+        """Keep a move and the change of the gradient that it made, if curvature is positive."""
         if np.vdot(moved, changed) > 1e-12 * np.linalg.norm(moved) * np.linalg.norm(changed):
             self.pairs.append((moved, changed))
 
     def change_frame(self, A: np.ndarray) -> None:
-        """Moves of Z (d, k) in the coordinates ZA; a gradient goes with A^-T, so s'y stays."""
+        """Express moves of Z (d, k) as moves of ZA; gradients transform by A^-T, so s'y stays."""
         inverse = np.linalg.inv(A).T
         self.pairs = deque(((s @ A, y @ inverse) for s, y in self.pairs), maxlen=MEMORY)
 
     def direction(self, gradient: np.ndarray) -> np.ndarray:
-        """Minus the inverse Hessian times the gradient, as far as it is known."""
+        """Minus the approximate inverse Hessian times the gradient."""
         q, shares = -gradient, []
         for s, y in reversed(self.pairs):
             share = np.vdot(s, q) / np.vdot(s, y)

@@ -14,8 +14,8 @@ from sharedspan.solvers.initialization import spectral_start
 from sharedspan.solvers.state import Factors, Iterate, Memory, Solver
 
 STEP = 0.5  # with curvature near the identity this solves the part seen by both factors exactly
-RIDGE = 1e-12  # of the trace, where a factor has a null direction
-MEMORY = 6  # places mixed; each holds two pairs of factors
+RIDGE = 1e-12  # of the trace, for a factor with a null direction
+MEMORY = 6  # points mixed; each holds two pairs of factors
 MIXING_RIDGE = 1e-14  # on the correlations of the remembered steps
 
 
@@ -57,7 +57,7 @@ def grown_start(objective: Objective, k: int) -> Factors:
 
 
 def grow(objective: Objective, B: np.ndarray, W: np.ndarray) -> Factors:
-    """Factors of one rank more: V less the leading singular pair of R(V), balanced."""
+    """Factors of one rank more: V minus the leading singular pair of R(V), balanced."""
     R, _ = objective.residuals((W.T @ B.T).T)
     _, vectors = np.linalg.eigh(R @ R.T)
     u = vectors[:, -1]
@@ -80,7 +80,7 @@ def scaled_gd_anderson(
     tol: float = 0.0,
     warm_start: Factors | None = None,
 ) -> Solver:
-    """ScaledGD's step F(x) from each place x = (B, W), mixed: x <- sum_i a_i (x_i + F(x_i)).
+    """ScaledGD's step F(x) from each point x = (B, W), mixed: x <- sum_i a_i (x_i + F(x_i)).
 
     The weights a_i sum to one and make |sum_i a_i F(x_i)| least, in the metric
     tr(B_1'B_2 WW') + tr(W_1 W_2'B'B), which like ScaledGD does not change with the frame of the
@@ -118,7 +118,7 @@ def scaled_gd_anderson(
 
 
 def scaled_step(point: Point) -> Factors:
-    """-R W'(WW')^-1 (d, k) and -(B'B)^-1 B'R (k, T), less half of what both of them do.
+    """-R W'(WW')^-1 (d, k) and -(B'B)^-1 B'R (k, T), minus half of what both of them do.
 
     Together they take V to V - P_T(R), which with curvature near the identity is a full step
     along the rank-k matrices; ScaledGD halves all of both instead.
@@ -130,7 +130,7 @@ def scaled_step(point: Point) -> Factors:
 
 
 class Mixture:
-    """The last places and the steps from them, with the k x k products that the metric weighs."""
+    """The last points and the steps from them, with the k x k products that the metric weighs."""
 
     def __init__(self) -> None:
         self.ends: deque[Factors] = deque(maxlen=MEMORY)  # x_i + F(x_i)
@@ -147,7 +147,7 @@ class Mixture:
         return past
 
     def add(self, point: Point, step: Factors) -> None:
-        """One place more, the oldest forgotten."""
+        """Add a point and drop the oldest one."""
         F_B, F_W = step
         self.ends.append((point.B + F_B, point.W + F_W))
         self.steps.append(step)

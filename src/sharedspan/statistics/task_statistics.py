@@ -1,7 +1,7 @@
 """Task statistics: sufficient statistics with their units, and the names of tasks and features.
 
-Later rows and the statistics of other sites are added here: statistics merge, and what is left to
-do is to bring units, tasks and anchors together.
+Later rows and the statistics of other sites are added here: statistics merge, once they have common
+units, tasks and anchors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Units:
         return cls(origin, _power_of_two(reach), float(_power_of_two(np.array(y_reach))))
 
     def including(self, other: Units) -> Units:
-        """Units that suit the rows of both, with our origin."""
+        """Units that suit the rows of both, with the origin of these."""
         scale, y_scale = np.minimum(self.scale, other.scale), min(self.y_scale, other.y_scale)
         return Units(self.origin, scale, y_scale)
 
@@ -65,7 +65,7 @@ class Units:
 
 
 def _power_of_two(reach: np.ndarray) -> np.ndarray:
-    """The power of two that scales a magnitude to about 1; 1 where nothing can overflow."""
+    """The power of two that scales a magnitude to about 1; 1 if nothing can overflow."""
     _, exponent = np.frexp(np.minimum(reach, np.finfo(float).max))
     safe = (reach == 0) | ((reach < SAFE) & (reach > 1 / SAFE))
     return np.where(safe, 1.0, np.ldexp(1.0, np.clip(-exponent, -1000, 1000)))
@@ -79,8 +79,8 @@ class TaskStatistics:
     units: Any  # Units; None for bare rows
     labels: tuple[Hashable, ...]  # (T,) in canonical order
     names: tuple[str, ...]  # (d,)
-    rows: Any = None  # TaskRows, or the rows of a cluster, where they can be read again
-    # What a watcher of the pass over the rows has learned.
+    rows: Any = None  # TaskRows, or the rows of a cluster, if they can be read again
+    # Further moments, collected in the pass over the rows.
     moments: Any = field(default=None, metadata={"stored": False})
 
     def copy(self) -> TaskStatistics:
@@ -91,13 +91,13 @@ class TaskStatistics:
     def plus(
         self, tasks: TaskRows, *, forgetting: float = 1.0, common_scale: bool = False
     ) -> TaskStatistics:
-        """The statistics of these and of more rows, of known or of new tasks.
+        """The statistics of these and of further rows, of known or new tasks.
 
         Parameters
         ----------
         tasks : TaskRows
         forgetting : float
-            What the rows so far count, as a factor on their weights.
+            Factor on the weights of the rows so far.
         common_scale : bool
             Whether features stay in proportion; see ``Units.of``.
         """
@@ -140,8 +140,8 @@ def gather(
     kind : {"auto", "gram", "rows"}
         See ``collect``.
     moments : object with a method ``watch`` of Block, optional
-        Shown every block of rows in the units of the statistics, to learn from it what else an
-        estimator needs.
+        Its method is called with each block of rows in the units of the statistics, to collect
+        further moments.
     """
     units = Units.of(rows, centred, common_scale)
     watch = None if moments is None else moments.watch
@@ -150,10 +150,10 @@ def gather(
 
 
 def cheaper_kind(n: float, n_tasks: int, n_features: int) -> str:
-    """Which kind makes the pass R(V) cheaper.
+    """The kind of statistics, "rows" or "gram", that makes the pass R(V) cheaper.
 
-    By n, the sum of weights, not of rows: a weight of two must take the path of a row written
-    twice.
+    It depends on n, the sum of weights, not on the number of rows: a row of weight two is treated
+    as a row written twice.
     """
     return "rows" if n < ROWS_PER_FEATURE * n_features * n_tasks else "gram"
 
@@ -170,9 +170,9 @@ def collect(
     centred : bool
         Whether tasks have intercepts.
     kind : {"auto", "gram", "rows"}
-        "auto" takes whichever makes the pass R(V) cheaper.
+        "auto" takes the kind that makes the pass R(V) cheaper.
     watch : callable of Block, optional
-        Shown every block of rows, for what else is to be learned from them in this one pass.
+        Called with each block of rows, to collect further moments in the same pass.
     """
     if kind == "auto":
         kind = cheaper_kind(tasks.sizes().sum(), tasks.n_tasks, tasks.n_features)
