@@ -198,7 +198,7 @@ def test_open_files_gives_the_rows_of_a_fit_and_of_later_files_with_its_columns(
         assert_array_equal(tasks.X[:], [[2, 0]])
     with pytest.raises(TypeError, match="needs task= and target="):
         open_files(path, task="g")
-    with pytest.raises(ValueError, match="says what all columns are: leave out drop, text"):
+    with pytest.raises(ValueError, match="defines all columns: leave out drop, text"):
         open_files(path, fitted, drop="x", text="one_hot")
     with pytest.raises(ValueError, match="columns= has no target"):
         open_files(path, replace(fitted, target=None))

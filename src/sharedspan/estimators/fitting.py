@@ -6,10 +6,10 @@
     fitted     = model.estimate(problem)   the only thing that an estimator defines
     store(model, fitted)                   attributes in the user's units
 
-A family of responses may ask for further turns, with other working rows; the Gaussian family needs
-one. ``fit`` and ``fit_file`` walk the line from its beginning; ``partial_fit`` and ``merge`` start
-from statistics that a model has retained. An estimator says in ``needs()`` what it wants of the
-pass over the rows.
+A family of responses may need further turns, with other working rows; the Gaussian family needs
+one. ``fit`` and ``fit_file`` follow the line from its beginning; ``partial_fit`` and ``merge``
+start from statistics that a model has retained. ``needs()`` of an estimator are its requirements
+for the pass over the rows.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ RETAINED_BYTES = 2**27  # of statistics that keep_statistics="auto" retains
 
 @dataclass(frozen=True)
 class Needs:
-    """What an estimator wants of the pass over the rows."""
+    """Requirements of an estimator for the pass over the rows."""
 
     kind: str | None = "auto"  # of statistics: "auto", "gram" or "rows"; None to read bare rows
     features: str = "plain"  # how they become canonical: "whitened", "scaled" or "plain"
     common_scale: bool = False  # whether features keep their proportions
     folds: bool = False  # whether rows are left out and put back
-    moments: Callable[[TaskRows], Any] | None = None  # makes a watcher of the pass
+    moments: Callable[[TaskRows], Any] | None = None  # makes the collector of further moments
 
 
 def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None:
@@ -64,7 +64,7 @@ def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None
     model : TaskRegressor
     rows : TaskRows, or for a cluster FileRows or DaskFrame
     checkpointing : CheckpointOptions, optional
-        Where the solver saves its state, and the state that it goes on from.
+        Files in which the solver saves its state, and from which it continues.
     """
     fitted = None
     while (working := GAUSSIAN.reweight(rows, fitted)) is not None:
@@ -91,9 +91,9 @@ def fit_statistics(
     model : TaskRegressor
     statistics : TaskStatistics
     previous : PreviousFit, optional
-        Where the last fit ended.
+        Result of the last fit, to start from.
     checkpointing : CheckpointOptions, optional
-        Where the solver saves its state, and the state that it goes on from.
+        Files in which the solver saves its state, and from which it continues.
     retained : bool
         Whether the model retains a copy of the statistics.
     """
@@ -189,7 +189,7 @@ def add_rows(
 
 
 def merge_statistics(model: TaskRegressor, others: tuple[Any, ...]) -> None:
-    """Add the statistics of other models to an estimator's own and fit again; see ``merge``."""
+    """Add the statistics of other models to those of an estimator and fit again; see ``merge``."""
     with unchanged_on_error(model):
         check_parameters(model)
         require_statistics(model, "merge")
@@ -201,7 +201,7 @@ def merge_statistics(model: TaskRegressor, others: tuple[Any, ...]) -> None:
 
 
 def refit(model: TaskRegressor, statistics: TaskStatistics) -> None:
-    """Fit from retained statistics, starting where the last fit ended."""
+    """Fit from retained statistics, starting from the last fit."""
     model.check_shape(None, len(statistics.names))  # more tasks may come
     previous = previous_fit(model) if model.__sklearn_is_fitted__() else None
     fitted = fit_statistics(model, statistics.copy(), previous)
@@ -248,7 +248,7 @@ def open_rows(
 
 @contextmanager
 def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]:
-    """Statistics of the rows, built here, or on a cluster that is freed afterwards."""
+    """Statistics of the rows, built in this process, or on a cluster that is freed afterwards."""
     needs = model.needs()
     if needs.kind is None:
         yield TaskStatistics(None, None, rows.labels, rows.names, rows)
@@ -270,7 +270,7 @@ def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]
 
 
 def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> TaskStatistics | None:
-    """A copy of the statistics that ``partial_fit`` and ``merge`` can go on from, if wanted."""
+    """A copy of the statistics for ``partial_fit`` and ``merge``, or None if not to be retained."""
     wanted = vars(model).get("keep_statistics", False)
     if wanted == "auto":
         T, d = len(statistics.labels), len(statistics.names)
@@ -287,7 +287,7 @@ def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> Ta
 
 
 def previous_fit(model: TaskRegressor) -> PreviousFit | None:
-    """Where the last fit of an estimator ended, if a refit can start from there."""
+    """The last fit of an estimator, if a refit can start from it."""
     rows = vars(model).get("_rows_at_start_")
     if rows is None:
         return None
@@ -301,7 +301,7 @@ def set_feature_names(model: TaskRegressor, names: tuple[str, ...]) -> None:
     model.feature_names_in_ = np.array(names, dtype=object)
 
 
-# ---- what must hold ------------------------------------------------------------------------------
+# ---- checks, and failed fits ---------------------------------------------------------------------
 
 
 @contextmanager
@@ -323,7 +323,7 @@ def forget(model: TaskRegressor) -> None:
 
 @contextmanager
 def unchanged_on_error(model: TaskRegressor) -> Iterator[None]:
-    """If anything fails, the model is what it was."""
+    """If anything fails, restore the model."""
     before = dict(vars(model))
     try:
         yield
@@ -334,17 +334,17 @@ def unchanged_on_error(model: TaskRegressor) -> Iterator[None]:
 
 
 def require_statistics(model: TaskRegressor, method: str) -> None:
-    """Raise where a model has no statistics to go on from."""
+    """Raise if a model has no statistics to continue from."""
     check_is_fitted(model)
     if "_statistics_" not in vars(model):
         raise ValueError(
-            f"{method} needs the statistics of the rows so far, and fit did not retain them: fit "
+            f"{method} needs the statistics of the rows so far, but fit did not retain them: fit "
             "with keep_statistics=True, or by partial_fit (all rows at once will do)."
         )
     if model._statistics_.statistics.centred != model.fit_intercept:
         raise ValueError(
-            f"fit_intercept={model.fit_intercept!r} is not what the retained statistics were built "
-            "with: set it back, or fit again from the rows."
+            f"fit_intercept={model.fit_intercept!r}, but the retained statistics were built with "
+            f"{not model.fit_intercept!r}: set it back, or fit again from the rows."
         )
 
 

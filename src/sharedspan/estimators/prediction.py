@@ -39,14 +39,13 @@ def rows_to_predict(model: TaskRegressor, X: Any, task: Any) -> tuple[np.ndarray
     if labels is None:
         if len(known) > 1:
             raise ValueError(
-                f"The model has {len(known)} tasks: give task=, one label per row, so that each "
-                "row is predicted by its own."
+                f"task=None, but the model has {len(known)} tasks: give one label per row."
             )
         return features, np.zeros(len(features), dtype=np.int64)
     codes, unknown = codes_of(labels, len(features), known)
     if unknown and model.unseen == "error":
         raise ValueError(
-            f"{len(unknown)} task(s) were not in the fit, such as {unknown[0]!r}. The model knows "
+            f"{len(unknown)} task(s) were not in the fit, such as {unknown[0]!r}. The model has "
             f"{len(known)} tasks, such as {known[0]!r}. Fit them too, adapt the model to them, or "
             "use unseen='mean' (--unseen mean) to predict them by the mean over tasks."
         )
@@ -60,7 +59,7 @@ def blocks_to_predict(X: Any, task: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def population_mean(model: TaskRegressor) -> tuple[np.ndarray, float]:
-    """Coefficients (d,) and intercept of the mean task, of the population where it is modelled."""
+    """Coefficients (d,) and intercept of the mean task, or of the population if it is modelled."""
     fitted = FittedSpan.of(model)
     if fitted.mean_coef is not None and fitted.mean_intercept is not None:
         return fitted.mean_coef, fitted.mean_intercept
@@ -94,7 +93,7 @@ def response_std(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) 
 
 
 def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
-    """Standard deviations of responses of one more task from the population of the fitted ones."""
+    """Standard deviations of responses of a further task from the population of fitted tasks."""
     T = len(model.coef_)
     if T == 1:
         return np.full(len(features), np.inf)
@@ -105,12 +104,12 @@ def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
 
 
 def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
-    """Standard errors to either side of an estimate that make an interval, (T,)."""
+    """Half widths of intervals in standard errors, (T,)."""
     from scipy.stats import norm, t
 
     at_least("level", level, 0.0)
     if not 0 < level < 1:
-        raise ValueError(f"level={level!r} must lie between 0 and 1, such as 0.95.")
+        raise ValueError(f"level={level!r} must be between 0 and 1, such as 0.95.")
     degrees, upper = model.uncertainty().degrees, 0.5 + level / 2
     finite = np.isfinite(degrees)
     return np.where(finite, t.ppf(upper, np.where(finite, degrees, 1)), norm.ppf(upper))

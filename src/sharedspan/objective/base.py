@@ -165,10 +165,6 @@ class Objective(ABC):
     def curvature(self, t: int) -> np.ndarray:
         """weight_t X_t'X_t, the Hessian of one task's loss, (d, d)."""
 
-    def intercepts(self, V: np.ndarray) -> np.ndarray:
-        """Intercepts (T,) for coefficients V (d, T) of the responses as given, not times r_t."""
-        return self.statistics.intercepts(V)
-
     def evaluate(self, B: np.ndarray, W: Any) -> Point:
         """The point V = BW, with its loss and gradients."""
         loss, grad_B, grad_W = self.gradients(B, W)
