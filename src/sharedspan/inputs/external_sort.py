@@ -48,7 +48,9 @@ def open_files(
     given = {"task": task, "target": target, "features": features, "drop": drop, "text": text}
     if columns is None:
         if task is None or target is None:
-            raise TypeError("fit_file needs task= and target=, the names of two columns.")
+            raise TypeError(
+                f"task={task!r}, target={target!r}: fit_file needs the names of both columns."
+            )
         selection = select_columns(path, **given)  # type: ignore[arg-type]
     else:
         given = {name: value for name, value in given.items() if value not in (None, (), "error")}
