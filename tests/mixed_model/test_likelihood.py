@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
-from sharedspan.statistics.scaling import Units
 
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
 from sharedspan.mixed_model.posterior import task_posteriors
+from sharedspan.statistics.scaling import Units
 from sharedspan.statistics.task_statistics import collect
 
 
