@@ -9,8 +9,7 @@ import numpy as np
 
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective import build_objective
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import collect
+from sharedspan.statistics.task_statistics import Units, collect
 
 SHARES = (0.25, 0.4, 0.5, 0.6, 0.75, 1.0)  # rows per feature
 SIZES = ((20000, 20), (4000, 50), (1000, 100), (200, 300))

@@ -23,8 +23,7 @@ def one(n_tasks, n_samples, d, rank):
 
     import sharedspan as ss
     from sharedspan.inputs.rows import validate_rows
-    from sharedspan.statistics.scaling import Units
-    from sharedspan.statistics.task_statistics import collect
+    from sharedspan.statistics.task_statistics import Units, collect
 
     warnings.simplefilter("ignore")  # four tasks, only to compile: convergence is no matter
     small = ss.simulate(n_tasks=4, n_features=d, rank=2, n_samples=n_samples, random_state=0)

@@ -28,8 +28,7 @@ from sharedspan.solvers import SOLVERS, needs_rows
 from sharedspan.solvers.gradient import descend
 from sharedspan.solvers.loop import Iterate, run
 from sharedspan.statistics.canonical import whitening
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import collect
+from sharedspan.statistics.task_statistics import Units, collect
 
 SIZE = {"n_tasks": 200, "n_features": 100, "rank": 5, "n_samples": 300, "noise": 0.5}
 KAPPAS = (1.5, 10.0)

@@ -5,8 +5,7 @@ import pytest
 
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import collect
+from sharedspan.statistics.task_statistics import Units, collect
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Families of responses: rules for reweighting rows.
 
-At a fit's linear predictor eta a family gives every row a working weight and a working response;
-the weighted statistics then go through the unchanged Gaussian machinery, turn by turn, until the
-family is satisfied. Solvers and the mixed model know nothing of families.
+At a fit's linear predictor eta a family gives every row a working weight and a working response.
+The weighted statistics then pass through the unchanged Gaussian code, turn by turn, until the fit
+is final. Solvers and the mixed model do not depend on families.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Gaussian:
     """Normal responses of constant variance: weights are one and y is the working response."""
 
     def reweight(self, rows: TaskRows, fitted: Any) -> TaskRows | None:
-        """The rows with working weights and responses at a fit, or None once no turn is needed.
+        """The rows with working weights and responses at a fit, or None once the fit is final.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""How long work reports its progress, and the bar that shows it on a terminal."""
+"""Progress callbacks of long work, and the bar that shows them on a terminal."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def principal_angles(A: Any, B: Any) -> np.ndarray:
     A, B = np.asarray(A, dtype=float), np.asarray(B, dtype=float)
     if A.ndim != 2 or B.ndim != 2 or len(A) != len(B):
         raise ValueError(
-            f"Expected two matrices with the same number of rows, got shapes {A.shape}, {B.shape}."
+            "A and B must be matrices with the same number of rows, but their shapes are "
+            f"{A.shape} and {B.shape}."
         )
     return subspace_angles(A, B)
 

@@ -16,7 +16,7 @@ from sharedspan.inference import span_errors
 from sharedspan.inference.span_information import span_uncertainty
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.statistics.canonical import Canonical
-from sharedspan.statistics.scaling import Units
+from sharedspan.statistics.task_statistics import Units
 
 
 def fit(sim, **options):

@@ -196,9 +196,9 @@ def test_open_files_gives_the_rows_of_a_fit_and_of_later_files_with_its_columns(
     with open_files(later, fitted).open() as tasks:
         assert tasks.labels == (7,)
         assert_array_equal(tasks.X[:], [[2, 0]])
-    with pytest.raises(TypeError, match="needs task= and target="):
+    with pytest.raises(TypeError, match="target=None: fit_file needs the names"):
         open_files(path, task="g")
-    with pytest.raises(ValueError, match="says what all columns are: leave out drop, text"):
+    with pytest.raises(ValueError, match="defines all columns: leave out drop, text"):
         open_files(path, fitted, drop="x", text="one_hot")
     with pytest.raises(ValueError, match="columns= has no target"):
         open_files(path, replace(fitted, target=None))

@@ -9,8 +9,7 @@ import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.mixed_model.likelihood import Covariance, MixedTasks, Scaling
 from sharedspan.mixed_model.posterior import Population, task_posteriors
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import collect
+from sharedspan.statistics.task_statistics import Units, collect
 
 
 def compressed(X, y, task, kind="gram", intercept=True, weight=None):

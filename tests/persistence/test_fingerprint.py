@@ -17,8 +17,7 @@ from sharedspan.objective import build_objective
 from sharedspan.persistence.checkpoint import Checkpoint, CheckpointError, Checkpoints
 from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
 from sharedspan.statistics.canonical import Canonical, whitening
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import collect
+from sharedspan.statistics.task_statistics import Units, collect
 
 LABELS = [1, 2.5, True, "1", "ä", ("a", 1), datetime.date(2020, 2, 1), np.datetime64("2020-02-01")]
 

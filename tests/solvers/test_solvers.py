@@ -106,7 +106,7 @@ def test_tpgd_uses_no_decomposition_and_no_solve_in_any_step(monkeypatch):
     for name in ("svd", "qr", "eigh", "eig", "solve", "inv", "pinv", "lstsq", "cholesky"):
         monkeypatch.setattr(np.linalg, name, refuse)
     monkeypatch.setattr(type(objective), "solve_W", refuse)
-    monkeypatch.setattr("sharedspan.solvers.loop._relative_gradient", lambda point: 0.0)
+    monkeypatch.setattr("sharedspan.objective.Point.relative_gradient", lambda point: 0.0)
     result = run(solver, objective, max_iter=300, tol=0)
     assert result.n_iter == 300
 

@@ -9,8 +9,7 @@ from sharedspan.objective import GramObjective
 from sharedspan.statistics.canonical import whitening
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.rows import RowStatistics
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import collect
+from sharedspan.statistics.task_statistics import Units, collect
 
 FIELDS = ("n", "mean", "y_mean", "packed", "anchor", "g", "q")
 

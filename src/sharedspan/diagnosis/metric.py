@@ -17,7 +17,7 @@ import numpy as np
 from sharedspan.diagnosis.rows import RowsByTask
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.statistics.canonical import COLLINEAR, CONSTANT
-from sharedspan.statistics.scaling import SAFE
+from sharedspan.statistics.task_statistics import SAFE
 
 INFLATED = 100.0  # 1 / (1 - R^2) of a feature given the others, from which they are collinear
 LINKED = 0.3  # partial correlation from which collinear features are one group

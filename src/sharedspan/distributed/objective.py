@@ -19,7 +19,7 @@ from sharedspan.objective import Objective, Point
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.grams import Arrays, TaskMeans
 from sharedspan.statistics.rows import RowStatistics, Statistics
-from sharedspan.statistics.scaling import Units
+from sharedspan.statistics.task_statistics import Units
 
 
 def _map_shards(

@@ -19,8 +19,7 @@ from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.folds import RowFolds
 from sharedspan.statistics.grams import Arrays, GramStatistics
 from sharedspan.statistics.rows import Statistics
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import collect
+from sharedspan.statistics.task_statistics import Units, collect
 
 Numbers = Sequence[int]  # of objectives and matrices
 Terms = Sequence[tuple[Any, int]]  # factors (a number or a small matrix) and numbers of matrices

@@ -19,12 +19,11 @@ from sharedspan.inputs.columns import Selection
 from sharedspan.inputs.external_sort import FileRows
 from sharedspan.inputs.files import SourceFile, nearest
 from sharedspan.inputs.frames import as_target, split_columns
-from sharedspan.inputs.labels import as_labels, label_array
+from sharedspan.inputs.labels import as_labels, given_labels, label_array
 from sharedspan.inputs.reader import partitions, read_partition
 from sharedspan.inputs.resources import INTERPRETER, in_words
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import TaskStatistics, cheaper_kind
+from sharedspan.statistics.task_statistics import TaskStatistics, Units, cheaper_kind
 
 SHARDS_PER_WORKER = 4
 
@@ -163,12 +162,8 @@ class DaskFrame:
         """The frame X with y and task, names of its columns or Dask Series, which are added."""
         if sample_weight is not None:
             raise ValueError("A Dask DataFrame takes no sample_weight: repeat rows instead.")
-        if task is not None and task_column is not None:
-            raise ValueError(
-                f"Labels came twice, as task= and as the column {task_column!r}: give only one."
-            )
         names = tuple(map(str, X.columns))
-        task = task_column if task is None else task
+        task = given_labels(task, task_column, task_column)
         if task is None:
             raise ValueError("Give task=, the name of the column that says the task of each row.")
         X, target = _named_column(X, y, "y", "__target__")

@@ -20,5 +20,5 @@ ESTIMATORS = {
 
 
 def estimator_class(name: str) -> type:
-    """The class of an estimator, imported when it is asked for; KeyError for unknown names."""
+    """The class of an estimator, imported here; KeyError for unknown names."""
     return getattr(import_module(ESTIMATORS[name]), name)

@@ -54,12 +54,12 @@ from sharedspan.statistics.canonical import Problem
 from sharedspan.statistics.folds import N_FOLDS
 
 PENALTIES = np.geomspace(0.05, 2.0, 10)  # of C, from separate fits to the structure alone
-FALLBACK = 1.2  # C where there are too few rows to choose it
+FALLBACK = 1.2  # C if there are too few rows to choose it
 FOLD_TOLERANCE = 1e-5  # of the fits that only choose C
 
 
 def distance_penalty(weight: float) -> Penalty:
-    """Weight times |delta_t|: values, no smooth part, threshold."""
+    """The penalty weight |delta_t|: its values, smooth slope (zero) and threshold."""
 
     def penalty(V: np.ndarray, D: np.ndarray) -> Parts:
         return weight * np.linalg.norm(D, axis=0), np.zeros_like(D), np.full(D.shape[1], weight)
@@ -83,7 +83,7 @@ class Centres:
         return (B, at.W, at.D) if B.shape[1] == 1 else self._assign(B, at.W, at.D)
 
     def _assign(self, B: np.ndarray, W: np.ndarray, D: np.ndarray) -> Parts:
-        """Move each task to its best centre; its deviation or its coefficients stay."""
+        """Move each task to its best centre; its deviation or its coefficients are unchanged."""
         r, T, theta = self.objective.response, W.shape[1], B @ W + D
         _, own = self.objective.residuals(theta.copy())
         moved = [np.outer(b, r) for b in B.T]  # (d, T) for each centre
@@ -110,7 +110,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     {rank}
         Only ``variant="lowrank"`` uses it.
     variant : {"lowrank", "clustered", "vanilla"}, default="lowrank"
-        Where the centres lie: in a span of dimension k, at one of K points, or at one point.
+        Structure of the centres: a span of dimension k, K vectors, or one vector.
     n_clusters : int, default=2
         K of ``variant="clustered"``; at most one per task is used.
     penalty : "auto" or float, default="auto"
@@ -138,7 +138,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     penalty_ : float
         C.
     penalty_path_ : dict of ndarray or None
-        ``penalty`` and ``loss``, the mean squared error on held-out rows, where C was chosen.
+        ``penalty`` and ``loss``, the mean squared error on held-out rows, if C was selected.
     noise_variance_ : ndarray of shape (T,)
         The same for all tasks.
     {n_iter_, converged_}
@@ -171,7 +171,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
         return current_value(self, "variant")
 
     def needs(self) -> Needs:
-        """Folds where the rank or the penalty is selected."""
+        """The needs of a span, with folds if the rank or the penalty is selected."""
         folds = (self._variant == "lowrank" and self.rank == "auto") or self.penalty == "auto"
         return replace(super().needs(), folds=folds)
 
@@ -249,7 +249,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     def _select_penalty(
         self, problem: Problem, sigma: float, k: int
     ) -> tuple[float, dict[str, np.ndarray] | None]:
-        """C as given, or the one of least cross-validated loss, with the losses."""
+        """C as given, or the C of least cross-validated loss, with the losses."""
         if self.penalty != "auto":
             return float(self.penalty), None
         if problem.rows is None:
@@ -280,9 +280,9 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
         sigma: float,
         k: int,
     ) -> Iterator[np.ndarray]:
-        """Held-out squared errors per task (T,) for each C, upwards; each fit starts at the last.
+        """Held-out squared errors per task (T,) for each C; each fit starts from the last.
 
-        Upwards, because the start is the solution for C near zero.
+        C increases, because the start is the solution for C near zero.
         """
         at = self._start(objective, separate_fits(objective)[0], sigma, k, rng)
         curvature = task_curvatures(objective, rng)

@@ -62,13 +62,13 @@ def _has_intervals(model: TaskRegressor) -> bool:
 
 
 class TaskRegressor(RegressorMixin, BaseEstimator):
-    """Base of all estimators: tasks come as ``task=`` or as the column ``task_column`` of X.
+    """Base of all estimators: tasks are given as ``task=`` or as the column ``task_column`` of X.
 
-    A subclass implements ``estimate``, from a canonical problem to a FittedSpan, and says in
-    ``needs`` what it wants of the pass over the rows.
+    A subclass implements ``estimate``, from a canonical problem to a FittedSpan, and ``needs``, its
+    requirements for the pass over the rows.
     """
 
-    # Metadata routing: task travels to these methods by default.
+    # Metadata routing: task is passed to these methods by default.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"task": True}
     __metadata_request__partial_fit: ClassVar[dict[str, bool]] = {"task": True}
     __metadata_request__predict: ClassVar[dict[str, bool]] = {"task": True}
@@ -79,7 +79,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     shares: ClassVar[str] = "span"
     has_intervals: ClassVar[bool] = False
     incremental: ClassVar[bool] = True  # whether it needs statistics alone, and no rows
-    checks: ClassVar[dict[str, Check]] = {}  # of parameters, beside the shared ones
+    checks: ClassVar[dict[str, Check]] = {}  # of parameters, besides the shared ones
     renamed: ClassVar[dict[str, str]] = {}  # old names of parameters and their new ones
 
     rank: Any
@@ -111,7 +111,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """Estimate from a canonical problem, whose statistics may be changed in place."""
 
     def needs(self) -> Needs:
-        """What the fit wants of the pass over the rows; by default what a span needs."""
+        """Requirements for the pass over the rows, by default for a span."""
         return Needs(
             features="whitened" if self.whiten else "scaled",
             common_scale=not self.whiten,
@@ -119,7 +119,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         )
 
     def check_combination(self) -> None:
-        """Raise for parameters that do not go together."""
+        """Raise for a combination of parameters that is not allowed."""
 
     def check_shape(self, n_tasks: int | None, n_features: int) -> None:
         """Raise for a rank larger than the numbers of features and, if it is final, of tasks."""
@@ -165,9 +165,9 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     ) -> Self:
         """Fit all tasks of CSV or Parquet files, which may be larger than memory.
 
-        The result is that of ``fit`` to the same rows, files in the order of their names. Rows are
-        sorted by task into a temporary file, as large as the used columns in binary form, on the
-        disk of the folder that the environment variable TMPDIR names; it is gone after the fit.
+        The result is the same as of ``fit`` to the same rows, files in the order of their names.
+        Rows are sorted by task into a temporary file, as large as the used columns in binary form,
+        in the folder that the environment variable TMPDIR names; it is deleted after the fit.
 
         Parameters
         ----------
@@ -181,10 +181,10 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            For what the files hold, with the name of the file or column, and for a memory limit
-            that is too small.
+            For invalid values in the files, with the name of the file or column, and for a memory
+            limit that is too small.
         OSError
-            Where the disk of the temporary folder is full.
+            If the disk of the temporary folder is full.
         """
         fitting.fit_files(
             self, path, task=task, target=target, features=features, drop=drop,
@@ -203,19 +203,19 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         *,
         forgetting: float = 1.0,
     ) -> Self:
-        """Add rows, of known or of new tasks, and fit again from all statistics.
+        """Add rows, of known or new tasks, and fit again from all statistics.
 
-        The order of rows, and how they are cut into chunks, does not matter, but for tasks with no
-        more rows than rank and intercept, which have many best weights. The model retains
-        d (d + 7) / 2 numbers per task and no rows, so ``rank="auto"`` goes by evidence here.
+        The result does not depend on the order of rows and chunks, except for tasks with no more
+        rows than rank and intercept, whose best weights are not unique. The model retains
+        d (d + 7) / 2 numbers per task and no rows, so ``rank="auto"`` uses the evidence here.
 
         Parameters
         ----------
         X, y, task, sample_weight
             The rows, given as to ``fit``.
         forgetting : float, default=1.0
-            What all earlier rows count from now on, as a factor on their weights: 0.99 lets a
-            chunk fade to half its weight in about 70 calls.
+            Factor on the weights of all earlier rows: with 0.99 a chunk has half its weight after
+            about 70 calls.
 
         Returns
         -------
@@ -223,7 +223,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """
         at_least("forgetting", forgetting, 0.0)
         if not 0 < forgetting <= 1:
-            raise ValueError(f"forgetting={forgetting!r} must lie in (0, 1], 1 to forget nothing.")
+            raise ValueError(f"forgetting={forgetting!r} must be in (0, 1], 1 to forget nothing.")
         fitting.add_rows(self, X, y, task, sample_weight, forgetting)
         return self
 
@@ -231,10 +231,9 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     def merge(self, *others: TaskRegressor) -> Self:
         """Add the statistics of other fitted models to this one's, and fit again.
 
-        For sites that may share sums over rows but not the rows: the result is that of one fit to
-        the rows of all. Tasks of the same label are one task. All models must have retained their
-        statistics, as ``partial_fit`` does and ``keep_statistics`` says; the others are not
-        changed.
+        For sites that may share sums over rows but not the rows: the result is the same as of one
+        fit to all rows. Tasks of the same label are one task. All models must have retained their
+        statistics, by ``partial_fit`` or ``keep_statistics``; the others are not changed.
 
         Parameters
         ----------
@@ -252,7 +251,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     @property
     def fitted_span(self) -> FittedSpan:
-        """The fitted quantities in one object, with None for what this estimator lacks."""
+        """The fitted quantities in one object, with None for those that are not estimated."""
         check_is_fitted(self)
         return FittedSpan.of(self)
 
@@ -264,13 +263,12 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         X : array-like or frame of shape (rows, d)
             A list with one array per task gives a list of predictions.
         task : array-like of shape (rows,), optional
-            The task of each row, or one label for all rows; may be left out where ``task_column``
-            names it or where the model has a single task. For a list, one label per array.
+            The task of each row, or one label for all rows; may be left out if ``task_column``
+            names it or if the model has a single task. For a list, one label per array.
         return_std : bool, default=False
-            Whether to return the standard deviation of a new response at each row too: that of
-            the prediction and the noise together. For a task that was not fitted
-            (``unseen="mean"``) it holds the spread over tasks, and is infinite if there is one
-            task only.
+            Whether to return also the standard deviation of a new response at each row, of
+            prediction and noise together. For a task that was not fitted (``unseen="mean"``) it
+            includes the spread over tasks, and is infinite if there is one task only.
 
         Returns
         -------
@@ -290,7 +288,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     def predict_interval(
         self, X: Any, task: Any = None, level: float = 0.95
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Intervals that new responses fall into.
+        """Prediction intervals of new responses.
 
         Parameters
         ----------
@@ -302,7 +300,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         Returns
         -------
         low, high : ndarray of shape (rows,)
-            The prediction less and plus its standard deviation times a quantile of Student's
+            The prediction minus and plus its standard deviation times a quantile of Student's
             distribution, as in ``coef_interval``. For tasks that were not fitted its degrees of
             freedom are the number of fitted tasks minus one if the population of tasks is
             modelled, and infinite otherwise.
@@ -316,7 +314,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     @property
     def coef_std_(self) -> np.ndarray:
-        """Standard errors of ``coef_``, (T, d), computed when first asked for."""
+        """Standard errors of ``coef_``, (T, d), computed when first used."""
         _has_intervals(self)
         check_is_fitted(self)
         return self.uncertainty().coef_std
@@ -328,13 +326,13 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         Parameters
         ----------
         level : float, default=0.95
-            Share of the intervals that cover the truth, between 0 and 1. Each interval by
-            itself: there is no correction for looking at many.
+            Share of the intervals that cover the truth, between 0 and 1, for each interval alone:
+            there is no correction for multiple intervals.
 
         Returns
         -------
         low, high : ndarray of shape (T, d)
-            ``coef_`` less and plus ``coef_std_`` times a quantile of Student's distribution with
+            ``coef_`` minus and plus ``coef_std_`` times a quantile of Student's distribution with
             the degrees of freedom of the task's noise variance.
         """
         check_is_fitted(self)
@@ -342,7 +340,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         return self.coef_ - reach, self.coef_ + reach
 
     def uncertainty(self) -> Uncertainty:
-        """What standard errors are computed from; AttributeError where the fit has none."""
+        """The basis of standard errors; AttributeError if the fit has none."""
         return self._uncertainty_
 
     def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
@@ -357,8 +355,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str], *, statistics: bool = False) -> None:
         """Write the fitted model to a file, to be read by ``ss.load``.
 
-        The file holds arrays and JSON, with a checksum, and no code. The old file of that name is
-        replaced once the new one is whole; a file that is not a model is never replaced.
+        The file holds arrays and JSON, with a checksum, and no code. An old file of that name is
+        replaced once the new one is complete; a file that is not a model is never replaced.
         Scikit-learn's own settings (``set_output``, metadata requests) are not saved.
 
         Parameters
@@ -366,8 +364,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         path : str or path
             By custom it ends in ``.span``.
         statistics : bool, default=False
-            Whether to save the statistics that ``partial_fit`` and ``merge`` go on from, too; they
-            are d / k times larger than the rest.
+            Whether to save also the statistics from which ``partial_fit`` and ``merge`` continue;
+            they are d / k times larger than the rest.
 
         Raises
         ------
@@ -397,7 +395,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         ----------
         path : str or path
         labels : iterable of T int or str, optional
-            How the file calls the tasks, in the order of ``tasks_``; needed where these are neither
+            Labels of the tasks in the file, in the order of ``tasks_``; needed if these are neither
             all integers nor all strings. None takes ``tasks_``.
         dtype : {"float64", "float32"}, default="float64"
         """
@@ -427,18 +425,18 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         return state
 
     def _validate_read(self) -> None:
-        """Check what predictions depend on, of a model that was read from a file."""
+        """Check the attributes that predictions depend on, after reading a model from a file."""
         for name in ("unseen", "fit_intercept"):
             SHARED[name].check(name, getattr(self, name))  # type: ignore[misc]
         widths = {self.coef_.shape[1], self.coef_.shape[1] + (self.task_column is not None)}
         names = vars(self).get("feature_names_in_", ())
         if self.n_features_in_ not in widths or len(names) not in (0, self.n_features_in_):
-            raise ValueError(f"{self.n_features_in_} columns do not go with the coefficients.")
+            raise ValueError(f"{self.n_features_in_} columns do not match the coefficients.")
 
     def _get_fitted_attr_html(self, doc_link: str = "") -> Any:
-        """What a notebook shows of a fitted model, without the properties it would compute.
+        """The attributes of a fitted model in a notebook, without properties to be computed.
 
-        scikit-learn 1.9 evaluates them all to show their shapes; earlier ones do not ask.
+        scikit-learn 1.9 evaluates them all to show their shapes; earlier releases do not.
         """
         fitted = {n: v for n, v in vars(self).items() if n.endswith("_") and n[0] != "_"}
         bare = BaseEstimator()
@@ -470,13 +468,13 @@ class SpanTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """The features that all tasks share: the rows in the k directions of the span.
 
         They are the same for all tasks, so labels are not needed, and the column ``task_column``
-        is left out. Predictions are these features times ``task_weights_``, where the coefficients
-        lie in the span, plus intercepts. A model of rank 0 gives no features.
+        is left out. Predictions are these features times ``task_weights_``, if the coefficients
+        are in the span, plus intercepts. A model of rank 0 gives no features.
 
         Parameters
         ----------
         X : array-like or frame of shape (rows, d)
-            With the columns of the fit. Of a list of arrays, all rows, one after the other.
+            With the columns of the fit; for a list of arrays, all rows one after the other.
 
         Returns
         -------
@@ -491,7 +489,7 @@ class SpanTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def fit_transform(
         self, X: Any, y: Any, task: Any = None, sample_weight: Any = None, **options: Any
     ) -> Any:
-        """Fit, and give the shared features of the same rows; see ``fit`` for the arguments."""
+        """Fit, and return the shared features of the same rows; see ``fit`` for the arguments."""
         self.fit(X, y, task=task, sample_weight=sample_weight, **options)
         return self.transform(X)
 

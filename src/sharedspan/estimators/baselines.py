@@ -1,8 +1,8 @@
-"""The two baselines that every table needs: everything shared, and nothing shared.
+"""The two baselines for every table: everything shared, and nothing shared.
 
 Both are ridge regressions on features standardised by their pooled within-task deviation, with
 the penalty chosen by marginal likelihood: y ~ N(0, sigma^2 (I + X X' / alpha)), sigma profiled
-out. Sizes are sums of weights, so a weight is the same as a repetition.
+out. Sizes are sums of weights, so a weight counts as a repetition.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def evidence_ridge(
 ) -> tuple[np.ndarray, float]:
     """Ridge from anchored sums: coefficients (d,) and the penalty.
 
-    With G = Q diag(l) Q', z = Q'X'y / sqrt(l) and rss what least squares leaves, minus twice the
-    profiled log marginal likelihood is
+    With G = Q diag(l) Q', z = Q'X'y / sqrt(l) and rss the residual sum of squares of least squares,
+    minus twice the profiled log marginal likelihood is
 
         n log(rss + sum_i z_i^2 alpha / (l_i + alpha)) + sum_i log(1 + l_i / alpha).
 
@@ -41,11 +41,11 @@ def evidence_ridge(
     anchor, g : ndarray of shape (d,)
     q : float
     n : float
-        Rows beyond the intercepts.
+        Rows minus intercepts.
     alpha : "auto" or float
     """
     own = np.ones(len(g))
-    if alpha == 0:  # least squares has no scale of its own, so what is collinear is up to the task
+    if alpha == 0:  # least squares has no scale, so collinearity is judged within the task
         diagonal = np.diag(G)
         own = np.divide(1.0, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
         G, g = own[:, None] * G * own, own * g
@@ -69,7 +69,7 @@ def evidence_ridge(
 
 def _minimum(deviance: np.ndarray) -> float:
     """The entry of ALPHAS with the least deviance, moved to the vertex of a parabola around it."""
-    # Of penalties that differ by rounding alone, the largest: a task may not tell them apart.
+    # The largest among penalties whose deviances differ by rounding alone.
     best = int(np.flatnonzero(deviance <= deviance.min() + FLAT)[-1])
     if not 0 < best < len(ALPHAS) - 1:
         return float(ALPHAS[best])
@@ -93,7 +93,7 @@ def in_user_units(problem: Problem, scale: np.ndarray, V: np.ndarray, alpha: Any
 
 @estimator("alpha fit_intercept unseen task_column engine keep_statistics")
 class PooledRegressor(TaskRegressor):
-    """One slope vector for all tasks, an intercept for each: ridge on rows less their task mean.
+    """One slope vector for all tasks, an intercept for each: ridge on rows minus their task mean.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class PerTaskRegressor(TaskRegressor):
     ----------
     alpha : "auto" or float, default="auto"
         Penalty on the slopes of standardised features; "auto" maximises each task's marginal
-        likelihood. 0 gives least squares, of minimum norm where it is not unique.
+        likelihood. 0 gives least squares, of minimum norm if it is not unique.
     {fit_intercept, unseen, task_column, engine, keep_statistics}
 
     Attributes

@@ -32,7 +32,7 @@ from sharedspan.solvers.tpgd import BALANCE, tpgd
 from sharedspan.statistics.canonical import Problem
 
 VARIANTS = ("freeze", "pair", "literal", "weighted")
-MOST_LEVELS = 5  # looked for in the noise
+MOST_LEVELS = 5  # that "auto" distinguishes
 LEVEL_ITERATIONS = 20_000
 EM_ROUNDS = 300
 
@@ -44,11 +44,11 @@ EM_ROUNDS = 300
 class CurriculumRegressor(SpanTransformer, TaskRegressor):
     """Learn the span from the tasks with the least noise, then fit the noisier ones with it.
 
-    Use ``variant="freeze"`` where the easy tasks are enough to learn the span from, and
-    ``variant="weighted"`` otherwise: it learns the span from all tasks, each as far as its noise
-    allows, and is never much worse. "pair" and "literal" are Algorithm 3 as printed. They refit the
-    span on noisier rows, and fewer of them, which loses what the easy tasks taught: in our
-    measurements both do worse than pooling everything. They are here for comparison.
+    Use ``variant="freeze"`` if the easy tasks are enough to learn the span from, and
+    ``variant="weighted"`` otherwise: it learns the span from all tasks, weighted by their noise,
+    and is never much worse. "pair" and "literal" are Algorithm 3 as printed. They refit the span on
+    noisier rows, and fewer of them, which loses the precision of the easy tasks: in our
+    measurements both are worse than a joint fit. They are here for comparison.
 
     Parameters
     ----------
@@ -242,9 +242,9 @@ def level_variances(rss: np.ndarray, free: np.ndarray, levels: np.ndarray) -> np
 def noise_levels(rss: np.ndarray, free: np.ndarray) -> np.ndarray:
     """Groups of tasks by noise level, 1 for the least, (T,).
 
-    Log variances are about normal around their level with variance 2 / free_t. The levels are those
-    of a mixture, their number is chosen by the Bayesian information criterion, and each task goes
-    to its most likely one. Tasks without rows to spare go to the last.
+    Log variances are about normal around their level with variance 2 / free_t. The levels are the
+    components of a mixture, their number is chosen by the Bayesian information criterion, and each
+    task gets its most likely one. Tasks without residual degrees of freedom get the last.
     """
     levels = np.ones(len(rss), dtype=int)
     used = (free > 0) & (rss > 0)

@@ -1,8 +1,8 @@
 """Entries that the docstrings of several estimators share: written once, filled in everywhere.
 
 A line ``{coef_, intercept_}`` in the docstring of an estimator becomes the entries of these
-attributes, and ``{X, y}`` in the docstring of a method those arguments, so that every page stands
-alone. Shared parameters of constructors have their texts in ``parameters.py``.
+attributes, and ``{X, y}`` in the docstring of a method the entries of these arguments, so that
+every page is complete. Shared parameters of constructors have their texts in ``parameters.py``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ ATTRIBUTES = {
     "rank_": ("int", "k."),
     "rank_path_": (
         "RankPath",
-        """Losses along the ranks where the rank was selected; None where there was nothing to
-        select.""",
+        "Losses along the ranks if the rank was selected, otherwise None.",
     ),
     "noise_variance_": ("ndarray of shape (T,)", "Noise variance of each task."),
     "feature_covariance_": (
@@ -50,37 +49,37 @@ ATTRIBUTES = {
     "n_features_in_": ("int", "Columns of X as passed, task column included."),
     "feature_names_in_": (
         "ndarray of shape (n_features_in_,)",
-        "Names of the columns of X as passed, where it had names.",
+        "Names of the columns of X as passed, if it had names.",
     ),
 }
 
 
-ARGUMENTS = {  # of fit and fit_file; what stands before a colon is not part of the name
+ARGUMENTS = {  # of fit and fit_file; text before a colon is not part of the name
     "X": (
         "array-like or frame of shape (rows, d), or a list of T arrays (n_t, d)",
         """With ``engine="dask"`` also a Dask DataFrame; y and task are then names of its columns,
-        or Dask Series, and its rows never come to this machine.""",
+        or Dask Series, and its rows are never copied to this machine.""",
     ),
     "y": ("array-like of shape (rows,), or a list of T arrays", "Responses."),
     "task": (
         "array-like of shape (rows,), optional",
-        """The task of each row, labels of any hashable kind. Without it, and without
+        """The task of each row, labels of any hashable type. Without it, and without
         ``task_column``, all rows are one task (each array of a list is one).""",
     ),
     "sample_weight": (
         "array-like of shape (rows,), optional",
-        """Counts as repetition: weight 2 is the row written twice, weight 0 the row left out. So
-        the scale of the weights matters wherever the number of rows does.""",
+        """Weights count as repetitions: weight 2 is the row written twice, weight 0 the row left
+        out. So the scale of the weights matters wherever the number of rows does.""",
     ),
     "checkpoint": (
         "path, optional",
-        "A file where the solver saves its state, so that a fit that is killed can go on.",
+        "A file in which the solver saves its state, so that a fit that is killed can be resumed.",
     ),
     "resume": (
         "path, optional",
-        """A checkpoint to go on from, with the same data and settings; it is also where further
-        checkpoints go, unless ``checkpoint`` names another file. The result is that of a fit that
-        was not interrupted. Other data are refused with ``ss.CheckpointError``.""",
+        """A checkpoint to continue from, with the same data and settings; further checkpoints are
+        written to it too, unless ``checkpoint`` names another file. The result is the same as
+        without the interruption. Other data are refused with ``ss.CheckpointError``.""",
     ),
     "checkpoint_seconds": ("float, default=60", "Time between two checkpoints."),
     "path": (
@@ -108,22 +107,22 @@ ARGUMENTS = {  # of fit and fit_file; what stands before a colon is not part of 
     ),
     "missing": (
         '{"error", "drop"}, default="error"',
-        '"drop" leaves out the rows that lack a value; ``n_rows_dropped_`` says how many.',
+        '"drop" leaves out the rows that lack a value; ``n_rows_dropped_`` is their number.',
     ),
     "text": (
         '{"error", "one_hot"}, default="error"',
-        """What to do with a feature of text: refuse it, or replace it by columns of zeros and
+        """Treatment of features of text: refuse them, or replace each by columns of zeros and
         ones, one for each of its levels but the first in sorted order, named such as "colour=red".
-        What the first level adds is in the intercepts.""",
+        The intercepts contain the effect of the first level.""",
     ),
     "columns": (
         "Columns, optional",
         """The ``columns_`` of a model that was fitted to files: these files are then read in the
-        same way, levels of text included, and nothing else need be said of columns.""",
+        same way, levels of text included, and no other argument about columns is needed.""",
     ),
     "progress": (
         "callable of (stage, done, total), optional",
-        "Called now and then with the stage and how far it is; a total of 0 is unknown.",
+        "Called repeatedly with the stage and its progress; a total of 0 means unknown.",
     ),
     "tick": ("callable, optional", "Deprecated: the old name of ``progress``."),
 }

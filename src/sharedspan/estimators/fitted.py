@@ -1,7 +1,7 @@
-"""What a fitted model is made of, in one object that every estimator fills.
+"""The quantities of a fitted model, in one object that every estimator fills.
 
-Diagnosis, report, persistence and ONNX export read a model only through ``model.fitted_span``: what
-an estimator does not have is None there, so nobody needs to know which class it is.
+Diagnosis, report, persistence and ONNX export read a model only through ``model.fitted_span``:
+quantities that an estimator does not have are None, so they do not depend on its class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sharedspan.subspace import ordered_factors
 
 
 class Uncertainty(Protocol):
-    """What an estimator with standard errors retains from its fit."""
+    """The basis of standard errors, which an estimator retains from its fit."""
 
     @property
     def coef_std(self) -> np.ndarray:
@@ -33,7 +33,7 @@ class Uncertainty(Protocol):
 
 @dataclass(frozen=True)
 class FittedSpan:
-    """Estimates of all tasks in the user's units; None for what an estimator does not have.
+    """Estimates of all tasks in the user's units; None for quantities that are not estimated.
 
     A field ``name`` is the attribute ``name_`` of a fitted estimator (``_uncertainty_`` for the
     uncertainty), and entries of ``extra`` are the attributes that only one estimator has.
@@ -44,7 +44,7 @@ class FittedSpan:
     representation: np.ndarray | None = None  # (d, k)
     task_weights: np.ndarray | None = None  # (k, T)
     rank: int | None = None
-    rank_path: Any = None  # RankPath, where the rank was selected
+    rank_path: Any = None  # RankPath, if the rank was selected
     mean_coef: np.ndarray | None = None  # (d,) of the population of tasks
     mean_intercept: float | None = None
     noise_variance: np.ndarray | None = None  # (T,)
@@ -87,17 +87,17 @@ class FittedSpan:
             The task scale r_t of the objective that was fitted.
         B, W : ndarray of shape (d', k) and (k, T)
         rank : int
-            As asked for; larger than k where the features have fewer independent directions.
+            As requested; larger than k if the features have fewer independent directions.
         off_span : ndarray of shape (d', T), optional
-            What the coefficients have beyond BW.
+            The coefficients minus BW.
         variance : ndarray of shape (T,), optional
             Noise variances in the units of the statistics.
         rank_path, extra, **fields
-            Fields that are in the user's units already.
+            Fields that are already in the user's units.
         """
         canonical, W = problem.canonical, W / response
         inner, span = B @ W, canonical.to_user(B)
-        # Not the product of the ordered factors: where features differ in scale by more than the
+        # Not the product of the ordered factors: if features differ in scale by more than the
         # precision of a number, rotating the factors would lose the small coefficients.
         V = span @ W
         if off_span is not None:
@@ -122,7 +122,7 @@ class FittedSpan:
 
     @classmethod
     def of(cls, model: Any) -> Self:
-        """What a fitted estimator holds, read from its attributes."""
+        """The quantities of a fitted estimator, read from its attributes."""
         held = {
             name[:-1]: value
             for name, value in vars(model).items()
@@ -133,7 +133,7 @@ class FittedSpan:
         return cls(**{name: held.pop(name) for name in names if name in held}, extra=held)
 
     def attributes(self) -> dict[str, Any]:
-        """The attributes of a fitted estimator that hold this."""
+        """The attributes of a fitted estimator with these quantities."""
         held = {f"{each.name}_": getattr(self, each.name) for each in fields(self)[:-1]}
         held["_uncertainty_"] = held.pop("uncertainty_")
         held = {name: value for name, value in held.items() if value is not None}

@@ -6,10 +6,10 @@
     fitted     = model.estimate(problem)   the only thing that an estimator defines
     store(model, fitted)                   attributes in the user's units
 
-A family of responses may ask for further turns, with other working rows; the Gaussian family needs
-one. ``fit`` and ``fit_file`` walk the line from its beginning; ``partial_fit`` and ``merge`` start
-from statistics that a model has retained. An estimator says in ``needs()`` what it wants of the
-pass over the rows.
+A family of responses may need further turns, with other working rows; the Gaussian family needs
+one. ``fit`` and ``fit_file`` follow the line from its beginning; ``partial_fit`` and ``merge``
+start from statistics that a model has retained. ``needs()`` of an estimator are its requirements
+for the pass over the rows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import as_generator, check_parameters
 from sharedspan.families import GAUSSIAN
+from sharedspan.inputs.external_sort import open_files
 from sharedspan.inputs.frames import is_dask_frame
 from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
 from sharedspan.progress import current_progress
-from sharedspan.statistics.canonical import PreviousFit, Problem, canonical, inverse_deviations
+from sharedspan.statistics.canonical import (
+    PreviousFit,
+    Problem,
+    canonical,
+    feature_covariance,
+)
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, gather
 
@@ -37,18 +43,17 @@ if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor
 
 RETAINED_BYTES = 2**27  # of statistics that keep_statistics="auto" retains
-LARGEST_COVARIANCE = 500  # features whose covariance matrix is stored
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What an estimator wants of the pass over the rows."""
+    """Requirements of an estimator for the pass over the rows."""
 
     kind: str | None = "auto"  # of statistics: "auto", "gram" or "rows"; None to read bare rows
     features: str = "plain"  # how they become canonical: "whitened", "scaled" or "plain"
     common_scale: bool = False  # whether features keep their proportions
     folds: bool = False  # whether rows are left out and put back
-    moments: Callable[[TaskRows], Any] | None = None  # makes a watcher of the pass
+    moments: Callable[[TaskRows], Any] | None = None  # makes the collector of further moments
 
 
 def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None:
@@ -57,19 +62,18 @@ def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None
     Parameters
     ----------
     model : TaskRegressor
-    rows : TaskRows, FileRows or DaskFrame
+    rows : TaskRows, or for a cluster FileRows or DaskFrame
     checkpointing : CheckpointOptions, optional
-        Where the solver saves its state, and the state that it goes on from.
+        Files in which the solver saves its state, and from which it continues.
     """
-    with rows.open() if is_local(model) else nullcontext(rows) as opened:
-        fitted = None
-        while (working := GAUSSIAN.reweight(opened, fitted)) is not None:
-            with task_statistics(model, working) as statistics:
-                model.check_shape(len(statistics.labels), len(statistics.names))
-                retained = statistics_to_retain(model, statistics)
-                fitted = fit_statistics(
-                    model, statistics, checkpointing=checkpointing, retained=retained is not None
-                )
+    fitted = None
+    while (working := GAUSSIAN.reweight(rows, fitted)) is not None:
+        with task_statistics(model, working) as statistics:
+            model.check_shape(len(statistics.labels), len(statistics.names))
+            retained = statistics_to_retain(model, statistics)
+            fitted = fit_statistics(
+                model, statistics, checkpointing=checkpointing, retained=retained is not None
+            )
     store(model, fitted, statistics, retained)
 
 
@@ -87,9 +91,9 @@ def fit_statistics(
     model : TaskRegressor
     statistics : TaskStatistics
     previous : PreviousFit, optional
-        Where the last fit ended.
+        Result of the last fit, to start from.
     checkpointing : CheckpointOptions, optional
-        Where the solver saves its state, and the state that it goes on from.
+        Files in which the solver saves its state, and from which it continues.
     retained : bool
         Whether the model retains a copy of the statistics.
     """
@@ -142,8 +146,6 @@ def fit_arrays(
 
 def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **options: Any) -> None:
     """Fit an estimator to files; see ``TaskRegressor.fit_file``."""
-    from sharedspan.inputs.external_sort import open_files
-
     given = options.get("progress"), options.pop("tick", None)
     options["progress"] = current_progress(*given, stacklevel=4)
     with unfitted_on_error(model):
@@ -157,7 +159,8 @@ def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **opti
             )
         with_task = model.task_column is not None
         set_feature_names(model, rows.selection.names_with_task() if with_task else columns.names)
-        fit_rows(model, rows, checkpointing)
+        with rows.open() if is_local(model) else nullcontext(rows) as opened:
+            fit_rows(model, opened, checkpointing)
         model.columns_, model.n_rows_dropped_ = columns, rows.n_dropped
 
 
@@ -186,7 +189,7 @@ def add_rows(
 
 
 def merge_statistics(model: TaskRegressor, others: tuple[Any, ...]) -> None:
-    """Add the statistics of other models to an estimator's own and fit again; see ``merge``."""
+    """Add the statistics of other models to those of an estimator and fit again; see ``merge``."""
     with unchanged_on_error(model):
         check_parameters(model)
         require_statistics(model, "merge")
@@ -198,7 +201,7 @@ def merge_statistics(model: TaskRegressor, others: tuple[Any, ...]) -> None:
 
 
 def refit(model: TaskRegressor, statistics: TaskStatistics) -> None:
-    """Fit from retained statistics, starting where the last fit ended."""
+    """Fit from retained statistics, starting from the last fit."""
     model.check_shape(None, len(statistics.names))  # more tasks may come
     previous = previous_fit(model) if model.__sklearn_is_fitted__() else None
     fitted = fit_statistics(model, statistics.copy(), previous)
@@ -245,7 +248,7 @@ def open_rows(
 
 @contextmanager
 def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]:
-    """Statistics of the rows, built here, or on a cluster that is freed afterwards."""
+    """Statistics of the rows, built in this process, or on a cluster that is freed afterwards."""
     needs = model.needs()
     if needs.kind is None:
         yield TaskStatistics(None, None, rows.labels, rows.names, rows)
@@ -267,7 +270,7 @@ def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]
 
 
 def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> TaskStatistics | None:
-    """A copy of the statistics that ``partial_fit`` and ``merge`` can go on from, if wanted."""
+    """A copy of the statistics for ``partial_fit`` and ``merge``, or None if not to be retained."""
     wanted = vars(model).get("keep_statistics", False)
     if wanted == "auto":
         T, d = len(statistics.labels), len(statistics.names)
@@ -283,30 +286,13 @@ def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> Ta
     return replace(gather(statistics.rows, model.fit_intercept, **options), rows=None)
 
 
-def feature_covariance(statistics: TaskStatistics) -> np.ndarray | None:
-    """Pooled covariance of the features within tasks (d, d), for reports; None where too large."""
-    sums, scale = statistics.statistics, statistics.units.scale
-    if len(scale) > LARGEST_COVARIANCE:
-        return None
-    covariance = sums.pooled_gram() / sums.n.sum()
-    constant = inverse_deviations(sums) == 0  # but for rounding
-    covariance[constant] = covariance[:, constant] = 0.0
-    with np.errstate(over="ignore"):
-        covariance = covariance / scale / scale[:, None]
-    # Squares of very large features cannot be represented.
-    return covariance if np.isfinite(covariance).all() else None
-
-
 def previous_fit(model: TaskRegressor) -> PreviousFit | None:
-    """Where the last fit of an estimator ended, if a refit can start from there."""
+    """The last fit of an estimator, if a refit can start from it."""
     rows = vars(model).get("_rows_at_start_")
     if rows is None:
         return None
-    fitted = FittedSpan.of(model)
-    assert fitted.representation is not None
-    assert fitted.task_weights is not None
-    labels = tuple(model.tasks_.tolist())
-    return PreviousFit(labels, fitted.representation, fitted.task_weights, rows)
+    labels, held = tuple(model.tasks_.tolist()), vars(model)
+    return PreviousFit(labels, held["representation_"], held["task_weights_"], rows)
 
 
 def set_feature_names(model: TaskRegressor, names: tuple[str, ...]) -> None:
@@ -315,7 +301,7 @@ def set_feature_names(model: TaskRegressor, names: tuple[str, ...]) -> None:
     model.feature_names_in_ = np.array(names, dtype=object)
 
 
-# ---- what must hold ------------------------------------------------------------------------------
+# ---- checks, and failed fits ---------------------------------------------------------------------
 
 
 @contextmanager
@@ -337,7 +323,7 @@ def forget(model: TaskRegressor) -> None:
 
 @contextmanager
 def unchanged_on_error(model: TaskRegressor) -> Iterator[None]:
-    """If anything fails, the model is what it was."""
+    """If anything fails, restore the model."""
     before = dict(vars(model))
     try:
         yield
@@ -348,17 +334,17 @@ def unchanged_on_error(model: TaskRegressor) -> Iterator[None]:
 
 
 def require_statistics(model: TaskRegressor, method: str) -> None:
-    """Raise where a model has no statistics to go on from."""
+    """Raise if a model has no statistics to continue from."""
     check_is_fitted(model)
     if "_statistics_" not in vars(model):
         raise ValueError(
-            f"{method} needs the statistics of the rows so far, and fit did not retain them: fit "
+            f"{method} needs the statistics of the rows so far, but fit did not retain them: fit "
             "with keep_statistics=True, or by partial_fit (all rows at once will do)."
         )
     if model._statistics_.statistics.centred != model.fit_intercept:
         raise ValueError(
-            f"fit_intercept={model.fit_intercept!r} is not what the retained statistics were built "
-            "with: set it back, or fit again from the rows."
+            f"fit_intercept={model.fit_intercept!r}, but the retained statistics were built with "
+            f"{not model.fit_intercept!r}: set it back, or fit again from the rows."
         )
 
 

@@ -1,8 +1,8 @@
 """Method of moments: the span from averages of x y, then least squares in it.
 
 In a canonical problem (isotropic features) E[x y] = v_t, so the leading directions of averages of
-(x y)(x y)' over tasks are the leading directions of V V'. The variants differ in how they keep
-noise off the diagonal.
+(x y)(x y)' over tasks are the leading directions of V V'. The variants differ in how they avoid
+noise on the diagonal.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from sharedspan.statistics.moments import FourthMoment, HalfMoments
 class MomentRegressor(SpanTransformer, TaskRegressor):
     """The span by the method of moments, the task weights by least squares in it.
 
-    No iteration and no start; but it needs features like Gaussian ones, and its error does not
-    vanish with the noise, because the design itself is noise to x y.
+    It needs neither iterations nor a start, but features that are nearly Gaussian, and its error
+    does not vanish with the noise, because x y varies with the design too.
 
     Parameters
     ----------
     {rank}
     variant : {"duchi", "niu", "tripuraneni"}, default="duchi"
         "duchi" averages (x_i y_i)(x_j y_j)' over all pairs of different rows of a task; "niu" takes
-        the mean of x y over one half of the rows times that over the other half, which is one
+        the mean of x y over one half of the rows times its mean over the other half, which is one
         random split of "duchi"; "tripuraneni" averages y^2 x x', with noise of fourth moments.
     symmetrise : bool, default=True
         For "niu": eigenvectors of (Z + Z') / 2 instead of left singular vectors of Z.
     {fit_intercept, whiten}
         Without whitening the features must be isotropic already.
     {unseen, task_column, random_state}
-        Draws the halves of "niu", too.
+        The halves of "niu" are drawn with it too.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class MomentRegressor(SpanTransformer, TaskRegressor):
         return replace(super().needs(), moments=self._moments)
 
     def _moments(self, rows: TaskRows) -> FourthMoment | HalfMoments:
-        """What is learned of the rows while the statistics are built."""
+        """The moments to collect while the statistics are built."""
         if self.variant == "niu":
             return HalfMoments(rows, self.fit_intercept, as_generator(self.random_state))
         n = rows.sizes()

@@ -1,4 +1,4 @@
-"""What ARMUL and penalised ERM share: the noise level, and the way back from a descent."""
+"""The parts common to ARMUL and penalised ERM: the noise level, and the fit from a descent."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def noise_level(
 ) -> float:
     """Standard deviation of the noise, in the units of the statistics.
 
-    From the residuals of separate least squares (d, T), which outlier tasks do not disturb; where
-    tasks have no rows to spare for that, from a joint fit of rank k.
+    It is estimated from the residuals of separate least squares (d, T), which outlier tasks do not
+    disturb, or, if tasks have too few rows for that, from a joint fit of rank k.
     """
     spare = np.maximum(objective.n - objective.n_features - centred, 0.0)
     if spare.sum() < objective.n_tasks:
@@ -43,7 +43,7 @@ def fit_of_descent(
     sigma: float,
     **fields: Any,
 ) -> FittedSpan:
-    """The span of a descent, coefficients V (d, T), and how the descent went."""
+    """The fit with the span of a descent, its trace, and coefficients V (d, T)."""
     B, W, _ = descent.place.parts
     scale = 2 / objective.n_tasks / problem.canonical.units.y_scale**2
     return FittedSpan.from_factors(
@@ -60,7 +60,7 @@ def fit_of_descent(
 
 
 def warn_unless_converged(name: str, descent: ProximalFit, tol: float) -> None:
-    """Warn where a descent stopped at max_iter."""
+    """Warn if a descent stopped at max_iter."""
     if not descent.converged and tol > 0:
         warnings.warn(
             f"{name} did not converge in {len(descent.trace) - 1} iterations. The last iterate is "

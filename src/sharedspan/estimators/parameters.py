@@ -1,8 +1,8 @@
-"""Parameters of the estimators: what several of them share is documented and checked here, once.
+"""Parameters of the estimators: shared ones are documented and checked here, once.
 
 ``@estimator("rank solver fit_intercept ...")`` makes the constructor of a class from that list, in
-that order: a parameter's default stands in the class, or in ``SHARED`` below. In a docstring the
-line ``{fit_intercept, unseen}`` becomes the entries of these parameters; see ``docstrings.py``.
+that order: a parameter's default is in the class, or in ``SHARED`` below. In a docstring the line
+``{fit_intercept, unseen}`` becomes the entries of these parameters; see ``docstrings.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sharedspan.estimators.docstrings import Entry, complete_docstrings
 from sharedspan.inference.rank_selection import RANK_METHODS
 from sharedspan.statistics.canonical import Problem
 
-Check = Callable[[str, Any], object]  # of the name and the value; raises for a value that is wrong
+Check = Callable[[str, Any], object]  # of the name and the value; raises for an invalid value
 Estimator = TypeVar("Estimator", bound=type)
 
 
@@ -42,7 +42,7 @@ def at_least(name: str, value: Any, smallest: float, kind: type = numbers.Real) 
 
 
 def number_or_auto(name: str, value: Any, smallest: float, kind: type = numbers.Real) -> None:
-    """Raise unless value is "auto" or a number as ``at_least`` wants it."""
+    """Raise unless value is "auto" or a number that ``at_least`` accepts."""
     try:
         if isinstance(value, str):
             if value != "auto":
@@ -55,7 +55,7 @@ def number_or_auto(name: str, value: Any, smallest: float, kind: type = numbers.
 
 
 def check_rank(name: str, value: Any) -> None:
-    """Raise unless value is a rank of 1 and more, or the name of a way to select it."""
+    """Raise unless value is a rank of at least 1, or the name of a method to select it."""
     methods = "'auto', 'evidence' or 'threshold'"
     if isinstance(value, str):
         if value not in RANK_METHODS:
@@ -74,7 +74,7 @@ def check_verbose(name: str, value: Any) -> None:
 
 
 def as_generator(random_state: Any) -> np.random.Generator:
-    """A generator of None, an integer, a Generator or scikit-learn's RandomState."""
+    """A generator from None, an integer, a Generator or scikit-learn's RandomState."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31 - 1))
     try:
@@ -86,11 +86,11 @@ def as_generator(random_state: Any) -> np.random.Generator:
         ) from error
 
 
-DEPRECATED = "deprecated"  # the default of a parameter that has another name now
+DEPRECATED = "deprecated"  # the default of a parameter that was renamed
 
 
 def current_value(model: Any, name: str) -> Any:
-    """The value of a parameter, or that of its old name where a user still gives that."""
+    """The value of a parameter, given by its current or its old name."""
     for old, new in model.renamed.items():
         if new == name and getattr(model, old) != DEPRECATED:
             return getattr(model, old)
@@ -98,7 +98,7 @@ def current_value(model: Any, name: str) -> Any:
 
 
 def check_parameters(model: Any) -> None:
-    """Raise for the first parameter of an estimator whose value is wrong."""
+    """Raise for the first parameter of an estimator with an invalid value."""
     for name, value in model.get_params(deep=False).items():
         if name in model.renamed:
             if value == DEPRECATED:
@@ -118,7 +118,7 @@ def check_parameters(model: Any) -> None:
 
 
 def require_rows_to_split(problem: Problem, option: str, instead: str) -> None:
-    """Raise where a task has too few rows for an option that splits the rows of every task."""
+    """Raise if a task has too few rows for an option that splits the rows of every task."""
     counts = np.diff(problem.rows.starts)
     if counts.min() < 2:
         label = problem.labels[int(np.argmin(counts))]
@@ -132,7 +132,7 @@ def require_rows_to_split(problem: Problem, option: str, instead: str) -> None:
 class Parameter:
     """A parameter that several estimators have."""
 
-    kind: str  # its types, as a docstring has them
+    kind: str  # its types, as in a docstring
     doc: str
     default: Any = None
     check: Check | None = None
@@ -144,10 +144,10 @@ SHARED = {
     "rank": Parameter(
         'int, "auto", "evidence" or "threshold"',
         """k, the dimension of the span. "auto" cross-validates within tasks; among ranks that
-        this cannot tell apart, by one paired standard error, the evidence decides. "evidence"
-        goes by marginal likelihood alone, faster where tasks are hundreds, not where they are
-        many thousands. "threshold" counts singular values of separate fits above the noise, for
-        tasks with at least three rows per feature.""",
+        differ by less than one paired standard error, the evidence decides. "evidence" uses the
+        marginal likelihood alone, which is faster for hundreds of tasks, not for many thousands.
+        "threshold" counts singular values of separate fits above the noise, for tasks with at
+        least three rows per feature.""",
         "auto",
         check_rank,
     ),
@@ -163,7 +163,7 @@ SHARED = {
     ),
     "unseen": Parameter(
         '{"error", "mean"}',
-        "What to predict for a task that was not fitted: nothing, or by the mean over tasks.",
+        "Prediction for a task that was not fitted: an error, or the mean over tasks.",
         "error",
         partial(one_of, known=("error", "mean")),
     ),
@@ -180,18 +180,18 @@ SHARED = {
     ),
     "engine": Parameter(
         '{"local", "dask"}, Client, str or DaskEngine',
-        """Where statistics are built and stay: on this machine, or on a Dask cluster (the current
-        client, a client, or the address of a scheduler; ``pip install 'sharedspan[dask]'``). The
-        rows are freed there once the statistics are built, except for ``rank="auto"``, which
-        needs them.""",
+        """The place of the statistics: this machine, or a Dask cluster (the current client, a
+        client, or the address of a scheduler; ``pip install 'sharedspan[dask]'``). The rows are
+        freed there once the statistics are built, except for ``rank="auto"``, which needs
+        them.""",
         "local",
     ),
     "verbose": Parameter("int", "1 shows progress.", 0, check_verbose),
     "keep_statistics": Parameter(
         '"auto" or bool',
         """Whether the model retains the statistics of its rows, d (d + 7) / 2 numbers per task, so
-        that ``partial_fit`` can go on from them and ``merge`` can share them. "auto" retains them
-        up to 128 MB. ``partial_fit`` and ``merge`` themselves always do.""",
+        that ``partial_fit`` and ``merge`` can continue from them. "auto" retains them up to 128 MB.
+        ``partial_fit`` and ``merge`` themselves always do.""",
         "auto",
         partial(one_of, known=("auto", True, False)),
     ),

@@ -9,14 +9,13 @@ task its own A_t (d x k) and charges the largest principal angle between the spa
 
     mu_t |P(A_t) - P(B)|_2  with v_t = A_t theta_t.
 
-Of all k-dimensional spans that contain v_t, the nearest to B is the one of v_t and of the part of
-span(B) orthogonal to P(B) v_t: its only nonzero angle is that of v_t itself. So A_t need not be
-stored, and the penalty is the sine of the angle between v_t and the span,
+Among all k-dimensional spans that contain v_t, the nearest to B consists of v_t and the part of
+span(B) orthogonal to P(B) v_t: its only nonzero angle is the angle of v_t itself. So A_t need not
+be stored, and the penalty is the sine of the angle between v_t and the span,
 
     mu_t |(I - P(B)) v_t| / |v_t|  =  mu_t |delta_t| / |v_t|,     delta_t orthogonal to B.
 
-Both are solved by turns: a proximal gradient step in the deviations, then a step in (B, W) with the
-deviations fixed. A step that makes the objective rise is taken back and halved.
+``solvers.proximal`` minimises both.
 """
 
 from __future__ import annotations
@@ -69,9 +68,9 @@ class PenalizedERMRegressor(SpanTransformer, TaskRegressor):
     """Tasks in spans of their own, held near a common one: pERM of Tian, Gu and Feng.
 
     Step one minimises sum_t |y_t - X_t A_t theta_t|^2 / 2 + mu sqrt(n_t) |P(A_t) - P(B)|_2 with
-    mu = C1 sigma sqrt(k (d + log T)), step two lets each task leave its fit v_t where its rows
-    insist: minimise |y_t - X_t b|^2 / (2 n_t) + C2 sigma sqrt((d + log T) / n_t) |b - v_t|. A task
-    off the span pays a bounded price, so a few of them do not turn the span.
+    mu = C1 sigma sqrt(k (d + log T)), step two lets each task leave its fit v_t if its rows are
+    evidence against it: minimise |y_t - X_t b|^2 / (2 n_t) + C2 sigma sqrt((d + log T) / n_t)
+    |b - v_t|. The penalty of a task off the span is bounded, so a few of them do not turn the span.
 
     Parameters
     ----------
@@ -79,7 +78,7 @@ class PenalizedERMRegressor(SpanTransformer, TaskRegressor):
     penalty, penalty_two : float, default=1.0
         C1 and C2, in units of the noise standard deviation sigma, which is estimated.
     step_two : bool, default=True
-        Whether a task may leave its fit where its rows insist.
+        Whether a task may leave its fit if its rows are evidence against it.
     {fit_intercept, whiten, unseen, task_column, max_iter}
     tol : float, default=1e-6
         Step one ends when the objective changes by less than this share, three times in a row.
@@ -92,7 +91,7 @@ class PenalizedERMRegressor(SpanTransformer, TaskRegressor):
         sigma^2, the same for all tasks.
     {n_iter_, converged_}
     trace_ : dict of ndarray
-        Of step one: ``iteration`` and ``objective``, which never rises.
+        ``iteration`` and ``objective`` of step one, which never rises.
     {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
 
     References

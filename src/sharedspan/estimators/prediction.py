@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
 from sharedspan.inputs.frames import split_columns
-from sharedspan.inputs.labels import codes_of
+from sharedspan.inputs.labels import codes_of, given_labels
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor
@@ -34,23 +34,18 @@ def feature_columns(model: TaskRegressor, X: Any) -> tuple[np.ndarray, Any]:
 def rows_to_predict(model: TaskRegressor, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
     """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
     features, column = feature_columns(model, X)
-    if column is not None and task is not None:
-        raise ValueError(
-            f"Labels came twice, as task= and as the column {model.task_column!r}: give only one."
-        )
-    labels = column if column is not None else task
+    labels = given_labels(task, column, model.task_column)
     known = model.tasks_.tolist() if model.tasks_.dtype != object else list(model.tasks_)
     if labels is None:
         if len(known) > 1:
             raise ValueError(
-                f"The model has {len(known)} tasks: give task=, one label per row, so that each "
-                "row is predicted by its own."
+                f"task=None, but the model has {len(known)} tasks: give one label per row."
             )
         return features, np.zeros(len(features), dtype=np.int64)
     codes, unknown = codes_of(labels, len(features), known)
     if unknown and model.unseen == "error":
         raise ValueError(
-            f"{len(unknown)} task(s) were not in the fit, such as {unknown[0]!r}. The model knows "
+            f"{len(unknown)} task(s) were not in the fit, such as {unknown[0]!r}. The model has "
             f"{len(known)} tasks, such as {known[0]!r}. Fit them too, adapt the model to them, or "
             "use unseen='mean' (--unseen mean) to predict them by the mean over tasks."
         )
@@ -64,7 +59,7 @@ def blocks_to_predict(X: Any, task: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def population_mean(model: TaskRegressor) -> tuple[np.ndarray, float]:
-    """Coefficients (d,) and intercept of the mean task, of the population where it is modelled."""
+    """Coefficients (d,) and intercept of the mean task, or of the population if it is modelled."""
     fitted = FittedSpan.of(model)
     if fitted.mean_coef is not None and fitted.mean_intercept is not None:
         return fitted.mean_coef, fitted.mean_intercept
@@ -100,7 +95,7 @@ def response_std(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) 
 
 
 def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
-    """Standard deviations of responses of one more task from the population of the fitted ones."""
+    """Standard deviations of responses of a further task from the population of fitted tasks."""
     T = len(model.coef_)
     if T == 1:
         return np.full(len(features), np.inf)
@@ -111,7 +106,7 @@ def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
 
 
 def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
-    """Standard errors to either side of an estimate that make an interval, (T + 1,).
+    """Half widths of intervals in standard errors, (T + 1,).
 
     The last is for a task that was not fitted.
     """
@@ -119,7 +114,7 @@ def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
 
     at_least("level", level, 0.0)
     if not 0 < level < 1:
-        raise ValueError(f"level={level!r} must lie between 0 and 1, such as 0.95.")
+        raise ValueError(f"level={level!r} must be between 0 and 1, such as 0.95.")
     uncertainty, upper = model.uncertainty(), 0.5 + level / 2
     new = uncertainty.new_degrees if model.shares == "population" else np.inf
     degrees = np.append(uncertainty.degrees, new)

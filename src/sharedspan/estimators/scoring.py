@@ -1,4 +1,4 @@
-"""Scorers that hand the task labels on to ``predict``."""
+"""Scorers that pass the task labels to ``predict``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sklearn.metrics import get_scorer, r2_score
 
 
 class TaskScorer:
-    """A scorer whose ``task`` travels to ``predict``; see ``task_scorer``."""
+    """A scorer that passes ``task`` to ``predict``; see ``task_scorer``."""
 
     def __init__(self, metric: Callable[..., float], sign: int) -> None:
         self.metric = metric
@@ -23,7 +23,7 @@ class TaskScorer:
         return self.sign * float(self.metric(y, prediction, **weights))
 
     def get_metadata_routing(self) -> Any:
-        """Ask for ``task`` where metadata routing is enabled."""
+        """Request ``task``, for metadata routing."""
         from sklearn.utils.metadata_routing import MetadataRequest
 
         request = MetadataRequest(owner=self)
@@ -36,14 +36,14 @@ def task_scorer(
 ) -> TaskScorer:
     """Make a scorer for ``GridSearchCV`` and ``cross_validate`` on arrays with ``task=``.
 
-    scikit-learn's own scorers do not hand ``task`` to ``predict``; this one does, with metadata
+    scikit-learn's own scorers do not pass ``task`` to ``predict``; this one does, with metadata
     routing enabled. On a frame with ``task_column`` any scorer works and this is not needed.
 
     Parameters
     ----------
     metric : callable of (y_true, y_pred), or a name of a scikit-learn scorer
     greater_is_better : bool, default=True
-        False for a loss, whose sign is then changed. Ignored for a name, which knows.
+        False for a loss, whose sign is then changed. Ignored for a name, which determines it.
     """
     if isinstance(metric, str):
         scorer = get_scorer(metric)

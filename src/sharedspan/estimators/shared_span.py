@@ -31,9 +31,9 @@ from sharedspan.inference.span_information import DeferredUncertainty, span_unce
 from sharedspan.objective import Objective, build_objective
 from sharedspan.persistence.checkpoint import CheckpointOptions
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
-from sharedspan.solvers.accelerated import Factors
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
-from sharedspan.solvers.variable_projection import variable_projection
+from sharedspan.solvers.quasi_newton import variable_projection
+from sharedspan.solvers.state import Factors
 from sharedspan.statistics.canonical import PreviousFit, Problem
 from sharedspan.statistics.grams import GramStatistics
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sharedspan.progress import ProgressCallback
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
-ENOUGH_NEWS = 2.0  # a refit with so many times the rows starts from scratch
+ENOUGH_NEWS = 2.0  # a refit with this many times the rows starts from scratch
 LOOP_OPTIONS = ("callback", "tail_average")  # parameters that 0.1 took as solver_options
 SOLVER_ARGUMENTS = ("objective", "k", "rng", "max_iter", "tol", "warm_start")  # not the user's
 
@@ -66,15 +66,15 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         A name of ``sharedspan.SOLVERS``. All have the same minimiser; "tpgd" is the paper's, "als"
         the exact reference. "auto" is the fastest: it picks "variable_projection" (the fewest
         passes over the data) or "scaled_gd_anderson" (cheaper passes) by size and shape, and tries
-        several starts where one is not enough. "nsgd" is random and never converges in the sense
+        several starts if one is not enough. "nsgd" is random and never converges in the sense
         of ``tol``: give it ``max_iter`` (3,000 is plenty) and ``tail_average=True``.
     solver_options : dict, optional
         Options of the solver (for TPGD: ``steps``, ``singular_values``, ``init_scale``).
     {fit_intercept}
     whiten : bool, default=True
         Whether to whiten the features by their pooled within-task covariance first. This changes
-        the path of the solver, not its goal, and it is what makes few iterations enough: without
-        it, on features far from isotropic, expect to wait.
+        the path of the solver, not its minimum, and few iterations suffice only with it: without
+        it, on features far from isotropic, a fit takes long.
         Directions with less than 1e-10 of the largest variance (after standardising) get
         coefficient zero.
     noise : {"shared", "per_task"}, default="shared"
@@ -86,11 +86,11 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         makes exactly ``max_iter`` iterations.
     {random_state}
     backend : {"auto", "numpy", "torch"} or TorchBackend, default="auto"
-        Where the passes over the tasks run: "numpy" on the CPU, "torch" on a GPU with PyTorch
-        (without a GPU on the CPU, slowly), for the solvers that work with sums over tasks. "auto"
-        uses a GPU where there is one and the statistics are large enough to gain, 256 MB.
+        Hardware of the passes over the tasks: "numpy" for the CPU, "torch" for a GPU with PyTorch
+        (without a GPU the CPU, slowly), for the solvers that work with sums over tasks. "auto"
+        uses a GPU if there is one and the statistics are large enough to gain, 256 MB.
     dtype : {"float64", "float32"}, default="float64"
-        How the statistics are read during the iterations; they are built, and sums are taken, in
+        Precision in which the iterations read the statistics; they are built, and summed, in
         double precision. float32 halves the bytes of a pass and needs a second, smaller copy.
     {engine, verbose, keep_statistics}
     callback : callable of dict, optional
@@ -109,21 +109,21 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         ``coef_ = (representation_ @ task_weights_).T``.
     {rank_, rank_path_, noise_variance_, feature_covariance_}
     coef_std_ : ndarray of shape (T, d)
-        Standard errors of ``coef_``, the uncertainty of the span included. They take the fit to
-        be the least squares of its rank, and the rank to be right. Where rows do not determine a
-        coefficient they are very large. Computed when first asked for.
+        Standard errors of ``coef_``, the uncertainty of the span included. They assume that the
+        fit is the least squares of its rank, and that the rank is right. If rows do not determine
+        a coefficient they are very large. Computed when first used.
     representation_covariance_ : ndarray of shape (k * d, k * d) or None
         Covariance of the entries of ``representation_``, its columns one after the other; None
-        with more than 2,000 entries, where ``coef_std_`` takes it as a Kronecker product.
+        with more than 2,000 entries, for which ``coef_std_`` uses a Kronecker product.
     degrees_of_freedom_ : int
         Free numbers of the fit: k (d + T - k), and the intercepts.
     {n_iter_, converged_}
     message_ : str
         Why the solver ended.
     trace_ : dict of ndarray
-        ``iteration``, ``loss`` (mean squared residual, weighted where noise is per task),
+        ``iteration``, ``loss`` (mean squared residual, weighted if noise is per task),
         ``objective`` (the same plus the phase's balance term), ``gradient`` (tangent gradient
-        over |V|, NaN where not looked at), ``phase``, ``seconds``.
+        over |V|, NaN where not computed), ``phase``, ``seconds``.
     {coef_names_, n_features_in_, feature_names_in_}
 
     References
@@ -232,14 +232,14 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         return replace(super().needs(), kind=kind)
 
     def estimate(self, problem: Problem) -> FittedSpan:
-        """B and W of least squares; where noise is per task, again with tasks weighted by it."""
+        """B and W of least squares; if noise is per task, again with tasks weighted by it."""
         split = (self.solver_options or {}).get("split", "none")
         if self.solver == "altmin_gd" and split != "none":
             require_rows_to_split(problem, f"split={split!r}", "split='none'")
         rows, previous = float(problem.statistics.n.sum()), problem.previous
         checkpoints = problem.checkpoints
         if previous is not None and rows >= ENOUGH_NEWS * previous.rows:
-            previous = None  # what little data led to may be far off
+            previous = None  # a fit to much fewer rows may be far off
         saved = None if checkpoints is None else checkpoints.caller
         noise, rounds = None, 1 + NOISE_ROUNDS * (self.noise == "per_task")
         backend = self.backend if self.solver in SUM_SOLVERS else "numpy"
@@ -247,7 +247,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
             if saved is not None:
                 rank, noise, path = saved["rank"], saved["noise"], saved["path"]
                 rank_path, saved = None if path is None else RankPath(**path), None
-            elif turn < 2:  # weights change what the folds say: choose again once they are known
+            elif turn < 2:  # weights change the losses of the folds: select again with weights
                 rank, rank_path = select_rank(
                     problem, self.rank, self.fit_intercept, noise, self.verbose
                 )
@@ -269,8 +269,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         if self.tol > 0 and result.ending in (OUT_OF_ITERATIONS, STALLED):
             warnings.warn(
                 f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
-                "used. Raise max_iter, or lower the rank: directions that are hardly there take "
-                "long to settle.",
+                "used. Raise max_iter, or lower the rank: weak directions take long to converge.",
                 ConvergenceWarning,
                 stacklevel=6,
             )
@@ -288,7 +287,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
     def _solve(
         self, problem: Problem, objective: Objective, k: int, start: Factors | None
     ) -> SolverResult:
-        """Run the solver, or from near the minimum the one that takes the fewest passes."""
+        """Run the solver, or from a warm start the solver that takes the fewest passes."""
         options, loop_options = self._split_options()
         budget: dict[str, Any] = {"max_iter": self.max_iter, "tol": self.tol}
         if start is None:
@@ -307,17 +306,17 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         return options, loop | {name: options.pop(name) for name in LOOP_OPTIONS if name in options}
 
     def _span_uncertainty(self, problem: Problem, *estimates: np.ndarray) -> Any:
-        """What standard errors are computed from.
+        """The basis of standard errors.
 
-        Where the model retains its statistics, the pass over them waits until it is asked for;
-        otherwise it is made now, so that a fitted model need not hold the Grams.
+        If the model retains its statistics, the pass over them is made when first used; otherwise
+        it is made now, so that a fitted model need not hold the Grams.
         """
         if problem.retained and isinstance(problem.statistics, GramStatistics):
             return DeferredUncertainty(problem.canonical, *estimates)
         return span_uncertainty(problem.statistics, problem.canonical, *estimates)
 
     def uncertainty(self) -> SpanUncertainty:
-        """What standard errors are computed from, computed when first asked for."""
+        """The basis of standard errors, computed when first used."""
         if isinstance(self._uncertainty_, DeferredUncertainty):
             self._uncertainty_ = self._uncertainty_.compute(self._statistics_)
         return self._uncertainty_
@@ -349,9 +348,9 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
     def _checkpoint_options(
         self, checkpoint: Any, resume: Any, seconds: float
     ) -> CheckpointOptions:
-        """The checkpoints that a fit writes and goes on from."""
+        """The checkpoints that a fit writes and continues from."""
         at_least("checkpoint_seconds", seconds, 0.0)
-        # What must not change between a fit and its continuation.
+        # Parameters that must not change between a fit and its continuation.
         names = ["rank", "solver", "fit_intercept", "whiten", "noise", "tol", "dtype"]
         options, loop_options = self._split_options()
         if loop_options["tail_average"]:
@@ -413,7 +412,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
 def warm_start(
     problem: Problem, previous: PreviousFit, objective: Objective, k: int
 ) -> Factors | None:
-    """The factors of the previous fit, canonical (d', k) and (k, T), where its rank is the same."""
+    """The canonical factors (d', k) and (k, T) of the previous fit, or None if its rank differs."""
     if previous.representation.shape[1] != k:
         return None
     canonical = problem.canonical

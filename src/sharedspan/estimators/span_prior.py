@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-RANK_TOL = 1e-11  # singular values below this part of the largest one are rounding
+RANK_TOL = 1e-11  # singular values below this share of the largest one are rounding
 
 
 @dataclass(frozen=True)
 class SpanPrior:
-    """A known span with a prior on the weights of new tasks, and how they are estimated."""
+    """A known span with a prior on the weights of new tasks, and their estimator."""
 
     method: str
     intercept: bool
@@ -62,9 +62,9 @@ class SpanPrior:
         return weights, float(noise)
 
     def _noise_without_spare_rows(self, F: np.ndarray, y: np.ndarray, free: float) -> float:
-        """What the responses vary beyond the prior: E |y - Fm|^2 = |FL|^2 + free sigma^2.
+        """The variance of the responses beyond the prior: E |y - Fm|^2 = |FL|^2 + free sigma^2.
 
-        For a flat prior all of it, an upper bound. NaN where no task has rows that could tell.
+        For a flat prior the whole variance, an upper bound. NaN if no task has enough rows.
         """
         if free == 0:
             return math.nan
@@ -75,7 +75,7 @@ class SpanPrior:
 
 
 def mean_square(values: np.ndarray, count: float) -> float:
-    """Sum of squares over a count; only where the result itself is too large is it infinite."""
+    """Sum of squares over a count, infinite only if the result itself is too large."""
     largest = float(np.abs(values).max(initial=0.0))
     if largest == 0:
         return 0.0
@@ -84,7 +84,7 @@ def mean_square(values: np.ndarray, count: float) -> float:
 
 
 def column_scale(A: np.ndarray) -> np.ndarray:
-    """Largest magnitude in each column, one where a column is zero."""
+    """Largest magnitude in each column, one for a column of zeros."""
     scale = np.abs(A).max(axis=-2)
     return np.where(scale > 0, scale, 1.0)
 
@@ -98,7 +98,7 @@ def orthonormal_coordinates(B: np.ndarray) -> np.ndarray:
 
 
 def ridge(A: np.ndarray, b: np.ndarray, penalty: float) -> np.ndarray:
-    """Minimisers u (T, k) of |b - Au|^2 + penalty |u|^2, the shortest where they are not unique.
+    """Minimisers u (T, k) of |b - Au|^2 + penalty |u|^2, of minimum norm if not unique.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def ridge(A: np.ndarray, b: np.ndarray, penalty: float) -> np.ndarray:
 
 
 def least_squares(A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Least squares u (T, k), the shortest where it is not unique, and the ranks of A (T,)."""
+    """Least squares u (T, k), of minimum norm if not unique, and the ranks of A (T,)."""
     scale = column_scale(A)[:, None, :]
     s = np.linalg.svd(A / scale, compute_uv=False)
     ranks = np.sum((s > RANK_TOL * s[:, :1]) & (s > 0), axis=1)
@@ -149,7 +149,7 @@ def given_covariance(value: Any, size: int) -> np.ndarray:
 
 
 def as_array(name: str, value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
-    """A finite copy of an array parameter in double precision, of the shape where one is given."""
+    """A copy of an array parameter in double precision, finite and of the given shape, if any."""
     try:
         array = np.array(value, dtype=float)
     except (TypeError, ValueError) as error:
@@ -172,7 +172,7 @@ def covariance_root(covariance: np.ndarray) -> np.ndarray:
     if np.abs(correlation - correlation.T).max() > 1e-8 or eigenvalues[0] < -1e-8:
         raise ValueError(
             "prior_covariance is not a covariance: it must be symmetric without negative "
-            f"eigenvalues, and its correlations have {eigenvalues[0]:.3g} as the smallest. Give "
+            f"eigenvalues, but the smallest one of its correlations is {eigenvalues[0]:.3g}. Give "
             "such a matrix, or None for a flat prior."
         )
     return deviation[:, None] * Q * np.sqrt(np.maximum(eigenvalues, 0.0))

@@ -54,7 +54,7 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
     winsorise : {"clip", "normalise"}, default="clip"
         "normalise" brings all of them to that norm, as the authors' code does.
     step_two : bool, default=True
-        Whether a task may leave the span where its rows insist.
+        Whether a task may leave the span if its rows are evidence against it.
     penalty : float, default=1.0
         gamma over sigma sqrt(d + log T), in units of the noise standard deviation sigma. Below
         one, step 2 falls back towards separate regressions.
@@ -64,7 +64,7 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
     ----------
     {tasks_}
     coef_ : ndarray of shape (T, d)
-        Coefficients of each task; they may leave the span where ``step_two`` says so.
+        Coefficients of each task; with ``step_two`` they may leave the span.
     {intercept_, representation_, task_weights_, rank_, rank_path_, noise_variance_}
     {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
 
@@ -117,7 +117,7 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
         """Raise for a share of outliers that leaves no task."""
         if self.outliers >= 1:
             raise ValueError(
-                f"outliers={self.outliers!r} is a share of the tasks: give less than 1."
+                f"outliers={self.outliers!r} is a share of the tasks: give a number below 1."
             )
 
 

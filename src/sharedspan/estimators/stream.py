@@ -1,6 +1,6 @@
-"""One task's rows as they stream by: sums for least squares and ridge, and Algorithm 2.
+"""The rows of one task as a stream: sums for least squares and ridge, and Algorithm 2.
 
-Per task we keep the triangular factor of the rows (1, f, y), f = B'x: adding rows is one QR of the
+Per task we store the triangular factor of the rows (1, f, y), f = B'x: adding rows is one QR of the
 factor above them. Its lower part is the factor of the centred rows, so nothing is squared and the
 residuals keep their digits.
 """
@@ -21,9 +21,9 @@ class Descent:
 
     eta_i = eta0 / 2^l with l = 0 up to i = K' = floor(K2 / ln K2), else floor(i / K'), and
     eta0 = 1 / (3 trace), the trace being the mean of |f|^2 over the first min(K2, 32) rows. Until
-    these are there, each new row starts the pass again with the trace so far.
-    With an intercept f and y are taken about their means over the first rows, and f has one
-    feature more, a constant as large as the root mean square of the others.
+    these are complete, each new row restarts the pass with the trace so far.
+    With an intercept, f and y are centred at their means over the first rows, and f has one feature
+    more, a constant as large as the root mean square of the others.
     """
 
     stored_axes = "horizon intercept phase first:ne seen centre:e unit constant eta0 w:e"
@@ -35,7 +35,7 @@ class Descent:
         self.seen = 0
 
     def add(self, rows: np.ndarray) -> None:
-        """Go on with rows (f, y) of shape (rows, k + 1)."""
+        """Continue with rows (f, y) of shape (rows, k + 1)."""
         missing = min(self.horizon, FIRST_ROWS) - len(self.first)
         if missing > 0:
             self.first = np.concatenate([self.first, rows[:missing]])
@@ -46,7 +46,7 @@ class Descent:
         n, k = len(self.first), self.first.shape[1] - 1
         self.centre = self.first.mean(axis=0) * self.intercept
         F = (self.first - self.centre)[:, :k]
-        # A power of two, so that squares of very large or small features exist: no digit changes.
+        # A power of two, so that squares of very large or small features are finite and nonzero.
         self.unit = 2.0 ** (int(np.frexp(np.abs(F).max())[1]) - 1)
         squares = np.sum((F / self.unit) ** 2) / max(n - self.intercept, 1)
         self.constant = (math.sqrt(squares / k) or 1.0) * self.intercept
@@ -78,20 +78,20 @@ class Descent:
 
 
 class Stream:
-    """The rows of one task: their triangular factor, about the first row, and the descent."""
+    """The rows of one task: their triangular factor, relative to the first row, and the descent."""
 
     stored_axes = "x0:d y0 n R:ee descent"
 
     def __init__(self, prior: SpanPrior, x: np.ndarray, y: float, horizon: int) -> None:
         k, one = prior.B.shape[1], prior.intercept
-        # About the first row, features far from zero keep their digits.
+        # Relative to the first row, features far from zero keep their digits.
         self.x0, self.y0 = x * one, y * one
         self.n = 0.0
         self.R = np.zeros((k + 1 + one, k + 1 + one))
         self.descent = Descent(horizon, k, one) if prior.method == "sgd" else None
 
     def add(self, prior: SpanPrior, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> int:
-        """Add rows; returns how many came after the horizon and were left out."""
+        """Add rows; returns the number of rows beyond the horizon, which are left out."""
         late = 0
         if self.descent is not None:
             late = max(len(y) - (self.descent.horizon - self.descent.seen), 0)

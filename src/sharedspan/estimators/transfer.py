@@ -60,19 +60,19 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         "prior" is the same as "least_squares".
     noise_variance : float, optional
         sigma^2. None estimates it from the residuals of least squares in the span, pooled over
-        tasks, rank and intercepts paid for; where no rows are to spare, from what the responses
-        vary beyond the prior.
+        tasks, with degrees of freedom for rank and intercepts; if no rows are left for that, from
+        the variance of the responses beyond the prior.
     representation_covariance : array-like of shape (k * d, k * d), optional
         Covariance of the entries of B, its columns one after the other, which standard errors
-        then count. None takes B as exact.
+        then include. None takes B as exact.
     method : {"prior", "least_squares", "sgd"}, default="prior"
-        "prior" minimises |y - intercept - XBw|^2 / sigma^2 + (w - m)' Sigma^-1 (w - m): best
-        where rows are few. "least_squares" is least squares in the span, with the shortest v = Bw
-        where it is not unique. "sgd" is the paper's Algorithm 2: one pass in the order of rows
-        from w = 0, a constant step 1 / (3 trace), then halved again and again. The trace is the
+        "prior" minimises |y - intercept - XBw|^2 / sigma^2 + (w - m)' Sigma^-1 (w - m), which is
+        best for few rows. "least_squares" is least squares in the span, with v = Bw of minimum
+        norm if it is not unique. "sgd" is the paper's Algorithm 2: one pass in the order of rows
+        from w = 0, with a constant step 1 / (3 trace), then halved repeatedly. The trace is the
         mean of |B'x|^2 over a task's first min(K2, 32) rows. With an intercept, features and
-        responses are taken about their means over these rows, and B'x gets a constant feature of
-        the size of the others. It takes no sample weights but 0 and 1.
+        responses are centred at their means over these rows, and B'x gets a constant feature of
+        the size of the others. Its sample weights must be 0 or 1.
     horizon : int, optional
         K2, the rows that "sgd" expects of each task. ``fit`` uses the rows of the task instead;
         ``partial_fit`` requires it. Later rows of a task are left out, with a warning.
@@ -87,9 +87,9 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
     rank_ : int
         k.
     noise_variance_ : ndarray of shape (T,)
-        All equal; NaN where no task has a row to tell it from.
+        All equal; NaN if no task has enough rows.
     coef_std_ : ndarray of shape (T, d)
-        Standard errors of ``coef_``, computed when first asked for; with a prior the standard
+        Standard errors of ``coef_``, computed when first used; with a prior the standard
         deviations of its posterior. "sgd" has none.
 
     References
@@ -121,7 +121,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
 
     @property
     def shares(self) -> str:  # type: ignore[override]
-        """What the tasks share: a prior where the span has all features, else the span."""
+        """The tasks share a prior if the span has all features, otherwise the span."""
         d, k = self.representation_.shape
         return "prior" if k == d else "span"
 
@@ -130,12 +130,11 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         """An estimator for new tasks with the span, prior and noise of a fitted model.
 
         The prior has the mean and the covariance C of the T fitted task weights, the latter
-        widened by trace(C) / T in every direction: T tasks do not tell it better, and it stays
-        positive definite. The estimation noise of the weights is not taken off, since models keep
-        no statistics of their rows, so the prior is a little wide. ``fit_intercept`` and
-        ``task_column`` are the model's, and so is the covariance of the entries of B where the
-        model has it. A model that knows how slopes vary between tasks (AdaptiveSpanRegressor) gives
-        that as the prior, on all d slopes.
+        widened by trace(C) / T in every direction: T tasks do not determine it better, and it stays
+        positive definite. The estimation noise of the weights is not subtracted, so the prior is a
+        little wide. ``fit_intercept`` and ``task_column`` are the model's, and so is the covariance
+        of the entries of B if the model has it. A model of the distribution of slopes between tasks
+        (AdaptiveSpanRegressor) gives this distribution as the prior, on all d slopes.
 
         Parameters
         ----------
@@ -185,10 +184,10 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         return Needs(kind=None)
 
     def partial_fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
-        """Go on with more rows, of known or new tasks.
+        """Add rows, of known or new tasks.
 
-        Row by row and in chunks give the same result. All parameters but ``horizon`` are read at
-        the first call (of this method or of ``fit``).
+        Rows one by one and in chunks give the same result. All parameters except ``horizon`` are
+        read at the first call (of this method or of ``fit``).
 
         Parameters
         ----------
@@ -202,7 +201,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         method = self.method if first else self._prior_.method
         if method == "sgd" and self.horizon is None:
             raise ValueError(
-                "horizon=None with method='sgd': partial_fit cannot know how many rows will come. "
+                "horizon=None with method='sgd': partial_fit needs the number of rows to expect. "
                 "Give horizon=, the number of rows expected of each task, or use fit."
             )
         with fitting.unfitted_on_error(self) if first else nullcontext():
@@ -227,7 +226,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         return tuple(canonical_order(list(self._streams_)))
 
     def _begin(self, d: int) -> None:
-        """The parameters as arrays, and no rows yet."""
+        """Convert the parameters to arrays, without rows so far."""
         self._prior_ = SpanPrior.of(self.get_params(deep=False), d)
         self._streams_, self._cross_sums_ = {}, {}
         self._span_covariance_ = None
@@ -264,7 +263,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         return fitted
 
     def _solve(self, streams: list[Stream]) -> FittedSpan:
-        """The weights of each task from what is known of its rows."""
+        """The weights of each task from the factor of its rows."""
         self._uncertainty_ = None
         prior = self._prior_
         R, one = np.stack([stream.R for stream in streams]), int(prior.intercept)
@@ -291,7 +290,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         )
 
     def uncertainty(self) -> WeightsUncertainty:
-        """What standard errors are computed from, computed when first asked for."""
+        """The basis of standard errors, computed when first used."""
         if self._prior_.method == "sgd":
             raise AttributeError(
                 "method='sgd' has no standard errors: use method='prior' or 'least_squares'."
@@ -327,7 +326,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         )
 
     def _require_columns(self, rows: TaskRows) -> None:
-        """Raise for rows that do not go with the representation or the method."""
+        """Raise for rows that do not fit the representation or the method."""
         prior = vars(self).get("_prior_")
         method = self.method if prior is None else prior.method
         B = None if prior is None else prior.B
@@ -346,7 +345,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
 
 
 def _representation_covariance(fitted: FittedSpan) -> np.ndarray | None:
-    """Covariance of the entries of a fitted span, where its fit has one."""
+    """Covariance of the entries of a fitted span, if the fit has one."""
     if not isinstance(fitted.uncertainty, SpanUncertainty):
         return None
     assert fitted.representation is not None

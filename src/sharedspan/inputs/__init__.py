@@ -1,1 +1,1 @@
-"""What users bring: arrays, frames and files, validated once."""
+"""Users' arrays, frames and files, validated once."""

@@ -1,4 +1,4 @@
-"""Columns of users' files: their part in a regression, their SQL, and checks of what they hold."""
+"""Columns of users' files: their part in a regression, their SQL, and checks of their values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_LEVELS = 1000  # of a text column that is encoded
 
 @dataclass(frozen=True)
 class Feature:
-    """A column of X: a column of numbers, or whether a text column holds a level."""
+    """A column of X: a column of numbers, or the indicator of a level of a text column."""
 
     column: str
     level: str | None = None
@@ -42,12 +42,12 @@ class Feature:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a table are: enough to read more rows in the way of the fit."""
+    """The columns of a table and their parts: enough to read further rows as the fit did."""
 
     task: str
-    target: str | None  # None where rows are only to be predicted
+    target: str | None  # None if rows are only to be predicted
     features: tuple[Feature, ...]
-    base: tuple[Feature, ...]  # the level of each text column that no feature stands for
+    base: tuple[Feature, ...]  # the level of each text column that has no feature
     label: str  # SQL type of the labels
 
     def __post_init__(self) -> None:
@@ -67,9 +67,9 @@ class Columns:
                      for f in self.features)  # fmt: skip
 
     def label_sql(self) -> str:
-        """SQL of the label of a row; NULL where the label is missing, or NaN among floats.
+        """SQL of the label of a row; NULL if the label is missing, or NaN among floats.
 
-        NaN cannot be told apart in SQL: Parquet's statistics, which DuckDB believes, leave it out.
+        SQL cannot test for NaN: DuckDB relies on Parquet's statistics, which leave it out.
         """
         label = f"CAST({quoted(self.task)} AS {self.label})"
         return f"{label} + 0" if self.label == "DOUBLE" else label  # -0.0 becomes 0.0
@@ -80,7 +80,7 @@ class Columns:
         """SQL of label, target, features as floats and other columns, in the order of the file.
 
         The columns of the result have numbers for names, so that no two of them can clash. A
-        feature is NULL where its column is NULL.
+        feature is NULL if its column is NULL.
         """
         target = "NULL" if self.target is None else quoted(self.target)
         parts = [label or self.label_sql(), f"CAST({target} AS DOUBLE)"]
@@ -95,11 +95,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class Selection:
-    """What to read of which files: small, and safe to send to another process that reads them."""
+    """Columns and files to read: small, and safe to send to another process that reads them."""
 
     columns: Columns
     files: tuple[SourceFile, ...]  # in the order of their names
-    dtype: str  # of X: float32 where that holds every feature exactly, else float64
+    dtype: str  # of X: float32 if that holds every feature exactly, else float64
 
     def names_with_task(self) -> tuple[str, ...]:
         """Names of the columns of X, and the task column at its place among them, (d + 1,)."""
@@ -123,7 +123,7 @@ class FileColumns:
                     f"{other.path} has no column {joined(lacking)}, which {one.path} has: give "
                     "files with the same columns."
                 )
-        # All columns of a CSV file without rows pass for text, whatever they are.
+        # All columns of a CSV file without rows have the type text, whatever they are.
         typed = [
             file
             for file in self.files
@@ -171,7 +171,7 @@ class FileColumns:
         return self.value_where(name, "value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL")
 
     def require_numbers(self, names: Sequence[str], part: str, can_encode: bool = False) -> None:
-        """Raise where a column holds neither numbers nor text that reads as numbers.
+        """Raise if a column holds neither numbers nor text that reads as numbers.
 
         ``part`` is "target", "feature", or "fitted" for a feature of an earlier fit.
         """
@@ -200,7 +200,7 @@ class FileColumns:
         )
 
     def encoded(self, name: str, base: list[Feature]) -> list[Feature]:
-        """A column of numbers as it is, a text column level by level; the first goes to base."""
+        """The features of a column: itself, or of text its levels; the first is added to base."""
         if self.types[name] != "varchar":
             self.require_numbers([name], "feature")
             return [Feature(name)]

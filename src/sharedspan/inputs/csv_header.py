@@ -1,7 +1,7 @@
 """The header of a CSV file: its column names, delimiter and line ends; and lines that are broken.
 
 DuckDB guesses a dialect from a sample of the rows, and may then skip lines that do not fit. The
-first line of a table with column names shows the same, and shows it reliably.
+first line of a table with column names shows the dialect reliably.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NOT_UTF8 = "it is not UTF-8 text: save it as UTF-8."
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a CSV file separates fields and lines."""
+    """The separators of fields and lines in a CSV file."""
 
     delimiter: str
-    line_end: str | None  # None where DuckDB can tell it
+    line_end: str | None  # None if DuckDB can detect it
 
 
 def read_header(path: Path) -> tuple[list[str], CsvFormat]:
     """Column names of a CSV file, and its format.
 
     Names in quotes are taken as they are, others without the spaces around them. The delimiter is
-    the candidate that occurs most between names, a comma where all are absent. Line ends are
-    given only where a name of several lines would mislead DuckDB.
+    the candidate that occurs most between names, a comma if all are absent. Line ends are given
+    only if a name of several lines would mislead DuckDB.
     """
     header = _header(path)
     if not header.strip():
@@ -55,7 +55,7 @@ def read_header(path: Path) -> tuple[list[str], CsvFormat]:
 
 
 def _header(path: Path) -> str:
-    """The first line, or the first lines where a name in quotes has several."""
+    """The first line, or the first lines if a name in quotes has several."""
     try:
         with _open_text(path) as text:
             header = text.readline()
@@ -71,7 +71,7 @@ def _header(path: Path) -> str:
 
 
 def broken_line(path: Path) -> str | None:
-    """Why a CSV file cannot be read, mostly for a line of another length; None if unknown."""
+    """The reason why a CSV file cannot be read, such as a line of another length, or None."""
     try:
         delimiter = read_header(path)[1].delimiter
         with _open_text(path) as text:

@@ -2,8 +2,8 @@
 
 Rows are read once, in the order of the files, and appended to buckets on disk. A bucket is a range
 of tasks whose rows fit in memory, so each can then be sorted by itself; the sort is stable, and
-within a task the order of the files stays. DuckDB's own sort would need the space twice, for its
-runs and for the result, and takes longer (`benchmarks/files.py`).
+within a task rows stay in the order of the files. DuckDB's own sort would need the space twice, for
+its runs and for the result, and takes longer (`benchmarks/files.py`).
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ def open_files(
     given = {"task": task, "target": target, "features": features, "drop": drop, "text": text}
     if columns is None:
         if task is None or target is None:
-            raise TypeError("fit_file needs task= and target=, the names of two columns.")
+            raise TypeError(
+                f"task={task!r}, target={target!r}: fit_file needs the names of both columns."
+            )
         selection = select_columns(path, **given)  # type: ignore[arg-type]
     else:
         given = {name: value for name, value in given.items() if value not in (None, (), "error")}
         if given:
-            raise ValueError(f"columns= says what all columns are: leave out {', '.join(given)}.")
+            raise ValueError(f"columns= defines all columns: leave out {', '.join(given)}.")
         if columns.target is None:
             raise ValueError(
                 "columns= has no target, and a fit needs one: use replace(columns, target=...)."
@@ -64,7 +66,7 @@ def open_files(
 
 @dataclass
 class FileRows:
-    """Rows of files for a fit, which lie sorted in a temporary file while they are open."""
+    """Rows of files for a fit, sorted in a temporary file while they are open."""
 
     selection: Selection
     missing: str = "error"  # "drop" leaves out the rows that lack a value
@@ -79,9 +81,9 @@ class FileRows:
         Raises
         ------
         ValueError
-            For what the files hold, and where the memory cannot be enough.
+            If the files hold invalid values, or the memory cannot be enough.
         OSError
-            Where the disk of the temporary folder is full.
+            If the disk of the temporary folder is full.
         """
         selection, reader = self.selection, RowReader(self.selection, self.missing)
         columns, d = selection.columns, len(selection.columns.features)
@@ -122,7 +124,8 @@ class FileRows:
 class _Tasks:
     """The tasks in canonical order, their numbers of rows, and codes 0..T-1 for their labels.
 
-    DuckDB sorts numbers and text as we do: text by code points, which is by bytes in UTF-8.
+    DuckDB sorts numbers and text as ``canonical_order`` does: text by code points, which is the
+    order of bytes in UTF-8.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class _Tasks:
             ((total,),) = connection.sql("SELECT CAST(sum(n) AS BIGINT) FROM seen").fetchall()
             groups = connection.sql(f"SELECT label, CAST(sum(n) AS BIGINT) {ordered}")
             labels, sizes = groups.to_arrow_table().columns
-            if columns.label == "VARCHAR":  # DuckDB looks them up, in parallel
+            if columns.label == "VARCHAR":  # DuckDB finds the codes, in parallel
                 connection.execute(f"CREATE TYPE task AS ENUM (SELECT label {ordered})")
                 self.code_sql = f"enum_code(CAST({self.code_sql} AS task))"
         is_label = ~labels.is_null(nan_is_null=True).to_numpy()  # NaN is not a label
@@ -149,7 +152,7 @@ class _Tasks:
         self.sizes: np.ndarray = sizes.to_numpy()[is_label]  # (T,)
         known: np.ndarray = labels.to_numpy()[is_label]
         self.labels: list[Hashable] = known.tolist()
-        self._known = known if known.dtype != object else None  # None where DuckDB gives codes
+        self._known = known if known.dtype != object else None  # None if DuckDB gives codes
         self._code_of: np.ndarray | None = None  # of each integer from the least label on
         if known.dtype.kind in "iu" and len(known):
             span = self.labels[-1] - self.labels[0] + 1
@@ -211,7 +214,7 @@ class _Buckets:
                 with one_at_a_time:
                     progress("sorting", next(done), len(self.ranges))
                 (first, last), begin, end = self.ranges[b], int(self.begins[b]), int(self.ends[b])
-                if last - first == 1:  # the rows of one task, which may be larger than memory
+                if last - first == 1:  # the rows of one task, perhaps larger than memory
                     counts[first] = end - begin
                     continue
                 code = self.code[begin:end] - np.uint32(first)
@@ -230,7 +233,7 @@ class _Buckets:
         return counts
 
     def _close_gaps(self) -> None:
-        """Move buckets together where rows were left out."""
+        """Close the gaps of rows that were left out, by moving buckets together."""
         at = 0
         step = max((1 << 24) // (self.X.row_bytes + self.y.row_bytes), 1)
         for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):

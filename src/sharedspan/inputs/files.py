@@ -1,4 +1,4 @@
-"""Users' CSV and Parquet files: which ones a path stands for, and how DuckDB reads them."""
+"""Users' CSV and Parquet files: the files of a path, and how DuckDB reads them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_NAMED = 5  # columns named in one message
 
 
 def find_files(paths: FilePaths) -> list[Path]:
-    """The files that paths stand for, all CSV or all Parquet, sorted by name.
+    """The files of paths, folders and patterns, all CSV or all Parquet, sorted by name.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def find_files(paths: FilePaths) -> list[Path]:
 
 
 def _expand(path: Path) -> list[Path]:
-    """The files that a path, a folder or a pattern stands for."""
+    """The files of a path, a folder or a pattern."""
     if path.is_dir():
         endings = FOLDER_ENDINGS + PARQUET_ENDINGS
         files = [
@@ -104,7 +104,7 @@ def is_csv(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file with the types of its columns, DuckDB's names of them in lower case."""
+    """One file with the types of its columns, by DuckDB's names in lower case."""
 
     path: str
     types: dict[str, str]  # empty until they are known
@@ -157,13 +157,13 @@ def open_duckdb(
 ) -> DuckDBPyConnection:
     """A connection to DuckDB that reads users' files.
 
-    It takes so many bytes of memory, or most of the machine for None, and writes to disk only if
-    it is given a folder.
+    It takes ``memory`` bytes, or most of the machine's memory for None, and writes to disk only if
+    a folder is given.
     """
     import duckdb
 
     config: dict[str, Any] = {"threads": threads or n_threads(), "temp_directory": folder}
-    if memory is not None:  # which each thread needs some of
+    if memory is not None:  # each thread needs some of it
         config["memory_limit"] = f"{memory}B"
         config["threads"] = min(config["threads"], max(memory // THREAD_MEMORY, 1))
     connection = duckdb.connect(config=config)
@@ -183,7 +183,7 @@ def arrow_batches(
     """The result of a query of one file as Arrow batches, while the next ones are read."""
     with reading(path):
         relation: Any = connection.sql(sql)
-        # The older name is all that releases before 1.4 know.
+        # Releases before 1.4 have only the older name.
         reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
         source = reader(batch_rows)
     while True:
@@ -204,9 +204,9 @@ def reading(path: str | Path) -> Iterator[None]:
         yield
     except duckdb.InterruptException as error:
         raise KeyboardInterrupt from error
-    # Arrow hands on DuckDB's errors in the middle of a stream as OSError without a number.
+    # Arrow raises DuckDB's errors in the middle of a stream as OSError without a number.
     except (duckdb.Error, pyarrow.ArrowException, OSError) as error:
-        # Errors of the temporary folder, which have a number, are explained by who uses it.
+        # Errors of the temporary folder, which have a number, are explained by TemporaryDisk.
         if getattr(error, "errno", None) is not None or tells_full_disk(error):
             raise
         if "Out of Memory" in str(error):
@@ -216,7 +216,7 @@ def reading(path: str | Path) -> Iterator[None]:
             ) from error
         raise ValueError(f"{path} could not be read: {_reason(Path(path), error)}") from error
     except RuntimeError as error:
-        if "interrupted" in str(error):  # Ctrl-C while DuckDB is asked for the next rows
+        if "interrupted" in str(error):  # Ctrl-C while DuckDB reads the next rows
             raise KeyboardInterrupt from error
         raise
 
@@ -227,7 +227,7 @@ def tells_full_disk(error: Exception) -> bool:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Why a file could not be read, as a sentence."""
+    """The reason why a file could not be read, as a sentence."""
     if is_csv(path):
         if (reason := broken_line(path)) is not None:
             return reason
@@ -239,20 +239,20 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like this one as a question, or nothing."""
+    """The most similar of the known names, as a question, or nothing."""
     by_lower = {other.lower(): other for other in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
 
 
 def joined(parts: Sequence[str]) -> str:
-    """The first few parts, and how many more there are."""
+    """The first few parts, and the number of further ones."""
     more = len(parts) - MOST_NAMED
     return ", ".join(parts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def shortened(text: str, length: int = 20) -> str:
-    """Text of at most so many characters."""
+    """Text of at most ``length`` characters."""
     return text if len(text) <= length else text[: length - 3] + "..."
 
 

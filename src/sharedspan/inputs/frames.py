@@ -1,4 +1,4 @@
-"""Users' tables as numbers: every check of values and shapes, and every message about them."""
+"""Users' tables as numbers, with all checks of their values and shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from sharedspan.inputs.labels import is_missing
 
-FINITE_BLOCK = 1 << 19  # numbers looked at together when searching for the one to blame
+FINITE_BLOCK = 1 << 19  # numbers checked together in the search for one that is not finite
 
 
 def is_dask_frame(X: Any) -> bool:
@@ -146,7 +146,7 @@ def _as_numbers(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def _require_finite(features: np.ndarray, names: Sequence[str]) -> None:
-    """Look at maxima and minima first: they need no memory, and NaN survives them."""
+    """Raise for NaN or infinity; maxima and minima are checked first, as they need no memory."""
     if not features.size:
         return
     with np.errstate(invalid="ignore"):

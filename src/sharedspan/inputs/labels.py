@@ -9,12 +9,23 @@ from typing import Any
 import numpy as np
 
 LONG_TEXT = 200  # characters of a label
+NUMERIC = (numbers.Real, np.bool_)
+
+
+def given_labels(task: Any, column: Any, task_column: Any) -> Any:
+    """Labels given as ``task`` or as the column ``task_column`` of X; None without either."""
+    if column is not None and task is not None:
+        raise ValueError(
+            f"Task labels were given twice, as task= and as the column {task_column!r}: give only "
+            "one of them."
+        )
+    return task if column is None else column
 
 
 def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable], np.ndarray]:
     """Labels of runs of equal neighbours, and the row where each run starts.
 
-    Rows of one task usually lie together, so later steps look at runs, not at rows.
+    Rows of one task are usually adjacent, so later steps use runs, not rows.
 
     Parameters
     ----------
@@ -23,7 +34,7 @@ def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable
     n_rows : int
         Rows of X; a different number of labels is an error.
     name : str
-        What to call the labels in error messages.
+        Name of the labels in error messages.
 
     Returns
     -------
@@ -49,7 +60,7 @@ def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable
 
 
 def _object_runs(labels: np.ndarray, name: str) -> tuple[list[Hashable], np.ndarray]:
-    """The same for objects, one by one: mixed kinds may not support array comparison."""
+    """``as_labels`` for objects, one by one: mixed kinds may not support array comparison."""
     heads: list[Hashable] = []
     starts: list[int] = []
     for row, label in enumerate(labels):
@@ -80,7 +91,7 @@ def _missing(label: Any, row: int, name: str) -> ValueError:
 
 
 def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
-    """One label per row; a single one counts for all rows, tuples do not become columns."""
+    """One label per row, (rows,); a single label counts for all rows, and tuples stay labels."""
     if isinstance(task, (str, numbers.Number)):
         task = [task] * n_rows
     if np.ma.isMaskedArray(task):
@@ -97,13 +108,13 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
                 f"{name} is {task!r}, a {type(task).__name__}: give one label per row."
             ) from error
         kinds = {type(value) for value in values}
-        # Classes of its own may print as they like, and an array would take what they print.
+        # An array of instances of a subclass of str would hold their printed form.
         simple = kinds <= {str} or kinds <= {int} or kinds <= {float} or kinds <= {bool}
         simple = simple or (len(kinds) == 1 and issubclass(next(iter(kinds)), np.generic))
         labels = object_array(values)
         if simple and not _has_long_text(values):
             array = np.asarray(values)
-            rounded = kinds <= {int} and array.dtype.kind == "f"  # as beside very large ones
+            rounded = kinds <= {int} and array.dtype.kind == "f"  # if some are very large
             labels = labels if rounded else array
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -126,7 +137,7 @@ def codes_of(
 
 
 def is_missing(label: Any) -> bool:
-    """None, NaN, NaT and pandas' NA: none of them can be compared with itself for sure."""
+    """Whether a label is None, NaN, NaT or pandas' NA, which need not be equal to themselves."""
     if label is None or type(label).__name__ in ("NAType", "NaTType"):
         return True
     if isinstance(label, (np.datetime64, np.timedelta64)):
@@ -138,20 +149,15 @@ def is_missing(label: Any) -> bool:
 
 def canonical_order(labels: Sequence[Hashable]) -> list[Hashable]:
     """Distinct labels: numbers sorted, then strings sorted, then others by first appearance."""
-    distinct = list(dict.fromkeys(labels))
-
-    def key(label: Hashable) -> tuple[int, Any]:
-        if isinstance(label, (numbers.Real, np.bool_)):
-            return 0, label
-        if isinstance(label, str):
-            return 1, label
-        return 2, 0  # sorting is stable: first appearance
-
-    return sorted(distinct, key=key)
+    distinct: list[Any] = list(dict.fromkeys(labels))
+    numeric = [label for label in distinct if isinstance(label, NUMERIC)]
+    text = [label for label in distinct if isinstance(label, str)]
+    others = [label for label in distinct if not isinstance(label, (*NUMERIC, str))]
+    return [*sorted(numeric), *sorted(text), *others]
 
 
 def label_array(labels: Sequence[Hashable]) -> np.ndarray:
-    """Labels as an array: of numbers or short strings where all are, otherwise of objects."""
+    """Labels as an array: of numbers or of short strings if all are such, otherwise of objects."""
     kinds = {type(label) for label in labels}
     simple = kinds and (kinds <= {int, float} or kinds <= {str} or kinds <= {bool})
     if simple and not _has_long_text(labels):
@@ -162,12 +168,12 @@ def label_array(labels: Sequence[Hashable]) -> np.ndarray:
 
 
 def object_array(values: Sequence[Any]) -> np.ndarray:
-    """Values as an array (n,) of objects, where tuples do not become rows."""
+    """Values as an array (n,) of objects, in which tuples do not become rows."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
 
 
 def _has_long_text(labels: Sequence[Any]) -> bool:
-    """Whether one text is so long that an array, which gives all as much room, would be large."""
+    """Whether a text is so long that an array, whose entries have equal size, would be large."""
     return max((len(label) for label in labels if isinstance(label, str)), default=0) > LONG_TEXT

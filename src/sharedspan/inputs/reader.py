@@ -60,7 +60,7 @@ class Tally:
         return None if complete.all() else complete
 
     def require(self, selection: Selection, missing: str) -> None:
-        """Raise where there are no rows, infinite values, or missing ones that are not dropped."""
+        """Raise if there are no rows, infinite values, or missing ones that are not dropped."""
         columns = selection.columns
         names = [columns.task, columns.target, *(f.column for f in columns.features)]
         if self.n_rows == 0:
@@ -76,7 +76,7 @@ class Tally:
                 )
         if self.n_incomplete == 0:
             return
-        by_name = dict(zip(names, self.n_missing, strict=True))  # levels of a column lack together
+        by_name = dict(zip(names, self.n_missing, strict=True))  # levels of a column count once
         counts = [f"{name!r} {count}" for name, count in by_name.items() if count]
         problem = f"{self.n_incomplete} of {self.n_rows} rows lack a value ({joined(counts)})"
         if missing == "error":
@@ -90,20 +90,20 @@ class Tally:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Neighbouring rows of a file that have all values they need."""
+    """Consecutive rows of a file that have all values they need."""
 
-    labels: Any  # Arrow array (rows,) of labels, or of codes that stand for them
+    labels: Any  # Arrow array (rows,) of labels, or of their codes
     y: np.ndarray  # (rows,), NaN where the target is missing
     X: np.ndarray  # (rows, d)
-    also: list[Any]  # Arrow arrays (rows,) of the other columns that were asked for
+    also: list[Any]  # Arrow arrays (rows,) of the other columns
 
 
 @dataclass
 class RowReader:
     """Reads the rows of files in their order, and leaves out rows that lack a value.
 
-    Once a value forbids to use the rows, the rest is only counted, so that the error can count
-    all such values.
+    After the first value that makes the rows unusable, further rows are only counted, so that the
+    error can give the number of all such values.
     """
 
     selection: Selection
@@ -124,7 +124,7 @@ class RowReader:
             return sum(count for ((count,),) in counts)
 
     def __iter__(self) -> Iterator[RowBatch]:
-        """Batches of all files; raises at the end where rows may not be used."""
+        """Batches of all files; raises at the end if the rows may not be used."""
         with open_duckdb(READ_MEMORY) as connection:
             for file in self.selection.files:
                 yield from self.read(connection, file)
@@ -137,7 +137,7 @@ class RowReader:
         label_sql: str | None = None,
         batch_rows: int = 1 << 17,
     ) -> Iterator[RowBatch]:
-        """Batches of one file; ``label_sql`` selects codes that stand for labels."""
+        """Batches of one file; ``label_sql`` selects codes in place of labels."""
         import pyarrow
 
         columns, dtype = self.selection.columns, self.selection.dtype
@@ -191,7 +191,7 @@ def read_matching(
 
 
 def partitions(selection: Selection, rows: int = PARTITION_ROWS) -> list[SourceFile]:
-    """The files in parts of about so many rows, in their order.
+    """The files in parts of about ``rows`` rows, in their order.
 
     Parquet is cut between row groups, which stay whole; a CSV file is one part.
     """
@@ -220,8 +220,8 @@ def read_partition(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Tally]:
     """X (rows, d), y (rows,), labels (rows,) and the tally of one part of the files.
 
-    Rows that lack a value are left out and counted, and infinite values are counted: add the
-    tallies of all parts up and ask ``Tally.require`` whether the rows may be used.
+    Rows that lack a value are left out and counted, and infinite values are counted: add up the
+    tallies of all parts, and ``Tally.require`` raises if the rows may not be used.
     """
     reader = RowReader(selection, "drop")
     with open_duckdb(None, threads=1) as connection:

@@ -1,4 +1,4 @@
-"""Memory and disk of a fit from files: how much it may take, and arrays in temporary files."""
+"""Memory and disk of a fit from files: its budget, and arrays in temporary files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sharedspan.inputs.files import tells_full_disk
 
 INTERPRETER = 500_000_000  # bytes of Python and its libraries, compiling on their first run
 LEAST = 200_000_000  # for everything else
-READING = 2_000_000_000  # bytes that reading stays within where no limit is given
+READING = 2_000_000_000  # bytes that reading may take if no limit is given
 BATCH = 32 * 2**20  # most bytes of the rows that are read at once
 BUCKET = 64 * 2**20  # most bytes of the rows that one thread sorts
 LABEL = 100  # bytes of a label in Python
@@ -37,7 +37,7 @@ class Budget:
 
     total: int
     limit: int | str | None  # as the user gave it; None for what the machine has
-    duckdb: int  # for DuckDB, which takes a little more than it is told
+    duckdb: int  # for DuckDB, which takes a little more than its limit
     batch: int  # for the rows that are read at once, of which there are about three copies
     bucket: int  # for rows that one thread sorts in memory, of which there is a copy
 
@@ -56,10 +56,10 @@ class Budget:
         return cls(total, limit, duckdb, min(duckdb // 8, BATCH), min(duckdb // 8, BUCKET))
 
     def require(self, n_tasks: int, n_features: int, n_rows: int) -> None:
-        """Raise where the statistics of so many tasks cannot fit.
+        """Raise if the statistics of ``n_tasks`` tasks cannot fit.
 
-        Statistics are sums, T d (d + 7) / 2 numbers, or the rows themselves where these are few.
-        The estimators that need most memory take as much again (measured).
+        Statistics are sums, T d (d + 7) / 2 numbers, or the rows themselves if these are few. The
+        estimators that need most memory take as much again (measured).
         """
         T, d = n_tasks, n_features
         statistics = 8 * min(T * d * (d + 7) // 2, n_rows * (d + 2))
@@ -113,10 +113,10 @@ def machine_memory() -> int:
 
 
 class DiskRows:
-    """An array in a temporary file without a name: rows are read when they are asked for.
+    """An array in a temporary file without a name, whose rows are read when they are indexed.
 
-    By position, not mapped into memory: mapped pages would count as memory of the process. Any
-    number of threads may read at once.
+    Rows are read by position, not mapped into memory: mapped pages would count as memory of the
+    process. Any number of threads may read at once.
     """
 
     def __init__(self, n_rows: int, width: tuple[int, ...], dtype: str) -> None:
@@ -149,7 +149,7 @@ class DiskRows:
         self._transfer("pwrite", np.ascontiguousarray(rows, self.dtype), first)
 
     def _transfer(self, call: str, rows: np.ndarray, first: int) -> None:
-        """Read into rows, or write them; one thread at a time where the system has no such call."""
+        """Read into rows, or write them; one thread at a time if the system lacks the call."""
         left: Any = rows.reshape(-1).view(np.uint8).data
         at, is_read = first * self.row_bytes, call == "preadv"
         while left:
@@ -164,7 +164,7 @@ class DiskRows:
             left, at = left[done:], at + done
 
     def update_extremes(self, rows: np.ndarray) -> None:
-        """Let the extremes hold these rows too."""
+        """Include these rows in the extremes."""
         # Many rows side by side: numpy is slow over many short rows.
         fold = max(min(1024 // max(self.shape[1:], default=1), len(rows)), 1)
         whole = len(rows) - len(rows) % fold
@@ -176,20 +176,20 @@ class DiskRows:
 
 @dataclass
 class TemporaryDisk:
-    """The disk of the temporary folder, and what to say when it is full."""
+    """The disk of the temporary folder, and the error when it is full."""
 
     folder: str = field(default_factory=tempfile.gettempdir)
-    needed: int | None = None  # bytes, where that is known
+    needed: int | None = None  # bytes, if known
 
     def require(self, needed: int) -> None:
-        """Raise OSError where so many bytes are not free."""
+        """Raise OSError unless ``needed`` bytes are free."""
         self.needed = needed
         if shutil.disk_usage(self.folder).free < needed:
             raise self._full(errno.ENOSPC)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn the errors of a full disk into one that says what can be done about it."""
+        """Turn the errors of a full disk into one with advice."""
         import duckdb
 
         try:

@@ -1,24 +1,23 @@
 """Validation: users' rows, checked once and grouped by task; arrays of floats are not copied.
 
-The code behind this file does not check its input again.
+Other modules do not check their input again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sharedspan.inputs.frames import as_target, as_weight, split_columns
-from sharedspan.inputs.labels import as_labels, canonical_order, object_array
+from sharedspan.inputs.labels import as_labels, canonical_order, given_labels, object_array
 
 if TYPE_CHECKING:
     from sharedspan.inputs.resources import DiskRows
 
-# Rows are handed on in blocks of about this many numbers (2 MB), small enough for the cache.
+# Rows are passed on in blocks of about this many numbers (2 MB), small enough for the cache.
 BLOCK = 1 << 18
 
 
@@ -38,7 +37,7 @@ class Block:
 class TaskRows:
     """Validated rows of T tasks.
 
-    ``order`` lists the rows task by task (None where they already lie so); task t owns the
+    ``order`` lists the rows task by task (None if they are in that order already); task t has the
     positions ``starts[t]`` to ``starts[t + 1]`` of that list.
     """
 
@@ -49,11 +48,6 @@ class TaskRows:
     starts: np.ndarray  # (T + 1,)
     order: np.ndarray | None
     names: tuple[str, ...]  # (d,)
-
-    @contextmanager
-    def open(self) -> Iterator[TaskRows]:
-        """These rows, which need no preparation."""
-        yield self
 
     @property
     def n_tasks(self) -> int:
@@ -91,7 +85,7 @@ class TaskRows:
         return low.astype(float), high.astype(float), float(y_reach)
 
     def sample(self, count: int) -> np.ndarray:
-        """Features of some rows at equal distances, all rows where there are fewer."""
+        """Features of ``count`` rows at equal distances, or of all rows if there are fewer."""
         positions = np.linspace(0, self.n_rows - 1, min(self.n_rows, count)).astype(int)
         rows = positions if self.order is None else self.order[positions]
         return self.X[rows].astype(float)
@@ -107,7 +101,7 @@ class TaskRows:
     ) -> Iterator[Block]:
         """Rows of the tasks first..last - 1 in blocks; only a task larger than a block is cut.
 
-        Cuts depend on the task alone, so sums do not depend on who else shares the work. With
+        Cuts depend on the task alone, so sums do not depend on the number of threads. With
         ``whole`` no task is cut.
         """
         limit = max(BLOCK // max(self.n_features, 1), 1)
@@ -134,7 +128,7 @@ class TaskRows:
     def ranges(
         self, limit: int, first: int = 0, last: int | None = None
     ) -> Iterator[tuple[int, int]]:
-        """Ranges of whole tasks with at most ``limit`` rows, or one task where it has more."""
+        """Ranges of whole tasks with at most ``limit`` rows, or of one task if it has more."""
         last = self.n_tasks if last is None else last
         while first < last:
             end = int(np.searchsorted(self.starts, self.starts[first] + limit, side="right")) - 1
@@ -162,7 +156,7 @@ def validate_rows(
         One label per row (per array for a sequence); without it all rows are one task 0
         (arrays are tasks 0..T-1).
     sample_weight : array-like of shape (rows,), or a sequence of T arrays, optional
-        Counts as repetition; rows of weight zero count as absent.
+        Weights count as repetitions; rows of weight zero count as absent.
     task_column : str or int, optional
         The column of X that holds the labels.
     """
@@ -172,10 +166,7 @@ def validate_rows(
     else:
         features, column, names = split_columns(X, task_column)
         name = "task" if task_column is None else f"the task column {task_column!r}"
-    if column is not None and task is not None:
-        raise ValueError(
-            f"Labels came twice, as task= and as the column {task_column!r}: give only one."
-        )
+    labels = given_labels(task, column, task_column)
     n_rows, d = features.shape
     for count, things in ((n_rows, "sample(s)"), (d, "feature(s)")):
         if count == 0:
@@ -185,7 +176,6 @@ def validate_rows(
             )
     y = as_target(y, n_rows)
     weight = None if sample_weight is None else as_weight(sample_weight, n_rows)
-    labels = task if column is None else column
     heads, run_starts = as_labels(0 if labels is None else labels, n_rows, name)
     return _group(features, y, weight, heads, run_starts, names)
 
@@ -254,7 +244,7 @@ def _group(
     run_starts: np.ndarray,
     names: tuple[str, ...],
 ) -> TaskRows:
-    """Sort runs by task; rows of weight zero, and tasks made only of them, fall away."""
+    """Sort runs by task; rows of weight zero, and tasks of such rows only, are left out."""
     code_of = {label: code for code, label in enumerate(canonical_order(heads))}
     run_codes = np.array([code_of[label] for label in heads], dtype=np.int64)
     codes = np.repeat(run_codes, np.diff(run_starts, append=len(X)))

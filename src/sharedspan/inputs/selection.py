@@ -1,4 +1,4 @@
-"""Which columns of users' files are read: for a new fit, or as an earlier fit has read them."""
+"""The columns of users' files to read: for a new fit, or as an earlier fit has read them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def select_columns(
         Columns of X in this order; None for all that are neither task, target nor dropped.
     drop : str or iterable of str
     text : {"error", "one_hot"} or None
-        What to do with text among the features: refuse it, or make a column of zeros and ones of
-        each level but the first, in sorted order. The first one's share is in the intercepts.
-        None refuses it and does not say that it could be encoded.
+        Treatment of text among the features: refuse it, or make a column of zeros and ones of each
+        level but the first, in sorted order; the intercepts contain the effect of the first. None
+        refuses it with a message that does not mention encoding.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def _feature_names(
     features: str | Iterable[str] | None,
     drop: str | Iterable[str],
 ) -> list[str]:
-    """The columns that are features, all of them known and none of them twice."""
+    """The columns that are features; raise for unknown columns and for columns given twice."""
     names = list(file.types)
     drop = [drop] if isinstance(drop, str) else list(drop)
     wanted = [features] if isinstance(features, str) else list(features or ())
@@ -124,9 +124,9 @@ def match_columns(
 ) -> Selection:
     """Select the columns of an earlier fit; files may have others, which are not read.
 
-    Labels become what they were in the fit: "007" stays text where the labels of the fit are text.
-    The columns ``also`` must be there too. Without ``needs_target`` the target may be absent; then
-    the selection has none. Errors are one line, with the name of the file or column.
+    Labels have the type of the fit: "007" stays text if the labels of the fit are text. The columns
+    ``also`` must be there too. Without ``needs_target`` the target may be absent; then the
+    selection has none. Errors are one line, with the name of the file or column.
     """
     with open_duckdb() as connection:
         table = FileColumns(connection, paths)
@@ -173,7 +173,7 @@ def _require_columns(file: SourceFile, columns: Columns, also: Sequence[str]) ->
 
 
 def _require_known_levels(table: FileColumns, columns: Columns) -> None:
-    """Raise for a text that the fit has not seen: it would pass for the first level."""
+    """Raise for a text that was not in the fit: it would count as the first level."""
     for base in columns.base:
         levels = [f.level for f in (base, *columns.features) if f.column == base.column and f.level]
         unknown = table.value_where(

@@ -1,4 +1,4 @@
-"""Where the pass over tasks runs: on the CPU, or with PyTorch on a GPU."""
+"""Backends of the pass over tasks: the CPU, or PyTorch on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.objective.base import Point
-from sharedspan.objective.grams import GramObjective
+from sharedspan.objective.local import GramObjective
 from sharedspan.statistics.grams import GramStatistics
 
 
@@ -24,7 +24,7 @@ class TorchBackend:
     Parameters
     ----------
     device : str, optional
-        "cuda", "cuda:1", "cpu", ...; by default a GPU where there is one.
+        "cuda", "cuda:1", "cpu", ...; by default a GPU if there is one.
     block_size : int, optional
         How many tasks to hold on the device at once. Blocks beyond that wait in the host's memory
         and are copied in each pass while the one before is computed. By default all tasks, or as
@@ -52,8 +52,8 @@ class TorchBackend:
 class TorchObjective(GramObjective):
     """The objective with its passes on a device.
 
-    W and what has its shape stay there (``DeviceMatrix``), B and small sums are NumPy
-    arrays. What a solver asks for once, or not at all, is answered from the host's statistics.
+    W and matrices of its shape stay there (``DeviceMatrix``); B and small sums are NumPy arrays.
+    Quantities that a solver needs once, or not at all, are computed from the host's statistics.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TorchObjective(GramObjective):
 
 
 def choose_backend(backend: str | TorchBackend) -> TorchBackend | None:
-    """What ``backend`` means for Grams that are large enough; None for the CPU's own kernels."""
+    """The backend for Grams that are large enough; None for the kernels of the CPU."""
     if isinstance(backend, TorchBackend):
         return backend
     if backend == "torch":
@@ -109,7 +109,7 @@ def choose_backend(backend: str | TorchBackend) -> TorchBackend | None:
 
 
 def _may_have_gpu() -> bool:
-    """Whether PyTorch and a driver of NVIDIA's are installed, without the cost of loading them."""
+    """Whether PyTorch and an NVIDIA driver are installed, without the cost of loading them."""
     if importlib.util.find_spec("torch") is None:
         return False
     if os.path.exists("/proc/driver/nvidia"):
@@ -118,7 +118,7 @@ def _may_have_gpu() -> bool:
 
 
 def require_device(backend: str | TorchBackend) -> None:
-    """Raise for an unknown backend, and where PyTorch or the GPU that was asked for is missing."""
+    """Raise for an unknown backend, and if PyTorch or the requested GPU is missing."""
     if not isinstance(backend, TorchBackend) and backend != "torch":
         raise ValueError(
             f"backend={backend!r} is unknown: use 'auto', 'numpy', 'torch' or "
@@ -137,6 +137,6 @@ def require_device(backend: str | TorchBackend) -> None:
     count = torch.cuda.device_count()
     if int(device.partition(":")[2] or 0) >= count:
         raise ValueError(
-            f"device={device!r} is not there: PyTorch sees {count} GPUs. Use another device, "
+            f"device={device!r} is not available: PyTorch sees {count} GPUs. Use another device, "
             "device='cpu', or backend='numpy'."
         )

@@ -5,8 +5,8 @@
     grad_B   =  R W',     grad_W = B'R
 
 with weight_t = 1 / n_t and r_t the task scale of the canonical form, so that every task's
-curvature is near the identity. Everything a solver may ask is here; whether it is answered from
-Grams, from rows, on a GPU or on a cluster is not its concern.
+curvature is near the identity. These are all the quantities that a solver uses; whether they are
+computed from Grams, from rows, on a GPU or on a cluster makes no difference to it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from sharedspan.kernels.dense import RANK_TOLERANCE
-from sharedspan.kernels.threads import over_tasks
-from sharedspan.statistics.canonical import task_scale
 from sharedspan.statistics.grams import Arrays
-
-# Sums over tasks are sums over blocks of tasks, the same blocks on any number of threads.
-BLOCKS = 64
-TASKS_PER_BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -74,9 +68,20 @@ class Point:
         both = np.sum((M.T @ (self.B.T @ self.grad_B) @ N) ** 2)
         return float(np.sqrt(max(left + right - both, 0.0)))
 
+    def relative_gradient(self) -> float:
+        """|P_T(R)|_F / |BW|_F, and zero at BW = 0."""
+        norm = self.norm()
+        return self.tangent_gradient() / norm if norm > 0 else 0.0
+
+
+# Attributes of a point that need a pass over the data.
+EVALUATED = (
+    "loss", "grad_B", "grad_W", "R", "value", "norm", "tangent_gradient", "relative_gradient",
+)  # fmt: skip
+
 
 class UnevaluatedPoint:
-    """A point of a random solver, which needs no pass over all data unless one is asked for."""
+    """A point of a random solver; a pass over all data is made only if its loss is used."""
 
     def __init__(self, B: np.ndarray, W: np.ndarray, objective: Objective) -> None:
         self.B, self.W, self.objective = B, W, objective
@@ -98,7 +103,7 @@ class UnevaluatedPoint:
         return self.objective.evaluate(self.B, self.W)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("loss", "grad_B", "grad_W", "R", "value", "norm", "tangent_gradient"):
+        if name not in EVALUATED:
             raise AttributeError(name)
         return getattr(self.evaluated, name)
 
@@ -111,7 +116,7 @@ def inverse_root(A: np.ndarray) -> np.ndarray:
 
 
 class Objective(ABC):
-    """What a solver may ask of the data.
+    """The interface of solvers to the data.
 
     Attributes
     ----------
@@ -144,7 +149,7 @@ class Objective(ABC):
     def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
         """The least loss(BW) over W for this B, its gradient R W' (d, k), and that W (k, T).
 
-        W is where to start from, as in ``solve_W``.
+        W is the start, as in ``solve_W``.
         """
 
     def moments(self) -> np.ndarray:
@@ -159,10 +164,6 @@ class Objective(ABC):
     @abstractmethod
     def curvature(self, t: int) -> np.ndarray:
         """weight_t X_t'X_t, the Hessian of one task's loss, (d, d)."""
-
-    def intercepts(self, V: np.ndarray) -> np.ndarray:
-        """Intercepts (T,) for coefficients V (d, T) of the responses as given, not times r_t."""
-        return self.statistics.intercepts(V)
 
     def evaluate(self, B: np.ndarray, W: Any) -> Point:
         """The point V = BW, with its loss and gradients."""
@@ -190,7 +191,7 @@ class Objective(ABC):
         return np.maximum(2 * losses * self.n / self.response**2, 0.0)
 
     def solve_W(self, B: np.ndarray, W: np.ndarray | None = None) -> np.ndarray:
-        """Argmin over W of loss(BW), (k, T), nearest to the given W where it is not unique.
+        """Argmin over W of loss(BW), (k, T), nearest to the given W if it is not unique.
 
         One Newton step on a quadratic is exact, and taken from a good W it keeps the digits that
         the normal equations from zero would lose.
@@ -204,61 +205,8 @@ class Objective(ABC):
         return W - np.einsum("tij,tj,tlj,lt->it", U, inverse, U, gradient, optimize=True)
 
 
-class BlockObjective(Objective):
-    """An objective whose pass runs in this process, over blocks of tasks.
-
-    Subclasses implement the work on a range of tasks.
-    """
-
-    n_read: float  # numbers that a pass reads
-
-    def residuals(
-        self, V: np.ndarray, out: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """See Objective."""
-        rows = np.ascontiguousarray(V.T, dtype=np.float64)
-        R, loss = np.empty(rows.shape) if out is None else out, np.empty(self.n_tasks)
-        work = partial(self._task_residuals, rows, R, loss)
-        over_tasks(work, self.n_tasks, 2.0 * self.n_read)
-        return R.T, loss
-
-    def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
-        """See Objective."""
-        return self._fused(B, W, solve=False)
-
-    def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
-        """See Objective."""
-        return self._fused(B, W, solve=True)
-
-    def _fused(
-        self, B: np.ndarray, W: np.ndarray, solve: bool
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """The loss, R W' and either B'R or the W of least squares, in one pass."""
-        (d, k), T = B.shape, self.n_tasks
-        blocks = min(BLOCKS, -(-T // TASKS_PER_BLOCK))
-        bounds = T * np.arange(blocks + 1) // blocks
-        B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
-        out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
-        work = partial(self._block_gradients, B, W, solve, out_W, grad_B, loss, bounds)
-        over_tasks(work, blocks, self.n_read * (2.0 * k + 2.0 if solve else 2.0))
-        return float(loss.sum()), grad_B.sum(axis=0).T, out_W
-
-    def normal_matrices(self, B: np.ndarray) -> np.ndarray:
-        """See Objective."""
-        k = B.shape[1]
-        out = np.empty((self.n_tasks, k, k))
-        work = partial(self._task_normal_matrices, B, out)
-        over_tasks(work, self.n_tasks, 2.0 * self.n_read * k)
-        return out
-
-    @abstractmethod
-    def _task_residuals(self, V: np.ndarray, *work: Any) -> None:
-        """R' and losses of the tasks first <= t < last at V (T, d)."""
-
-    @abstractmethod
-    def _block_gradients(self, *work: Any) -> None:
-        """Blocks first <= i < last of the fused pass; see ``kernels.grams.gram_gradients``."""
-
-    @abstractmethod
-    def _task_normal_matrices(self, B: np.ndarray, *work: Any) -> None:
-        """Normal matrices of the tasks first <= t < last."""
+def task_scale(n: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+    """r_t = sqrt(n_t / (nbar sigma_t^2)), (T,); ``noise`` holds the variances, up to a factor."""
+    filled = n > 0
+    variance = np.ones_like(n) if noise is None else noise / np.exp(np.log(noise).mean())
+    return np.sqrt(np.where(filled, n, 1.0) / (n[filled].mean() * variance))

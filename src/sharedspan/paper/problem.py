@@ -20,8 +20,7 @@ from sharedspan.paper.methods import Method
 from sharedspan.paper.table import ResultRow
 from sharedspan.solvers import SOLVERS, needs_rows
 from sharedspan.solvers.loop import SolverResult, run
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import collect
+from sharedspan.statistics.task_statistics import Units, collect
 
 COUNTED = 5  # iterations at least, to tell what one of them costs
 NEAR_FLOOR = 1.05  # of the error of empirical risk minimisation on the same rows

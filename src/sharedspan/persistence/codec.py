@@ -44,7 +44,7 @@ STORED_CLASSES = {
     "Stream": "sharedspan.estimators.stream",
     "TaskStatistics": "sharedspan.statistics.task_statistics",
     "TorchBackend": "sharedspan.objective.backends",
-    "Units": "sharedspan.statistics.scaling",
+    "Units": "sharedspan.statistics.task_statistics",
     "WeightsUncertainty": "sharedspan.inference.weight_errors",
 }
 # Classes, attributes and parameters that have another name in older files: {old: new}, or

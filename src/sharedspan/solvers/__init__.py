@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sharedspan.solvers.accelerated import scaled_gd_anderson
 from sharedspan.solvers.alternating import als, altmin_gd
 from sharedspan.solvers.auto import auto
-from sharedspan.solvers.gradient import gd, gd_balanced
-from sharedspan.solvers.projection import svp
-from sharedspan.solvers.quasi_newton import lf_fo
-from sharedspan.solvers.scaled import scaled_gd
+from sharedspan.solvers.gradient import gd, gd_balanced, svp
+from sharedspan.solvers.quasi_newton import lf_fo, variable_projection
+from sharedspan.solvers.scaled import scaled_gd, scaled_gd_anderson
 from sharedspan.solvers.state import Solver
 from sharedspan.solvers.stochastic import nsgd
 from sharedspan.solvers.tpgd import phase_one, phase_two, tpgd
-from sharedspan.solvers.variable_projection import variable_projection
 
 SOLVERS: dict[str, Callable[..., Solver]] = {
     "tpgd": tpgd,
@@ -38,7 +35,7 @@ SOLVERS: dict[str, Callable[..., Solver]] = {
     "auto": auto,
 }
 
-# Those that touch W only through sums over tasks, so that it may live on a GPU.
+# Solvers that use W only in sums over tasks, so that it may be stored on a GPU.
 SUM_SOLVERS = (
     "tpgd",
     "phase_one",

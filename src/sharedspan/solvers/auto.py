@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.objective import Objective, Point
-from sharedspan.solvers.accelerated import scaled_gd_anderson
 from sharedspan.solvers.loop import SolverResult, run
+from sharedspan.solvers.quasi_newton import variable_projection
+from sharedspan.solvers.scaled import scaled_gd_anderson
 from sharedspan.solvers.state import Solver
 from sharedspan.solvers.tpgd import phase_one
-from sharedspan.solvers.variable_projection import variable_projection
 
 # From 60 features on, with two rows or more for each, the accelerated solver took 0.5 to 1.0 of the
 # time of variable projection at ranks 2 to 8, and 1.0 to 2.2 of it with 10 to 30 features.
@@ -17,7 +17,7 @@ MANY_FEATURES = 50
 PLENTY = 2.0  # rows per feature
 
 # After 20 iterations the tangent gradient was at most 1e-4 |V| from starts in the basin of the one
-# minimum there was, and 7e-4 |V| or more where random starts ended in several minima.
+# minimum there was, and 7e-4 |V| or more if random starts ended in several minima.
 TRIAL = 20
 SETTLED = 5e-4
 RIVALS = 6  # starts that a poor one is compared with
@@ -27,16 +27,16 @@ PHASE_ONE = 30  # gradient steps of each: large directions have grown, small one
 def auto(
     objective: Objective, k: int, rng: np.random.Generator, *, max_iter: int, tol: float
 ) -> Solver:
-    """Accelerated ScaledGD where it is the faster one, otherwise variable projection.
+    """Accelerated ScaledGD if it is the faster one, otherwise variable projection.
 
     A pass of variable projection makes k + 1 products with each task's data, and it needs fewer
     passes. With 50 features or more, two rows or more for each and k above one, the other's
-    cheaper passes win; where rows are scarce it needs too many of them.
+    cheaper passes win; with few rows per task it needs too many of them.
 
     Both start from the moments. With scarce rows minima are many and that start may be poor: it is
     if 20 iterations of variable projection leave a tangent gradient above 5e-4 |V|. Six short
     runs of TPGD's Phase I from small random starts, each followed by 40 iterations, then compete
-    with it, in about 460 passes that count as one iteration, and the lowest of all goes on.
+    with it, in about 460 passes that count as one iteration, and the lowest of all continues.
     """
     d = objective.n_features
     plenty = np.median(objective.n) >= PLENTY * d
@@ -46,7 +46,7 @@ def auto(
     step = yield next(solver)
     while step.iteration < TRIAL:
         step = yield solver.send(step)
-    # A run that goes on after this trial does not repeat it.
+    # A run that is resumed after this trial does not repeat it.
     if step.iteration == TRIAL and not settled(step.point):
         best = lowest_of_many(objective, k, rng, step.point, tol)
         solver = variable_projection(objective, k, warm_start=(best.B, best.W))
@@ -63,7 +63,7 @@ def settled(point: Point) -> bool:
 def lowest_of_many(
     objective: Objective, k: int, rng: np.random.Generator, point: Point, tol: float
 ) -> SolverResult:
-    """The lowest of what a point and several starts by Phase I come to in a while."""
+    """The lowest result of short runs from a point and from several starts by Phase I."""
     starts = [(point.B, point.W, TRIAL)]
     for _ in range(RIVALS):
         descent = phase_one(objective, k, rng, max_iter=PHASE_ONE, tol=0.0)

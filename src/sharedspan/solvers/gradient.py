@@ -1,4 +1,4 @@
-"""Gradient descent on the factors, with and without a balance term."""
+"""Gradient descent: on the factors, with and without a balance term, and on V by projection."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from functools import partial
 import numpy as np
 
 from sharedspan.objective import Objective
-from sharedspan.solvers.initialization import positive, small_random_start
+from sharedspan.solvers.initialization import positive, small_random_start, task_curvatures
 from sharedspan.solvers.initialization import singular_values as estimate_singular_values
 from sharedspan.solvers.state import Iterate, Solver, Step
+from sharedspan.subspace import balanced_factors
+
+UNIT_STEP_LIMIT = 3.0  # curvature up to which a step of one is stable
 
 
 def descend(
@@ -70,3 +73,32 @@ def gd(
 
 
 gd_balanced = partial(gd, balance=1 / 2, step_size=0.1)
+
+
+def svp(
+    objective: Objective,
+    k: int,
+    rng: np.random.Generator,
+    *,
+    max_iter: int,
+    tol: float,
+    fixed_step: float | None = None,
+) -> Solver:
+    """Singular value projection, the paper's "GD + SVD": V <- H_k(V - eta R(V)) from V = 0.
+
+    Parameters
+    ----------
+    fixed_step : float, optional
+        eta; by default 1, or one over the largest curvature of a task if that is above 3.
+
+    References
+    ----------
+    Jain, Meka and Dhillon (2010), "Guaranteed rank minimization via singular value projection".
+    """
+    curvature = task_curvatures(objective, rng).max() if fixed_step is None else 1.0
+    eta = 1.0 if curvature <= UNIT_STEP_LIMIT else 1 / curvature
+    eta = eta if fixed_step is None else positive("fixed_step", fixed_step)
+    step = yield Iterate(np.zeros((objective.n_features, k)), np.zeros((k, objective.n_tasks)))
+    while True:
+        V = step.point.B @ step.point.W
+        step = yield Iterate(*balanced_factors(V - eta * step.damping * step.point.R, k))

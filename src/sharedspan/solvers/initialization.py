@@ -1,4 +1,4 @@
-"""Starts, and what solvers must know of the scale of a problem."""
+"""Starts, and estimates of the scale of a problem."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.objective import Objective, RowObjective
+from sharedspan.solvers.state import Factors
 from sharedspan.statistics.grams import Arrays
 
 POWER_ITERATIONS = 20
@@ -18,11 +19,12 @@ POWER_ITERATIONS = 20
 
 def small_random_start(
     objective: Objective, k: int, scale: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Factors:
     """B0 = a N(0, 1/d) (d, k) and W0 = a/3 N(0, 1/d) (k, T): the input of Algorithm 1.
 
-    A column of W0 shrinks with its task's scale r_t where that is below one (equal sizes have
-    r_t = 1): what a small task's rows leave undetermined stays as small as the others' start.
+    A column of W0 shrinks with its task's scale r_t if that is below one (equal sizes have
+    r_t = 1): weights that the rows of a small task do not determine stay as small as the others'
+    start.
     """
     d = objective.n_features
     B = scale * rng.standard_normal((d, k)) / np.sqrt(d)
@@ -30,7 +32,7 @@ def small_random_start(
     return B, W * np.minimum(objective.response, 1.0)
 
 
-def spectral_start(objective: Objective, k: int) -> tuple[np.ndarray, np.ndarray]:
+def spectral_start(objective: Objective, k: int) -> Factors:
     """The k leading directions of CC' (d, k), C = [X_t'y_t / n_t], and W = 0 (k, T).
 
     For solvers that take the best W of a given B from the data.
@@ -60,7 +62,7 @@ def task_curvatures(objective: Objective, rng: np.random.Generator) -> np.ndarra
 
 
 def separate_fits(objective: Objective) -> tuple[np.ndarray, np.ndarray]:
-    """Least squares of each task (d, T), shortest where not unique, and the rank of each (T,)."""
+    """Least squares of each task (d, T), of minimum norm if not unique, and its rank (T,)."""
     _, (V, ranks) = objective.map_shards(_separate_fits)
     return V.T, ranks
 

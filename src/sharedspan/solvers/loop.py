@@ -1,8 +1,8 @@
 """One loop drives every solver.
 
-It owns counting, stopping, finiteness, the trace, callbacks, progress, checkpoints and the reason
-why it ended; solvers show the update and nothing else. What the two say to each other is in
-``state.py``.
+The loop does the counting, stopping, finiteness checks, trace, callbacks, progress and checkpoints,
+and gives the reason why it ended; solvers show the update and nothing else. The messages between
+the two are in ``state.py``.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def run(
     verbose : int
         1 shows a progress bar.
     checkpoint : Checkpoints, optional
-        Where and how often to save the run, and a saved one to go on from: it then ends as it would
+        Where and how often to save the run, and a saved run to resume, which then ends as it would
         have ended undisturbed. The state is written at the start, now and then, and at the end,
-        also where that is an exception. A run that came to its end returns at once; one that a
-        callback ended goes on.
+        even if an exception ends the run. A run that is finished returns at once; a run that a
+        callback ended continues.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def run(
 def _begin(
     solver: Solver, objective: Objective, tail: Tail | None, checkpoint: Checkpoints | None
 ) -> Record:
-    """The start of a run, or where a saved one stood."""
+    """The record at the start of a run, or of the saved run."""
     saved = None if checkpoint is None else checkpoint.begin()
     if checkpoint is None or saved is None or saved.run["iteration"] == 0:
         first = next(solver)
@@ -134,14 +134,14 @@ def _begin(
         return now
     now = Record.restored(saved, objective, tail)
     if not now.finished:
-        next(solver)  # it makes its start and its plan; its next step is from where it stood
+        next(solver)  # makes its start and its plan; its next step is from the saved point
     checkpoint.set_rng(saved, "now")
     return now
 
 
 @contextmanager
 def _flushed(checkpoint: Checkpoints) -> Iterator[None]:
-    """The last state of a run that an exception ends is not lost."""
+    """Save the last state of a run that ends with an exception."""
     try:
         yield
     except BaseException:
@@ -169,7 +169,7 @@ def _drive(
         point = _point(objective, proposal)
         if not _acceptable(point, step.point, proposal, now.slack):
             if proposal.watched and stop is not None and stop(step.point):
-                now.converged, now.ending = True, CONVERGED  # already there, but for rounding
+                now.converged, now.ending = True, CONVERGED  # already there, up to rounding
                 break
             now.n_halved += not proposal.full_step
             now.step = Step(step.point, step.iteration, step.damping / 2)
@@ -187,7 +187,7 @@ def _drive(
         check = proposal.watched or step.iteration % CHECK_EVERY == 0 or step.iteration == max_iter
         gradient = math.nan
         if check and stop is not None:
-            gradient = _relative_gradient(point)
+            gradient = point.relative_gradient()
             now.converged = proposal.may_stop and stop(point)
         now.trace.add(step, proposal, gradient)
         progress("fitting", step.iteration, max_iter)
@@ -216,7 +216,7 @@ def _drive(
 
 
 def _point(objective: Objective, proposal: Iterate) -> Point:
-    """The proposal with what the data says of it."""
+    """The proposal with its loss and gradients."""
     B, W = proposal.B, proposal.W
     if not proposal.monotone:
         return UnevaluatedPoint(B, W, objective)  # type: ignore[return-value]
@@ -232,16 +232,11 @@ def _acceptable(point: Point, last: Point, proposal: Iterate, slack: float) -> b
     return point.value(proposal.balance) <= before + ROUNDING * abs(before) + slack
 
 
-def _relative_gradient(point: Point) -> float:
-    norm = point.norm()
-    return point.tangent_gradient() / norm if norm > 0 else 0.0
-
-
 def _sentence(now: Record) -> str:
-    """Why the run ended, for a person."""
+    """The reason why the run ended, as a sentence."""
     text = (
         f"{now.ending} after {now.step.iteration} iterations, "
-        f"tangent gradient {_relative_gradient(now.step.point):.1e} of |V|"
+        f"tangent gradient {now.step.point.relative_gradient():.1e} of |V|"
     )
     if now.n_halved:
         text += f"; the step was halved {now.n_halved} time{'s' if now.n_halved > 1 else ''}"

@@ -33,7 +33,7 @@ Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # B (d, k), W (k, T), D (d, T
 
 @dataclass(frozen=True)
 class Place:
-    """Where the loop stands: v_t = B w_t + delta_t and what the objective says of it."""
+    """The current point of the loop: v_t = B w_t + delta_t, with its objective and gradients."""
 
     B: np.ndarray  # (d, k)
     W: np.ndarray  # (k, T)
@@ -125,7 +125,7 @@ def proximal_descent(
 
 
 def _shrink(D: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Each column shortened by ``by`` (T,), to zero where it is shorter."""
+    """Each column shortened by ``by`` (T,), to zero if it is shorter."""
     length = np.linalg.norm(D, axis=0)
     return D * np.divide(np.maximum(length - by, 0.0), length, out=0 * length, where=length > 0)
 

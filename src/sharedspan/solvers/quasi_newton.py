@@ -1,4 +1,7 @@
-"""Quasi-Newton directions, and L-BFGS on both factors."""
+"""Quasi-Newton solvers: L-BFGS on both factors, and on the span alone.
+
+On the span alone (variable projection) the weights of all tasks are solved for in each pass.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from sharedspan.objective import Objective
-from sharedspan.solvers.state import Iterate, Memory, Solver
+from sharedspan.solvers.initialization import spectral_start
+from sharedspan.solvers.scaled import ridged
+from sharedspan.solvers.state import Factors, Iterate, Memory, Solver
 
 MEMORY = 10
 
@@ -23,17 +28,17 @@ class LBFGS:
         self.pairs = deque(pairs, maxlen=MEMORY)
 
     def remember(self, moved: np.ndarray, changed: np.ndarray) -> None:
-        """Keep a move and the change of the gradient it made, where curvature is positive."""
+        """Keep a move and the change of the gradient that it made, if curvature is positive."""
         if np.vdot(moved, changed) > 1e-12 * np.linalg.norm(moved) * np.linalg.norm(changed):
             self.pairs.append((moved, changed))
 
     def change_frame(self, A: np.ndarray) -> None:
-        """Moves of Z (d, k) in the coordinates ZA; a gradient goes with A^-T, so s'y stays."""
+        """Express moves of Z (d, k) as moves of ZA; gradients transform by A^-T, so s'y stays."""
         inverse = np.linalg.inv(A).T
         self.pairs = deque(((s @ A, y @ inverse) for s, y in self.pairs), maxlen=MEMORY)
 
     def direction(self, gradient: np.ndarray) -> np.ndarray:
-        """Minus the inverse Hessian times the gradient, as far as it is known."""
+        """Minus the approximate inverse Hessian times the gradient."""
         q, shares = -gradient, []
         for s, y in reversed(self.pairs):
             share = np.vdot(s, q) / np.vdot(s, y)
@@ -89,3 +94,52 @@ def lf_fo(
 
 def _flat(B: np.ndarray, W: np.ndarray) -> np.ndarray:
     return np.concatenate([B.ravel(), W.ravel()])
+
+
+def variable_projection(
+    objective: Objective,
+    k: int,
+    rng: np.random.Generator | None = None,
+    *,
+    max_iter: int = 0,
+    tol: float = 0.0,
+    warm_start: Factors | None = None,
+) -> Solver:
+    """L-BFGS on f(B) = min over W of loss(BW), in columns scaled by chol(WW').
+
+    The gradient of f is R W' at the best W. In a canonical problem its Hessian is near
+    WW' (x) I, hence near the identity in Z = BL with LL' = WW', where the gradient is R W'L^-T.
+    As f(BM) = f(B), each B is made orthonormal. With the new L this takes Z to ZA, and the moves
+    that L-BFGS remembers go along.
+
+    Without a warm start, B holds the leading directions of the moments. Nothing is random here.
+
+    References
+    ----------
+    Golub and Pereyra (2003), "Separable nonlinear least squares: the variable projection method
+    and its applications".
+    """
+    B, W = spectral_start(objective, k) if warm_start is None else warm_start
+    Q, upper = np.linalg.qr(B)
+    step = yield Iterate(Q, upper @ W, profiled=True, watched=True)
+    pairs, moved, last, upper = step.recall((), None, None, upper)
+    search = LBFGS(pairs)
+
+    def memory() -> Memory:
+        return [*search.pairs], moved, last, upper
+
+    while True:
+        point = step.point
+        L = np.linalg.cholesky(ridged(point.WWt))
+        gradient = np.linalg.solve(L, point.grad_B.T).T
+        if moved is not None:
+            A = np.linalg.solve(upper, L)
+            search.change_frame(A)
+            search.remember(moved @ A, gradient - last @ np.linalg.inv(A).T)
+        direction, last = search.direction(gradient), gradient
+        here = step.iteration
+        while step.iteration == here:
+            moved = step.damping * direction
+            Q, upper = np.linalg.qr(point.B @ L + moved)
+            W = upper @ np.linalg.inv(L) @ point.W
+            step = yield Iterate(Q, W, full_step=True, profiled=True, watched=True, memory=memory)

@@ -1,15 +1,15 @@
-"""What a solver and the loop say to each other, and where a run stands.
+"""The messages between a solver and the loop, and the record of a run.
 
-A solver is a generator. It yields an ``Iterate``, a proposal for the factors, and receives the
-``Step`` it stands on next: the proposal, or, where the proposal made its objective rise or
-overflow, the old place again with half the step. The first iterate is the start, and a solver that
-returns has come to the end of its own plan.
+A solver is a generator. It yields an ``Iterate``, a proposal for the factors, and receives the next
+``Step``: the proposal, or, if the proposal made its objective rise or overflow, the old point again
+with half the step size. The first iterate is the start, and a solver that returns has completed its
+own plan.
 
-Most solvers remember nothing but where they stand, so that a run can go on from a saved ``Step``.
-A solver that remembers more says so in ``Iterate.memory``, a function of no arguments that returns
-it, as a tuple or list of arrays and numbers. When a run goes on, the solver makes its start, which
-is thrown away, and then the first ``Step`` brings that memory back. Arrays of the size of W come
-back through ``objective.to_device``.
+Most solvers remember nothing but the current point, so that a run can be resumed from a saved
+``Step``. A solver that remembers more gives ``Iterate.memory``, a function of no arguments that
+returns it as a tuple or list of arrays and numbers. When a run is resumed, the solver makes its
+start, which is discarded, and the first ``Step`` holds the saved memory. Arrays of the size of W
+are restored by ``objective.to_device``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from sharedspan.objective import Objective, Point
 from sharedspan.persistence.checkpoint import Checkpoint, CheckpointError
 from sharedspan.subspace import balanced_factors
 
-# Why a run ended. A solver that ends as planned has a plan that knows no convergence.
+# Why a run ended. A solver that ends as planned has a fixed number of steps, converged or not.
 CONVERGED = "converged"
 OUT_OF_ITERATIONS = "stopped at max_iter"
 PLANNED = "ended as planned"
@@ -36,6 +36,7 @@ STALLED = "stalled: no step, however small, lowers the objective any further"
 
 COLUMNS = ("iteration", "loss", "objective", "gradient", "phase", "seconds")
 
+Factors = tuple[np.ndarray, np.ndarray]  # B (d, k) and W (k, T)
 Memory = Any  # a tuple or list of arrays, numbers and lists of them
 
 
@@ -50,9 +51,9 @@ class Iterate:
 
     A proposal that is ``profiled`` is a B with a guess of W: it becomes the point of that B and of
     the W of least loss, which one pass finds together with the gradient. One that is ``watched``
-    comes from a solver of few steps: the loop looks after each whether it may stop.
+    comes from a solver of few steps: the loop checks after each whether it may stop.
 
-    ``memory`` is for solvers that remember more than where they stand; see the head of this file.
+    ``memory`` is for solvers that remember more than the current point; see the module's docstring.
     """
 
     B: np.ndarray  # (d, k)
@@ -69,9 +70,9 @@ class Iterate:
 
 @dataclass(frozen=True)
 class Step:
-    """Where a solver stands: a point, its number, and the factor on all step sizes.
+    """The current point of a solver, its number, and the factor on all step sizes.
 
-    ``memory`` is None, but for the first step of a run that goes on.
+    ``memory`` is None, except in the first step of a resumed run.
     """
 
     point: Point
@@ -80,7 +81,7 @@ class Step:
     memory: Memory = None
 
     def recall(self, *fresh: Any) -> Memory:
-        """The memory of a run that goes on; in a run from its start, ``fresh``."""
+        """The memory of a resumed run; in a new run, ``fresh``."""
         return fresh if self.memory is None else self.memory
 
 
@@ -100,19 +101,19 @@ class Tail:
             self.count += 1
 
     def mean(self, last: Point) -> Point:
-        """The rank-k matrix nearest to the mean, or the last point where there is none."""
+        """The rank-k matrix nearest to the mean, or the last point if no iterate was added."""
         if not self.count:
             return last
         B, W = balanced_factors(np.asarray(self.total) / self.count, last.B.shape[1])
         return last.objective.evaluate(B, W)
 
 
+@dataclass
 class Trace:
-    """One row per accepted iterate, the start included; NaN for what was not looked at."""
+    """One row per accepted iterate, the start included; NaN for values that were not computed."""
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, float, float, float, str, float]] = []
-        self.began = time.perf_counter()
+    rows: list[tuple[int, float, float, float, str, float]] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
 
     def add(self, step: Step, made_by: Iterate, gradient: float) -> None:
         loss = objective = math.nan
@@ -127,18 +128,16 @@ class Trace:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, np.ndarray]) -> Trace:
-        trace = cls()
-        trace.rows = list(zip(*(arrays[name].tolist() for name in COLUMNS), strict=True))
-        trace.began -= trace.rows[-1][-1]
-        return trace
+        rows = list(zip(*(arrays[name].tolist() for name in COLUMNS), strict=True))
+        return cls(rows, time.perf_counter() - rows[-1][-1])
 
 
 @dataclass
 class Record:
-    """Where a run stands and how it came there."""
+    """The current step of a run and its history."""
 
     step: Step
-    tail: Tail | None  # where the mean of the last iterates is wanted
+    tail: Tail | None  # for the mean of the last iterates
     slack: float  # by which an objective may rise
     trace: Trace
     ending: str
@@ -148,13 +147,13 @@ class Record:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do, however many iterations are allowed."""
+        """Whether nothing is left to do, however many iterations are allowed."""
         return self.converged or self.ending in (PLANNED, STALLED)
 
     def state(self) -> dict[str, Any]:
-        """What the run needs to go on from here, right after a step was accepted.
+        """The state from which the run can be resumed, right after a step was accepted.
 
-        Only references, which the run will not change, so it is cheap to ask for.
+        It holds references to arrays that the run does not change, so it is cheap.
         """
         point = self.step.point
         memory = None if self.made_by is None else self.made_by.memory
@@ -175,14 +174,14 @@ class Record:
 
     @classmethod
     def restored(cls, saved: Checkpoint, objective: Objective, tail: Tail | None) -> Record:
-        """The record with a saved state. One that a callback ended goes on."""
+        """The record of a saved run; a run that a callback ended continues."""
         state = saved.run
         B, W = state["B"], state["W"]
         if len(B) != objective.n_features or W.shape != (B.shape[1], objective.n_tasks):
             raise CheckpointError(
                 f"{str(saved.path)!r} has {len(B)} directions of the features and {W.shape[1]} "
-                f"tasks, and the data {objective.n_features} and {objective.n_tasks}: give it the "
-                "data of that fit, or fit without it."
+                f"tasks, but the data have {objective.n_features} and {objective.n_tasks}: give "
+                "the data of that fit, or fit without the checkpoint."
             )
         if state["profile"] is None:
             point = objective.evaluate(B, W)

@@ -90,7 +90,7 @@ def start_scale(s: np.ndarray, given: float | None) -> float:
 
 
 def step_sizes(s: np.ndarray, steps: str | tuple[float, float], known: bool) -> tuple[float, float]:
-    """eta_1 and eta_2; zero where there is no signal at all."""
+    """eta_1 and eta_2; zero if there is no signal at all."""
     if not isinstance(steps, str):
         eta_1, eta_2 = (positive("steps", step) for step in steps)
     elif steps == "practical":

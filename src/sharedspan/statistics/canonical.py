@@ -5,7 +5,7 @@ Two changes of variable bring any table there without touching the rank:
     left    V' = P^+ V     pooled within-task whitening, P = S^(-1/2) on the span of the features
     right   v'_t = r_t v_t  with r_t = sqrt(n_t / (nbar sigma_t^2))
 
-Solvers see only (V', R'); this file holds the way there and the way back.
+Solvers see only (V', R'); this module maps there and back.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.statistics.folds import N_FOLDS, Folds, RowFolds, hash_key
-from sharedspan.statistics.scaling import Units
-from sharedspan.statistics.task_statistics import TaskStatistics
+from sharedspan.statistics.task_statistics import TaskStatistics, Units
 
 # A direction of the standardised features with less than this share of the largest variance
 # counts as absent: its coefficient would be rounding noise, so it is zero (a pseudo-inverse).
@@ -27,6 +26,8 @@ COLLINEAR = 1e-10
 
 # A feature whose spread within tasks is below this many rounding errors of its level is constant.
 CONSTANT = 64 * np.finfo(float).eps
+
+LARGEST_COVARIANCE = 500  # features whose covariance matrix is stored
 
 
 def whitening(statistics: Any) -> np.ndarray:
@@ -46,7 +47,7 @@ def whitening(statistics: Any) -> np.ndarray:
 def common_scaling(statistics: Any) -> np.ndarray | None:
     """The power of two, times the identity, that brings the features' deviation near one.
 
-    None where that is one already, as in the paper's problems: these stay exactly as they are.
+    None if that is one already, as in the paper's problems: these stay exactly as they are.
     """
     deviation = np.sqrt(statistics.variances().mean())
     factor = 2.0 ** -np.round(np.log2(deviation)) if deviation > 0 else 1.0
@@ -54,11 +55,25 @@ def common_scaling(statistics: Any) -> np.ndarray | None:
 
 
 def inverse_deviations(statistics: Any) -> np.ndarray:
-    """One over each feature's pooled deviation within tasks, (d,); zero where it is constant."""
+    """One over each feature's pooled deviation within tasks, (d,); zero for constant features."""
     variance = statistics.variances()
     level = variance + statistics.n @ statistics.mean**2 / statistics.n.sum()
     varies = variance > CONSTANT**2 * level
     return np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=varies)
+
+
+def feature_covariance(statistics: TaskStatistics) -> np.ndarray | None:
+    """Pooled covariance of the features within tasks (d, d), for reports; None if too large."""
+    sums, scale = statistics.statistics, statistics.units.scale
+    if len(scale) > LARGEST_COVARIANCE:
+        return None
+    covariance = sums.pooled_gram() / sums.n.sum()
+    constant = inverse_deviations(sums) == 0  # up to rounding
+    covariance[constant] = covariance[:, constant] = 0.0
+    with np.errstate(over="ignore"):
+        covariance = covariance / scale / scale[:, None]
+    # Squares of very large features cannot be represented.
+    return covariance if np.isfinite(covariance).all() else None
 
 
 @dataclass(frozen=True)
@@ -78,27 +93,27 @@ class Canonical:
         return self.units.scale[:, None] * self.widen(B) / self.units.y_scale
 
     def intercept_to_user(self, intercept: np.ndarray, V: np.ndarray) -> np.ndarray:
-        """Intercepts (T,) of the statistics' units; V (d, T) are the user's coefficients."""
+        """Intercepts (T,) in the units of the statistics to the user's; V (d, T) in the user's."""
         return intercept / self.units.y_scale - self.units.origin @ V
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A canonical problem: all that an estimator is given once the rows have been read."""
+    """A canonical problem: the input of an estimator, once the rows have been read."""
 
-    statistics: Any  # Statistics of the canonical features, here or on a cluster
+    statistics: Any  # Statistics of the canonical features, in this process or on a cluster
     canonical: Any  # Canonical; None, and no statistics, for an estimator that reads bare rows
     labels: tuple[Hashable, ...]  # (T,)
     rng: np.random.Generator
-    rows: Any = None  # TaskRows, or the rows of a cluster, where they can be read again
-    moments: Any = None  # what a watcher of the pass over the rows has learned
-    previous: PreviousFit | None = None  # where the last fit ended, for a warm start
-    checkpoints: Any = None  # Checkpoints of the run, where it can be resumed
+    rows: Any = None  # TaskRows, or the rows of a cluster, if they can be read again
+    moments: Any = None  # further moments, collected in the pass over the rows
+    previous: PreviousFit | None = None  # result of the last fit, for a warm start
+    checkpoints: Any = None  # Checkpoints of the run, if it can be resumed
     retained: bool = False  # whether the model will retain statistics for later passes over them
 
     @property
     def largest_rank(self) -> int:
-        """No rank above this can be told from the data."""
+        """The largest rank that the data can identify."""
         return min(self.statistics.n_features, self.statistics.n_tasks)
 
     def make_folds(self, rng: np.random.Generator) -> Folds:
@@ -111,12 +126,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class PreviousFit:
-    """Where the last fit ended, in the user's units: a refit may start there."""
+    """Result of the last fit in the user's units, from which a refit may start."""
 
     labels: tuple[Any, ...]
     representation: np.ndarray  # (d, k)
     task_weights: np.ndarray  # (k, T)
-    rows: float  # sum of weights that the last fit from scratch had
+    rows: float  # sum of weights in the last fit from scratch
 
 
 def canonical(
@@ -135,7 +150,7 @@ def canonical(
         How the features are transformed: by ``whitening``, by ``common_scaling``, or not at all.
     rng : numpy.random.Generator
     P : ndarray of shape (d, d'), optional
-        A map of the features to use instead of computing one, as a resumed fit must.
+        A map of the features to use instead of computing one, for a resumed fit.
     **context
         Further fields of the Problem.
     """
@@ -148,10 +163,3 @@ def canonical(
         statistics.statistics, Canonical(statistics.units, P), statistics.labels, rng,
         statistics.rows, statistics.moments, **context,
     )  # fmt: skip
-
-
-def task_scale(n: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-    """r_t = sqrt(n_t / (nbar sigma_t^2)), (T,); ``noise`` holds the variances, up to a factor."""
-    filled = n > 0
-    variance = np.ones_like(n) if noise is None else noise / np.exp(np.log(noise).mean())
-    return np.sqrt(np.where(filled, n, 1.0) / (n[filled].mean() * variance))

@@ -1,9 +1,9 @@
 """Folds of rows, each of which can be left out of the statistics for a while.
 
 Rows of a task are ranked by a random hash of their values and assigned to folds in that order, so
-neither the order of rows nor writing a row twice instead of giving it weight two changes where it
-goes. Folds are subtracted from sums and added back, or masked where the statistics are rows, so no
-fold needs statistics of its own.
+the fold of a row does not depend on the order of rows, or on whether a row is written twice or has
+weight two. Folds are subtracted from sums and added back, or masked if the statistics are rows, so
+no fold needs statistics of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS_AT_ONCE = 1 << 17  # rows whose folds are drawn together
 
 
 class Folds(Protocol):
-    """What cross-validation asks of the rows."""
+    """The interface of cross-validation to the rows."""
 
     def sizes(self, fold: int) -> np.ndarray:
         """Sum of weights in a fold of each task, (T,)."""
@@ -35,7 +35,7 @@ class Folds(Protocol):
     def without(
         self, fold: int, statistics: Any, canonical: Canonical
     ) -> AbstractContextManager[Any]:
-        """Statistics of all other rows; the given ones are whole again afterwards."""
+        """Statistics of all other rows; the given statistics are restored afterwards."""
 
     def errors(
         self,
@@ -52,7 +52,7 @@ class Folds(Protocol):
         ----------
         fold : int
         remaining : Statistics
-            Of the other rows, as ``without`` gives them: they determine the intercepts.
+            Statistics of the other rows, as ``without`` gives them, for the intercepts.
         response : ndarray of shape (T,)
             The task scale r_t of the objective that B and W were fitted to.
         canonical : Canonical
@@ -123,7 +123,7 @@ class RowFolds:
 
 
 def assign_folds(rows: TaskRows, key: np.ndarray, n_folds: int, offset: int = 0) -> np.ndarray:
-    """Fold of each row in task order, (rows,): balanced within tasks, equal for equal rows.
+    """Fold of each row in task order, (rows,), balanced within tasks and equal for equal rows.
 
     Parameters
     ----------

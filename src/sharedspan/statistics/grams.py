@@ -15,23 +15,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sharedspan.inputs.rows import Block, TaskRows
 from sharedspan.kernels import accumulate, cpu, grams
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
-from sharedspan.statistics.scaling import Units
+
+if TYPE_CHECKING:
+    from sharedspan.statistics.task_statistics import Units
 
 Watch = Callable[[Block], None]
 Arrays = tuple[np.ndarray, ...]
 
-FADED = 1e-100  # rows; what weighs less counts as forgotten
+FADED = 1e-100  # rows; tasks of smaller weight count as forgotten
 
 
 class TaskMeans:
-    """What both kinds of statistics know of the level of each task."""
+    """Sizes and means of each task, common to both kinds of statistics."""
 
     n: np.ndarray  # (T,) sums of weights
     mean: np.ndarray  # (T, d)
@@ -47,23 +49,23 @@ class TaskMeans:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes in the arrays."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
     def intercepts(self, V: np.ndarray) -> np.ndarray:
-        """Intercepts (T,) that go with the coefficients V (d, T): ybar_t - xbar_t'v_t."""
+        """Intercepts (T,) for the coefficients V (d, T): ybar_t - xbar_t'v_t."""
         return self.y_mean - np.einsum("td,dt->t", self.mean, V)
 
     def map_shards(
         self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
     ) -> tuple[Arrays, Arrays]:
-        """``function(statistics, *arrays)``, part by part where the tasks lie in several places.
+        """``function(statistics, *arrays)``, shard by shard if the tasks are on a cluster.
 
         Parameters
         ----------
         function : callable
-            Of statistics and of arrays with a row for each of their tasks. Returns two tuples:
-            what is summed over the parts, and arrays with a row for each task.
+            Function of statistics and of arrays with a row for each of their tasks. Returns two
+            tuples: arrays to sum over shards, and arrays with a row for each task.
         *arrays : ndarray of shape (T, ...)
         """
         return function(self, *arrays)
@@ -74,7 +76,7 @@ class TaskMeans:
 
 
 class GramStatistics(TaskMeans):
-    """Sums per task, a commutative monoid under ``merge``; see the head of this file.
+    """Sums per task, a commutative monoid under ``merge``; see the docstring of this module.
 
     Attributes
     ----------
@@ -115,10 +117,10 @@ class GramStatistics(TaskMeans):
             Tasks in the order of these statistics.
         units : Units
         P : ndarray of shape (d_rows, d), optional
-            Map of the features, where these statistics hold mapped features.
+            Map of the features, if these statistics are of mapped features.
         sign : float
         watch : callable of Block, optional
-            Shown every block of rows in these units, one after the other, no task cut.
+            Called with each block of rows in these units, in order; no task is cut.
         """
 
         def work(first: int, last: int) -> None:
@@ -137,10 +139,10 @@ class GramStatistics(TaskMeans):
         return self
 
     def merge(self, other: GramStatistics, ids: Any = slice(None)) -> GramStatistics:
-        """Add another set of sums, in place: its tasks are our tasks ``ids``, by default all.
+        """Add another set of sums, in place: its tasks are tasks ``ids`` of ours, by default all.
 
-        Anchors may differ: those in ``other`` are moved to ours first. A task that we have not
-        seen yet takes over the other's anchor.
+        Anchors may differ: sums in ``other`` are moved to our anchors first. A task without rows so
+        far takes over the anchor of the other.
         """
         n, mean = self.n[ids], self.mean[ids]
         unseen = (n == 0)[:, None]
@@ -163,16 +165,16 @@ class GramStatistics(TaskMeans):
         return self
 
     def placed(self, ids: np.ndarray, n_tasks: int) -> GramStatistics:
-        """A copy with our tasks at the places ``ids`` of ``n_tasks``; the others are empty."""
+        """A copy with our tasks as tasks ``ids`` of ``n_tasks``; the others are empty."""
         other = GramStatistics(n_tasks, self.n_features, self.centred)
         for name in SUMS:
             getattr(other, name)[ids] = getattr(self, name)
         return other
 
     def weighted(self, factor: float) -> GramStatistics:
-        """The sums of rows whose weights are all times ``factor``, in place.
+        """Multiply the weights of all rows by ``factor``, in place.
 
-        What has faded to next to nothing is gone: weights near the smallest number have no digits.
+        Tasks of total weight below ``FADED`` become empty: such small weights have no digits left.
         """
         gone = self.n * factor < FADED
         for name in ("n", "packed", "g", "q"):
@@ -182,7 +184,7 @@ class GramStatistics(TaskMeans):
         return self
 
     def rescaled(self, old: Units, new: Units) -> GramStatistics:
-        """The sums in other units, in place."""
+        """Convert the sums to other units, in place."""
         x, y = new.scale / old.scale, new.y_scale / old.y_scale
         i, j = np.triu_indices(self.n_features)
         self.packed = self.packed * (x[i] * x[j])
@@ -244,7 +246,7 @@ class GramStatistics(TaskMeans):
         with one_blas_thread():
             if size == self.packed.shape[1]:
                 over_tasks(work, self.n_tasks, self.n_tasks * float(len(P)) ** 3)
-            else:  # results move towards the front, so tasks must go one after the other
+            else:  # results move towards the front, so tasks are transformed in order
                 work(0, self.n_tasks)
         self.packed = flat[: self.n_tasks * size].reshape(self.n_tasks, size)
         self.anchor, self.g, self.mean = anchor, g, self.mean @ P
@@ -254,7 +256,7 @@ SUMS = ("n", "mean", "y_mean", "packed", "anchor", "g", "q")  # of GramStatistic
 
 
 def _filled_zeros(rows: int, columns: int) -> np.ndarray:
-    """Not np.zeros, whose memory lies on small pages: passes over those are slower."""
+    """Zeros, (rows, columns), not by np.zeros: its memory is on small pages, which are slower."""
     out = np.empty((rows, columns))
     out.fill(0.0)
     return out

@@ -1,6 +1,6 @@
-"""Moments that sums per task do not hold, collected in the same pass over the rows.
+"""Moments that sums per task do not contain, collected in the same pass over the rows.
 
-They are watched block by block while the statistics are built, in the units of the statistics, and
+They are updated block by block while the statistics are built, in the units of the statistics, and
 mapped to canonical features afterwards: all of them are linear in x, or bilinear.
 """
 
@@ -15,7 +15,7 @@ from sharedspan.statistics.folds import assign_folds, hash_key
 class FourthMoment:
     """sum over tasks of share_t times sum over rows of w y^2 x x', (d, d).
 
-    x and y are less their task's mean where tasks have intercepts.
+    x and y are centred at their task's means if tasks have intercepts.
     """
 
     def __init__(self, n_features: int, shares: np.ndarray, centred: bool) -> None:

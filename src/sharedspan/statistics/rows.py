@@ -1,15 +1,18 @@
-"""The rows themselves as statistics, where tasks have too few rows for Grams to pay."""
+"""The rows themselves as statistics, for tasks with too few rows for Grams to pay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.statistics.grams import GramStatistics, TaskMeans, Watch
-from sharedspan.statistics.scaling import Units
+
+if TYPE_CHECKING:
+    from sharedspan.statistics.task_statistics import Units
 
 
 class RowStatistics(TaskMeans):
@@ -18,7 +21,7 @@ class RowStatistics(TaskMeans):
     Attributes
     ----------
     X : ndarray of shape (rows, d)
-        Rows task by task, each less its task's mean if ``centred``.
+        Rows task by task, centred at their task's mean if ``centred``.
     y, weight : ndarray of shape (rows,)
     starts : ndarray of shape (T + 1,)
     n, mean, y_mean, centred
@@ -65,7 +68,7 @@ class RowStatistics(TaskMeans):
         return other
 
     def intercepts(self, V: np.ndarray) -> np.ndarray:
-        """Intercepts (T,) that go with the coefficients V (d, T): mean residuals of each task."""
+        """Intercepts (T,) for the coefficients V (d, T): mean residuals of each task."""
         if self.is_centred or not self.centred:
             return super().intercepts(V)
         errors = self.y - np.concatenate(

@@ -1,7 +1,7 @@
 """Task statistics: sufficient statistics with their units, and the names of tasks and features.
 
-Later rows and the statistics of other sites are added here: statistics merge, and what is left to
-do is to bring units, tasks and anchors together.
+Later rows and the statistics of other sites are added here: statistics merge, once they have common
+units, tasks and anchors.
 """
 
 from __future__ import annotations
@@ -13,13 +13,62 @@ from typing import Any
 import numpy as np
 
 from sharedspan.inputs.labels import canonical_order
-from sharedspan.inputs.rows import TaskRows
+from sharedspan.inputs.rows import Block, TaskRows
 from sharedspan.statistics.grams import GramStatistics, Watch
 from sharedspan.statistics.rows import RowStatistics, Statistics
-from sharedspan.statistics.scaling import Units
 
 # Raw rows are the cheaper statistics below this many rows per feature (`benchmarks/crossover.py`).
 ROWS_PER_FEATURE = 0.5
+
+# Numbers whose squares and sums are safe in double precision need no rescaling.
+SAFE = 2.0**128
+
+
+@dataclass(frozen=True)
+class Units:
+    """Rows as the statistics see them: (x - origin) * scale, y * y_scale.
+
+    Scales are powers of two, so they round nothing, and are one unless squares might overflow.
+    The origin takes a common large level off the features; it is zero without intercepts.
+    """
+
+    origin: np.ndarray  # (d,)
+    scale: np.ndarray  # (d,)
+    y_scale: float
+    stored_axes = "origin:d scale:d"
+
+    @classmethod
+    def of(cls, tasks: TaskRows, centred: bool, common_scale: bool = False) -> Units:
+        """Units that suit the rows; ``common_scale`` keeps the features' proportions."""
+        low, high, y_reach = tasks.extremes()
+        origin = np.zeros_like(low)
+        if centred:  # a median over some rows: near most of them, whatever the outliers
+            origin = np.quantile(tasks.sample(1000), 0.5, axis=0, method="lower")
+        with np.errstate(over="ignore"):
+            reach = np.maximum(high - origin, origin - low)
+        if common_scale:
+            reach = np.full_like(reach, reach.max())
+        return cls(origin, _power_of_two(reach), float(_power_of_two(np.array(y_reach))))
+
+    def including(self, other: Units) -> Units:
+        """Units that suit the rows of both, with the origin of these."""
+        scale, y_scale = np.minimum(self.scale, other.scale), min(self.y_scale, other.y_scale)
+        return Units(self.origin, scale, y_scale)
+
+    def rows(self, block: Block, P: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """The block's features and targets in these units, features mapped by P if given."""
+        X = block.X
+        X *= self.scale
+        X -= self.origin * self.scale
+        block.y[...] *= self.y_scale
+        return (X if P is None else X @ P), block.y
+
+
+def _power_of_two(reach: np.ndarray) -> np.ndarray:
+    """The power of two that scales a magnitude to about 1; 1 if nothing can overflow."""
+    _, exponent = np.frexp(np.minimum(reach, np.finfo(float).max))
+    safe = (reach == 0) | ((reach < SAFE) & (reach > 1 / SAFE))
+    return np.where(safe, 1.0, np.ldexp(1.0, np.clip(-exponent, -1000, 1000)))
 
 
 @dataclass(frozen=True)
@@ -30,8 +79,8 @@ class TaskStatistics:
     units: Any  # Units; None for bare rows
     labels: tuple[Hashable, ...]  # (T,) in canonical order
     names: tuple[str, ...]  # (d,)
-    rows: Any = None  # TaskRows, or the rows of a cluster, where they can be read again
-    # What a watcher of the pass over the rows has learned.
+    rows: Any = None  # TaskRows, or the rows of a cluster, if they can be read again
+    # Further moments, collected in the pass over the rows.
     moments: Any = field(default=None, metadata={"stored": False})
 
     def copy(self) -> TaskStatistics:
@@ -42,13 +91,13 @@ class TaskStatistics:
     def plus(
         self, tasks: TaskRows, *, forgetting: float = 1.0, common_scale: bool = False
     ) -> TaskStatistics:
-        """The statistics of these and of more rows, of known or of new tasks.
+        """The statistics of these and of further rows, of known or new tasks.
 
         Parameters
         ----------
         tasks : TaskRows
         forgetting : float
-            What the rows so far count, as a factor on their weights.
+            Factor on the weights of the rows so far.
         common_scale : bool
             Whether features stay in proportion; see ``Units.of``.
         """
@@ -91,8 +140,8 @@ def gather(
     kind : {"auto", "gram", "rows"}
         See ``collect``.
     moments : object with a method ``watch`` of Block, optional
-        Shown every block of rows in the units of the statistics, to learn from it what else an
-        estimator needs.
+        Its method is called with each block of rows in the units of the statistics, to collect
+        further moments.
     """
     units = Units.of(rows, centred, common_scale)
     watch = None if moments is None else moments.watch
@@ -101,10 +150,10 @@ def gather(
 
 
 def cheaper_kind(n: float, n_tasks: int, n_features: int) -> str:
-    """Which kind makes the pass R(V) cheaper.
+    """The kind of statistics, "rows" or "gram", that makes the pass R(V) cheaper.
 
-    By n, the sum of weights, not of rows: a weight of two must take the path of a row written
-    twice.
+    It depends on n, the sum of weights, not on the number of rows: a row of weight two is treated
+    as a row written twice.
     """
     return "rows" if n < ROWS_PER_FEATURE * n_features * n_tasks else "gram"
 
@@ -121,9 +170,9 @@ def collect(
     centred : bool
         Whether tasks have intercepts.
     kind : {"auto", "gram", "rows"}
-        "auto" takes whichever makes the pass R(V) cheaper.
+        "auto" takes the kind that makes the pass R(V) cheaper.
     watch : callable of Block, optional
-        Shown every block of rows, for what else is to be learned from them in this one pass.
+        Called with each block of rows, to collect further moments in the same pass.
     """
     if kind == "auto":
         kind = cheaper_kind(tasks.sizes().sum(), tasks.n_tasks, tasks.n_features)
