@@ -1,4 +1,4 @@
-"""The pass over tasks with PyTorch, made for a GPU.
+"""The pass over tasks with PyTorch, for a GPU.
 
     u_t = v_t - r_t a_t,   R_t = weight_t (G_t u_t - r_t g_t),   v_t = B w_t
     loss_t = weight_t / 2 max(r_t^2 q_t - 2 r_t u_t'g_t + u_t'G_t u_t, 0)
@@ -21,12 +21,12 @@ from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.kernels.device_blocks import CHUNK_BYTES, DeviceBlocks, GramBlock, GramChunk
 from sharedspan.kernels.device_matrix import DeviceMatrix, sum_of_products
 
-# Where a pivot of the Cholesky factor is below this share of the largest, eigenvalues decide.
+# Systems with a Cholesky pivot below this share of the largest are solved by eigenvalues.
 SMALL_PIVOT = 1e-8
 
 
 class DeviceGrams(DeviceBlocks):
-    """Task statistics on a device, and what the objective asks of them; see ``DeviceBlocks``."""
+    """Task statistics on a device, with the passes of the objective; see ``DeviceBlocks``."""
 
     def _residuals(self, chunk: GramChunk, V: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """R (m, d) and losses (m,) of a chunk at V (m, d)."""
@@ -49,7 +49,7 @@ class DeviceGrams(DeviceBlocks):
     def _pass(
         self, block: GramBlock, B: torch.Tensor, W: torch.Tensor, grad_W: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss () and R W' (d, k) of a block of m tasks at W (k, m); B'R goes to grad_W (k, m)."""
+        """Loss () and R W' (d, k) of a block of m tasks at W (k, m); B'R is written to grad_W."""
         if self.triton is not None:
             return self.triton.block_gradients(block.parts, self._scalars(block), B, W, grad_W)
         loss, grad_B = W.new_zeros(()), torch.zeros_like(B)
@@ -111,8 +111,8 @@ class DeviceGrams(DeviceBlocks):
     def _normal(self, block: GramBlock, B: torch.Tensor) -> torch.Tensor:
         """weight_t B'G_t B of a block, (k, k, m).
 
-        Row c of it is B'R for w = e_c and a response of zero, which is what the kernel computes:
-        k quick passes instead of a kernel of their own.
+        Row c is B'R for w = e_c and a response of zero, so k passes of the Triton kernel compute
+        it and no further kernel is needed.
         """
         k, m = B.shape[1], block.last - block.first
         weight = self.weight[block.first : block.last]
@@ -134,8 +134,8 @@ class DeviceGrams(DeviceBlocks):
     ) -> tuple[float, np.ndarray, DeviceMatrix]:
         """Least loss(BW) over W, its gradient R W' (d, k) and that W (k, T).
 
-        One Newton step from the given W, which is exact on a quadratic; where the least squares is
-        not unique, the solution nearest to the given W.
+        One Newton step from the given W, which is exact on a quadratic; if the solution is not
+        unique, the one nearest to the given W.
         """
         start, B_data = self.to_device(W).data, self._small(B)
         k = B.shape[1]
@@ -161,10 +161,10 @@ def _to_host(*tensors: torch.Tensor) -> list[np.ndarray]:
 
 
 def solve_normal(A: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Solve A_t x_t = b_t, x (k, m), for Gram matrices A (k, k, m), of least norm where singular.
+    """Solve A_t x_t = b_t, x (k, m), for Gram matrices A (k, k, m), by minimum norm if singular.
 
-    Cholesky factors for all tasks at once; eigenvalues where a pivot is small, of which those below
-    ``RANK_TOLERANCE`` of the largest count as zero.
+    By Cholesky factors for all tasks at once. Tasks with a small pivot are solved by eigenvalues,
+    of which those below ``RANK_TOLERANCE`` times the largest count as zero.
     """
     x, pivot = _cholesky_solve(A, b)
     # The comparison is false for NaN, from the root of a negative pivot, and for A = 0.
