@@ -422,7 +422,7 @@ def test_a_full_disk_costs_a_long_fit_nothing_but_checkpoints(small_disk):
                     file.write(b"0" * 4096)
 
     with pytest.warns(
-        RuntimeWarning, match=r"the fit goes on .*/c', the old .* is unchanged"
+        RuntimeWarning, match=r"the fit continues .*/c', the old .* is unchanged"
     ) as caught:
         result = fit.run(path, callback=fill, every=1)
     assert len(caught) == 1
