@@ -159,7 +159,7 @@ def test_help_and_import_stay_light():
     assert done.returncode == 0, done.stderr
 
 
-# From the ground up: a module imports only from its own package or from those before it.
+# From the bottom up: a module imports only from its own package and from packages before it.
 LAYERS = (
     "kernels", "progress", "subspace", "inputs", "statistics", "objective", "distributed",
     "persistence", "datasets", "solvers", "families", "mixed_model", "inference", "estimators",
@@ -172,7 +172,7 @@ def _layer(module):
 
 
 def _imports(path, *, deferred=True):
-    """The modules that a file imports; without the deferred ones, only those of its top level."""
+    """The modules that a file imports; without ``deferred``, only at its top level."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree) if deferred else tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -189,7 +189,7 @@ def test_imports_go_one_way(path):
     if module == "sharedspan.__init__":
         return
     layer = _layer(module)
-    # A model file or an ONNX graph needs its estimator, which is imported when it is asked for.
+    # A model file or an ONNX graph needs its estimator, which is imported when it is used.
     for imported in _imports(path, deferred=not module.startswith("sharedspan.persistence.")):
         if imported.startswith("sharedspan."):
             assert _layer(imported) <= layer, f"{module} imports {imported}"

@@ -1,4 +1,4 @@
-"""Fingerprints: equal for the same fit, and a sentence about the difference for another."""
+"""Fingerprints are equal for the same fit, and describe the difference from another."""
 
 import datetime
 import json
