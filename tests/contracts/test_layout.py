@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 
 import sharedspan as ss
 from sharedspan.cli import main
-from sharedspan.inference.noise import shrunken_noise
+from sharedspan.inference.noise import shrink_noise
 from sharedspan.subspace import balanced_factors, ordered_factors
 
 SOURCE = Path(ss.__file__).parent
@@ -102,17 +102,17 @@ def test_noise_levels_shrink_towards_each_other(rng):
     truth = np.exp(rng.normal(0, 0.7, 300))
     degrees = rng.integers(1, 30, 300).astype(float)
     rss = truth * rng.chisquare(degrees)
-    shrunk, raw = shrunken_noise(rss, degrees), rss / degrees
+    shrunk, raw = shrink_noise(rss, degrees)[0], rss / degrees
     assert np.mean(np.log(shrunk / truth) ** 2) < 0.6 * np.mean(np.log(raw / truth) ** 2)
-    equal = shrunken_noise(rng.chisquare(degrees) * 2.0, degrees)
+    equal, _ = shrink_noise(rng.chisquare(degrees) * 2.0, degrees)
     assert_allclose(equal, 2.0, rtol=0.2)
-    no_rows = shrunken_noise(np.array([0.0, 5.0, 6.0]), np.array([0.0, 5.0, 5.0]))
+    no_rows, _ = shrink_noise(np.array([0.0, 5.0, 6.0]), np.array([0.0, 5.0, 5.0]))
     assert 0.5 < no_rows[0] < 2.0
 
 
 def test_perfect_fits_do_not_break_the_noise_levels():
-    assert (shrunken_noise(np.zeros(4), np.ones(4)) == 0).all()
-    mixed = shrunken_noise(np.array([0.0, 0.0, 3.0, 4.0]), np.full(4, 3.0))
+    assert (shrink_noise(np.zeros(4), np.ones(4))[0] == 0).all()
+    mixed, _ = shrink_noise(np.array([0.0, 0.0, 3.0, 4.0]), np.full(4, 3.0))
     assert np.isfinite(mixed).all()
     assert (mixed > 0).all()
 

@@ -64,9 +64,17 @@ def shared_noise(objective: Objective, B: np.ndarray, W: np.ndarray, centred: bo
     return np.full(objective.n_tasks, objective.squares(B, W).sum() / degrees)
 
 
-def shrunken_noise(rss: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Per-task noise variances shrunk towards a common level, (T,); see ``shrink_noise``."""
-    return shrink_noise(rss, degrees)[0]
+def common_level(noise: np.ndarray) -> float:
+    """Geometric mean of the positive noise variances; zero if there are none."""
+    positive = noise[noise > 0]
+    return float(np.exp(np.log(positive).mean())) if len(positive) else 0.0
+
+
+def relative_precision(noise: np.ndarray | None, n_tasks: int) -> np.ndarray:
+    """Inverse noise variances (T,), scaled to a geometric mean of one; one for zero variances."""
+    if noise is None:
+        return np.ones(n_tasks)
+    return np.divide(common_level(noise), noise, out=np.ones(n_tasks), where=noise > 0)
 
 
 def shrink_noise(rss: np.ndarray, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

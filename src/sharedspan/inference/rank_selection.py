@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.inference.noise import relative_precision
 from sharedspan.inference.rank_evidence import ROUNDING, log_evidence, sum_of_squares
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.objective import Objective, Point, build_objective
@@ -301,18 +302,12 @@ def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, cent
 
     The median over tasks with residual degrees of freedom, or if there are none, over all rows.
     """
-    # Losses are mean squares over two, of responses times r_t.
-    rss = 2 * objective.residuals(V.copy())[1] * objective.n / objective.response**2
+    rss = objective.squares(np.eye(len(V)), V)
     spare = objective.n - ranks - centred
     usable = spare >= 1
     if not usable.any():
         return float(np.sqrt(rss.sum() / max(objective.n.sum(), 1.0)))
     return float(np.sqrt(np.median(rss[usable] / spare[usable])))
-
-
-def relative_precision(noise: np.ndarray | None, n_tasks: int) -> np.ndarray:
-    """Inverse noise variances (T,), scaled to a geometric mean of one."""
-    return np.ones(n_tasks) if noise is None else np.exp(np.log(noise).mean()) / noise
 
 
 def _fits(objective: Objective, largest: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sharedspan.inference.noise import common_level
 from sharedspan.inference.weight_errors import group_by_task
 from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.kernels.threads import one_blas_thread
@@ -236,12 +237,6 @@ def task_slices(n_tasks: int, size: int) -> Iterator[slice]:
     """Slices of tasks with ``size`` numbers each, about ``SLICE_NUMBERS`` per slice."""
     step = max(SLICE_NUMBERS // max(size, 1), 1)
     return (slice(lo, min(lo + step, n_tasks)) for lo in range(0, n_tasks, step))
-
-
-def common_level(noise: np.ndarray) -> float:
-    """Geometric mean of the positive noise variances; zero if there are none."""
-    positive = noise[noise > 0]
-    return float(np.exp(np.log(positive).mean())) if len(positive) else 0.0
 
 
 def _assemble(blocks: np.ndarray, k: int) -> np.ndarray:

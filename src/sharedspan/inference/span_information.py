@@ -14,12 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from sharedspan.inference.span_errors import (
-    SpanUncertainty,
-    common_level,
-    has_exact_covariance,
-    task_slices,
-)
+from sharedspan.inference.noise import relative_precision
+from sharedspan.inference.span_errors import SpanUncertainty, has_exact_covariance, task_slices
 from sharedspan.inference.weight_errors import pseudo_inverses, undetermined_variances
 from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.kernels.threads import one_blas_thread
@@ -71,11 +67,10 @@ def span_uncertainty(
         Noise variances in the units of the statistics, and their degrees of freedom.
     """
     d, k = B.shape
-    T = statistics.n_tasks
     basis, upper = np.linalg.qr(B, mode="complete")
     # Contiguous copies, so that a model loaded from a file computes the same last bits.
     B, Q, W = basis[:, :k].copy(), basis[:, k:].copy(), (upper[:k] @ W).T
-    omega = np.divide(common_level(noise), noise, out=np.ones(T), where=noise > 0)
+    omega = relative_precision(noise, statistics.n_tasks)
     (pooled, blocks, reference), (inverse, singular, cross, spare) = statistics.map_shards(
         partial(_span_sums, B=B, Q=Q), W, noise, omega
     )

@@ -50,17 +50,6 @@ class GramBlock:
     parts: tuple[torch.Tensor, ...]
 
 
-@dataclass(frozen=True)
-class GramChunk:
-    """The tasks first <= t < last: G (m, d, d), anchor (m, d) and g (m, d), float64."""
-
-    first: int
-    last: int
-    G: torch.Tensor
-    anchor: torch.Tensor
-    g: torch.Tensor
-
-
 class DeviceBlocks:
     """Task statistics on a device, block by block.
 
@@ -212,8 +201,8 @@ class DeviceBlocks:
             event.record(current)
             used[n % 2] = event
 
-    def _chunks(self, block: GramBlock) -> Iterator[GramChunk]:
-        """Yield the block a few tasks at a time, with full Grams, all as float64."""
+    def _chunks(self, block: GramBlock) -> Iterator[GramBlock]:
+        """Yield the block a few tasks at a time, in the layout "full" and as float64."""
         d = self.n_features
         kind = "cuda" if self.device.type == "cuda" else "cpu"
         chunk = max(CHUNK_BYTES[kind] // (8 * d * d * TASK_MULTIPLE), 1) * TASK_MULTIPLE
@@ -225,7 +214,7 @@ class DeviceBlocks:
                 G = G[:, self._positions].view(-1, d, d)
             else:
                 G, anchor, g = (x[a:b].double() for x in block.parts)
-            yield GramChunk(block.first + a, block.first + b, G, anchor, g)
+            yield GramBlock(block.first + a, block.first + b, (G, anchor, g))
 
 
 def _positions(d: int) -> torch.Tensor:

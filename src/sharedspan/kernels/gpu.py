@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from sharedspan.kernels.dense import RANK_TOLERANCE
-from sharedspan.kernels.device_blocks import CHUNK_BYTES, DeviceBlocks, GramBlock, GramChunk
+from sharedspan.kernels.device_blocks import CHUNK_BYTES, DeviceBlocks, GramBlock
 from sharedspan.kernels.device_matrix import DeviceMatrix, sum_of_products
 
 # Systems with a Cholesky pivot below this share of the largest are solved by eigenvalues.
@@ -28,22 +28,20 @@ SMALL_PIVOT = 1e-8
 class DeviceGrams(DeviceBlocks):
     """Task statistics on a device, with the passes of the objective; see ``DeviceBlocks``."""
 
-    def _residuals(self, chunk: GramChunk, V: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _residuals(self, chunk: GramBlock, V: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """R (m, d) and losses (m,) of a chunk at V (m, d)."""
-        q, response, weight = self._scalars(chunk)
+        (G, anchor, g), (q, response, weight) = chunk.parts, self._scalars(chunk)
         r = response[:, None]
-        u = V - r * chunk.anchor
-        Gu = torch.bmm(chunk.G, u[:, :, None])[:, :, 0]
-        squares = response**2 * q + (u * (Gu - 2 * r * chunk.g)).sum(1)
+        u = V - r * anchor
+        Gu = torch.bmm(G, u[:, :, None])[:, :, 0]
+        squares = response**2 * q + (u * (Gu - 2 * r * g)).sum(1)
         # Not clamp: NaN stays NaN.
         losses = 0.5 * weight * torch.where(squares < 0, torch.zeros_like(squares), squares)
-        return weight[:, None] * (Gu - r * chunk.g), losses
+        return weight[:, None] * (Gu - r * g), losses
 
-    def _scalars(
-        self, tasks: GramBlock | GramChunk
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _scalars(self, block: GramBlock) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, response and weight of a block or chunk, (m,) each."""
-        m = slice(tasks.first, tasks.last)
+        m = slice(block.first, block.last)
         return self.q[m], self.response[m], self.weight[m]
 
     def _pass(
@@ -104,7 +102,7 @@ class DeviceGrams(DeviceBlocks):
         with self._taking(CHUNK_BYTES["cuda"]):
             for block in self._on_device():
                 for chunk in self._chunks(block):
-                    R, _ = self._residuals(chunk, torch.zeros_like(chunk.anchor))
+                    R, _ = self._residuals(chunk, torch.zeros_like(chunk.parts[1]))
                     total += sum_of_products(R.T, R.T)
         return total.cpu().numpy()
 
@@ -120,7 +118,7 @@ class DeviceGrams(DeviceBlocks):
         if self.triton is None:
             for chunk in self._chunks(block):
                 inside = slice(chunk.first - block.first, chunk.last - block.first)
-                A[:, :, inside] = (B.T @ (chunk.G @ B)).permute(1, 2, 0) * weight[inside]
+                A[:, :, inside] = (B.T @ (chunk.parts[0] @ B)).permute(1, 2, 0) * weight[inside]
             return A
         zero = torch.zeros_like(weight)
         for c in range(k):

@@ -141,7 +141,6 @@ class Checkpoints:
     _: KW_ONLY
     rng: np.random.Generator | None = None  # generator of the runs, saved and restored
     seconds: float = 60.0  # between two writes; more if writing exceeds ``WRITING_SHARE``
-    every: float = math.inf  # most iterations between two writes
     saved: Checkpoint | None = None  # the state to resume from; must belong to this fit
 
     def __post_init__(self) -> None:
@@ -152,7 +151,7 @@ class Checkpoints:
         self._start: Tree = None  # the generator's state when the run began
         self._pending: dict[str, Tree] | None = None  # the last state, if it is not written yet
         self._has_warned = False
-        self._written, self._pause, self._iteration = -math.inf, self.seconds, 0
+        self._written, self._pause = -math.inf, self.seconds
 
     def begin(self) -> Checkpoint | None:
         """Begin a run; returns the saved state, which only the first run has, or None.
@@ -185,8 +184,7 @@ class Checkpoints:
         """
         rng = {"start": self._start, "now": self._rng_state()}
         self._pending = {"run": {**state, "rng": rng}, "caller": self.caller}
-        waited, done = time.monotonic() - self._written, state["iteration"] - self._iteration
-        if now or waited >= self._pause or done >= self.every:
+        if now or time.monotonic() - self._written >= self._pause:
             self.flush()
 
     def flush(self) -> None:
@@ -206,7 +204,7 @@ class Checkpoints:
                 self._pending = None
                 raise
             self._warn(error)
-        self._written, self._iteration = time.monotonic(), self._pending["run"]["iteration"]
+        self._written = time.monotonic()
         self._pause = max(self.seconds, (self._written - began) / WRITING_SHARE)
         self._pending = None
 
