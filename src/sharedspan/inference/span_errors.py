@@ -1,6 +1,6 @@
 """Standard errors of coefficients in a span that was itself estimated.
 
-To first order the estimate v_t = B w_t errs by
+To first order the error of the estimate v_t = B w_t is
 
     P_t D w_t + B M_t^-1 B'X_t'e_t,     M_t = B'G_t B,  P_t = I - B M_t^-1 B'G_t,
 
@@ -15,7 +15,7 @@ as the terms that they correct, and both can be computed:
 - the fitted w_t carry noise, E[w_t w_t'] = (true) + sigma_t^2 M_t^-1, so H overstates the curvature
   of the loss by N = sum_t omega_t sigma_t^2 M_t^-1 (x) S_t, while the variance of the score, which
   contains the same noise, is H itself (the incidental weights of Neyman and Scott). The sandwich
-  (H - N)^-1 H (H - N)^-1 is taken to first order in N, which is always positive:
+  (H - N)^-1 H (H - N)^-1 is computed to first order in N, which is always positive:
   Cov(D) = sigma^2 (I + H^-1 N) H^-1 (I + N H^-1);
 - an error of the span turns part of the residuals into signal, B M_t^-1 D'X_t'(residuals), with
   variance sigma_t^2 B M_t^-1 E[D'S_t D] M_t^-1 B', with E[D'S_t D] from the trace of S_t and the
@@ -180,7 +180,7 @@ class SpanUncertainty:
     def coef_std(self) -> np.ndarray:
         """Standard errors of the coefficients in the user's units, (T, d)."""
         B, A = self.canonical.to_user(self.B), self.canonical.to_user(self.Q)
-        # Rows are scaled to one, because squares of very large or small units may overflow.
+        # Rows are scaled to one, because squares of extreme units overflow or underflow.
         unit = np.abs(np.column_stack([B, A])).max(axis=1)
         inverse_unit = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)[:, None]
         B, A = B * inverse_unit, A * inverse_unit

@@ -168,7 +168,7 @@ def weights_covariance(
     """
     A = unit if root is None else root
     FA = F @ A
-    # A power of two for each task, so that very large or small squares do not overflow.
+    # A power of two for each task, so that squares neither overflow nor underflow.
     scale = np.ldexp(1.0, np.frexp(np.abs(FA).max(axis=(1, 2), keepdims=True))[1])
     FA = FA / scale
     values, vectors = np.linalg.eigh(FA.transpose(0, 2, 1) @ FA)

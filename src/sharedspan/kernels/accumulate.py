@@ -84,7 +84,7 @@ def near_least_squares(G, c):  # type: ignore[no-untyped-def]
 
 @kernel
 def solve_definite(A, c):  # type: ignore[no-untyped-def]
-    """The solution of A x = c for a symmetric A (d, d) without negative curvature, by Cholesky.
+    """The solution of A x = c for a positive semidefinite A (d, d), by Cholesky.
 
     A direction whose pivot is only rounding error gets zero, by an infinite pivot. np.linalg.solve
     takes seconds to compile, and LAPACK's Cholesky fails on a singular matrix.

@@ -12,9 +12,9 @@ RANK_TOLERANCE = 1e-12
 
 @kernel
 def solve_in_place(A, F, c):  # type: ignore[no-untyped-def]
-    """Set c to the shortest solution of A x = c, by Cholesky, A = F F'.
+    """Set c to the minimum-norm solution of A x = c, A (k, k) positive semidefinite.
 
-    A (k, k) is symmetric, without negative curvature.
+    By Cholesky, A = F F'; F is scratch.
     """
     k = len(c)
     largest = 0.0

@@ -68,8 +68,24 @@ class DeviceGrams(DeviceBlocks):
             host = torch.as_tensor(np.ascontiguousarray(W, dtype=np.float64))
             return DeviceMatrix(host.to(self.device, copy=True))
 
-    def _small(self, B: np.ndarray) -> torch.Tensor:
-        return torch.as_tensor(np.ascontiguousarray(B, dtype=np.float64)).to(self.device)
+    def _fused(
+        self, B: np.ndarray, W: np.ndarray | DeviceMatrix, solve: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Loss (), R W' (d, k), W (k, T) and B'R (k, T), at the least squares W with ``solve``."""
+        w = self.to_device(W).data
+        b = torch.as_tensor(np.ascontiguousarray(B, dtype=np.float64)).to(self.device)
+        with self._taking(8 * w.numel() * (len(w) + 6 if solve else 1)):
+            w = w.clone() if solve else w
+            loss, grad_B, grad_W = w.new_zeros(()), torch.zeros_like(b), torch.empty_like(w)
+            for block in self._on_device():
+                tasks = slice(block.first, block.last)
+                here, gradient = w[:, tasks], grad_W[:, tasks]
+                if solve:
+                    self._pass(block, b, here, gradient)
+                    here -= solve_normal(self._normal(block, b), gradient)
+                block_loss, block_grad_B = self._pass(block, b, here, gradient)
+                loss, grad_B = loss + block_loss, grad_B + block_grad_B
+        return loss, grad_B, w, grad_W
 
     def gradients(
         self, B: np.ndarray, W: np.ndarray | DeviceMatrix
@@ -81,19 +97,23 @@ class DeviceGrams(DeviceBlocks):
         B : ndarray of shape (d, k)
         W : DeviceMatrix of shape (k, T)
         """
-        W_data, B_data = self.to_device(W).data, self._small(B)
-        with self._taking(8 * W_data.numel()):
-            loss, grad_B = W_data.new_zeros(()), torch.zeros_like(B_data)
-            grad_W = torch.empty_like(W_data)
-            for block in self._on_device():
-                tasks = slice(block.first, block.last)
-                block_loss, block_grad_B = self._pass(
-                    block, B_data, W_data[:, tasks], grad_W[:, tasks]
-                )
-                loss, grad_B = loss + block_loss, grad_B + block_grad_B
-            WWt = sum_of_products(W_data, W_data)
+        loss, grad_B, w, grad_W = self._fused(B, W, solve=False)
+        with self._taking(8 * w.numel()):
+            WWt = sum_of_products(w, w)
         value, host_B, host_WWt = _to_host(loss, grad_B, WWt)
         return float(value), host_B, DeviceMatrix(grad_W), host_WWt
+
+    def profile(
+        self, B: np.ndarray, W: np.ndarray | DeviceMatrix
+    ) -> tuple[float, np.ndarray, DeviceMatrix]:
+        """Least loss(BW) over W, its gradient R W' (d, k) and that W (k, T).
+
+        One Newton step from the given W, which is exact on a quadratic; if the solution is not
+        unique, the one nearest to the given W.
+        """
+        loss, grad_B, best, _ = self._fused(B, W, solve=True)
+        value, host_B = _to_host(loss, grad_B)
+        return float(value), host_B, DeviceMatrix(best)
 
     def moments(self) -> np.ndarray:
         """Sum of c_t c_t' (d, d), c_t = R_t at V = 0."""
@@ -126,29 +146,6 @@ class DeviceGrams(DeviceBlocks):
             W[c] = 1.0
             self.triton.block_gradients(block.parts, (zero, zero, weight), B, W, A[c])
         return A
-
-    def profile(
-        self, B: np.ndarray, W: np.ndarray | DeviceMatrix
-    ) -> tuple[float, np.ndarray, DeviceMatrix]:
-        """Least loss(BW) over W, its gradient R W' (d, k) and that W (k, T).
-
-        One Newton step from the given W, which is exact on a quadratic; if the solution is not
-        unique, the one nearest to the given W.
-        """
-        start, B_data = self.to_device(W).data, self._small(B)
-        k = B.shape[1]
-        with self._taking(8 * k * (k + 6) * self.n_tasks):
-            W_new, grad_W = start.clone(), torch.empty_like(start)
-            loss, grad_B = start.new_zeros(()), torch.zeros_like(B_data)
-            for block in self._on_device():
-                tasks = slice(block.first, block.last)
-                gradient = grad_W[:, tasks]
-                self._pass(block, B_data, start[:, tasks], gradient)
-                W_new[:, tasks] -= solve_normal(self._normal(block, B_data), gradient)
-                block_loss, block_grad_B = self._pass(block, B_data, W_new[:, tasks], gradient)
-                loss, grad_B = loss + block_loss, grad_B + block_grad_B
-        value, host_B = _to_host(loss, grad_B)
-        return float(value), host_B, DeviceMatrix(W_new)
 
 
 def _to_host(*tensors: torch.Tensor) -> list[np.ndarray]:
