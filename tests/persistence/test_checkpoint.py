@@ -84,7 +84,7 @@ class Fit:
         solver = SOLVERS[self.name](self.objective, self.k, rng, **self.budget, **self.options)
         checkpoint = None
         if path is not None or saved is not None:
-            checkpoint = FrequentCheckpoints(path, FIT, rng=rng, saved=saved, **when)
+            checkpoint = FrequentCheckpoints(path, FIT, rng, saved=saved, **when)
             checkpoint.caller = {"round": 0}
         result = run(
             solver, self.objective, **self.budget, tail_average=self.tail, callback=callback,
@@ -318,10 +318,10 @@ def test_a_second_run_of_a_fit_is_its_own(tmp_path):
             results.append(run(solver, objective, max_iter=30, tol=0, checkpoint=checkpoint))
         return results, rng.random()
 
-    results, after = both(Checkpoints(path, FIT, rng=rng))
+    results, after = both(Checkpoints(path, FIT, rng))
     saved = Checkpoint.read(path)
     assert saved.caller["run"] == 1
-    again, after_again = both(Checkpoints(path, FIT, rng=rng, saved=saved))
+    again, after_again = both(Checkpoints(path, FIT, rng, saved=saved))
     assert len(again) == 1
     assert np.array_equal(again[0].W, results[1].W)
     assert after_again == after
@@ -333,7 +333,7 @@ def test_any_generator_is_saved_and_another_kind_is_refused(kind, tmp_path):
 
     def noisy(rng, saved=None, callback=None):
         solver = SOLVERS["nsgd"](objective, 2, rng, max_iter=20, tol=0)
-        checkpoint = FrequentCheckpoints(path, FIT, rng=rng, saved=saved, every=1)
+        checkpoint = FrequentCheckpoints(path, FIT, rng, saved=saved, every=1)
         return run(
             solver, objective, max_iter=20, tol=0, callback=callback, checkpoint=checkpoint
         ).W
@@ -469,7 +469,7 @@ def test_what_a_solver_cannot_save_does_not_end_its_run(tmp_path):
             B, W = step.point.B, step.point.W
             step = yield loop.Iterate(B, W, monotone=False, memory=lambda: [object()])
 
-    checkpoint = FrequentCheckpoints(tmp_path / "c", FIT, every=2)
+    checkpoint = FrequentCheckpoints(tmp_path / "c", FIT, np.random.default_rng(0), every=2)
     with pytest.warns(RuntimeWarning, match="cannot hold"):
         assert run(odd(), objective, max_iter=5, tol=0, checkpoint=checkpoint).n_iter == 5
 

@@ -74,7 +74,7 @@ def test_another_fit_is_refused_in_one_line(tmp_path):
     Fit("gd", max_iter=3).run(tmp_path / "c")
     saved = Checkpoint.read(tmp_path / "c")
     with pytest.raises(CheckpointError) as caught:
-        Checkpoints(None, fingerprint({"rank": 2}), saved=saved)
+        Checkpoints(None, fingerprint({"rank": 2}), np.random.default_rng(0), saved=saved)
     assert "\n" not in str(caught.value)
     assert "another fit (no tol then" in str(caught.value)
 

@@ -42,9 +42,8 @@ from sharedspan.progress import progress_bar
 from sharedspan.solvers.initialization import separate_fits
 from sharedspan.solvers.loop import run
 from sharedspan.solvers.scaled import grow, scaled_gd
-from sharedspan.statistics.canonical import Canonical, Problem
-from sharedspan.statistics.folds import N_FOLDS, Folds
-from sharedspan.statistics.rows import Statistics
+from sharedspan.statistics.canonical import Problem
+from sharedspan.statistics.folds import N_FOLDS
 
 RANK_METHODS = ("auto", "evidence", "threshold")
 PATIENCE = 3  # ranks without improvement after which a path ends
@@ -124,10 +123,9 @@ def select_rank(
     verbose : int
         1 shows a progress bar.
     """
-    largest = problem.largest_rank
     if not isinstance(rank, str):
         return int(rank), None
-    if largest == 1:
+    if problem.largest_rank == 1:
         return 1, None
     if rank == "threshold":
         objective = build_objective(problem.statistics)
@@ -135,38 +133,27 @@ def select_rank(
         deviation = noise_deviation(objective, separate, ranks, centred)
         path = threshold_path(separate / objective.response, objective, deviation)
     elif rank == "evidence" or problem.rows is None:  # without rows there are no folds
-        path = evidence_path(problem.statistics, problem.canonical, noise, largest)
+        path = evidence_path(problem, noise)
     else:
-        # A copy of the generator, so that the fit starts as if its rank had been given.
-        folds = problem.make_folds(deepcopy(problem.rng))
-        statistics, canonical = problem.statistics, problem.canonical
-        path = cross_validated_path(folds, statistics, canonical, noise, largest, verbose)
+        path = cross_validated_path(problem, noise, verbose)
     return path.rank, path
 
 
-def cross_validated_path(
-    folds: Folds,
-    statistics: Statistics,
-    canonical: Canonical,
-    noise: np.ndarray | None,
-    largest: int,
-    verbose: int = 0,
-) -> RankPath:
-    """Cross-validated rank between 1 and ``largest``; see the module docstring.
+def cross_validated_path(problem: Problem, noise: np.ndarray | None, verbose: int = 0) -> RankPath:
+    """The path of ranks with the cross-validated rank; see the module docstring.
 
     Parameters
     ----------
-    folds : Folds
-        ``N_FOLDS`` folds.
-    statistics : Statistics
-        Statistics of the canonical features; changed and restored.
-    canonical : Canonical
+    problem : Problem
+        Its statistics are changed and restored.
     noise : ndarray of shape (T,) or None
         Relative noise variances, by which the losses of the tasks are divided.
-    largest : int
     verbose : int
         1 shows a progress bar over the folds.
     """
+    statistics, canonical, largest = problem.statistics, problem.canonical, problem.largest_rank
+    # A copy of the generator, so that the fit starts as if its rank had been given.
+    folds = problem.make_folds(deepcopy(problem.rng))
     n_tasks = statistics.n_tasks
     importance = relative_precision(noise, n_tasks)
     held_paths: list[np.ndarray] = []
@@ -223,30 +210,25 @@ def corrected_excess(pairs: np.ndarray, lacking: np.ndarray) -> tuple[np.ndarray
     return total - total[best], np.sqrt(gaps.shape[1]) * gaps.std(axis=1)
 
 
-def evidence_path(
-    statistics: Statistics, canonical: Canonical, noise: np.ndarray | None, largest: int
-) -> RankPath:
-    """The rank between 1 and ``largest`` with the largest evidence, from fits to all rows.
+def evidence_path(problem: Problem, noise: np.ndarray | None) -> RankPath:
+    """The path of ranks with the rank of largest evidence, from fits to all rows.
 
     Parameters
     ----------
-    statistics : Statistics
-        Statistics of the canonical features.
-    canonical : Canonical
+    problem : Problem
     noise : ndarray of shape (T,) or None
         Relative noise variances.
-    largest : int
     """
-    objective = build_objective(statistics, noise)
+    objective, centred = build_objective(problem.statistics, noise), problem.statistics.centred
     importance = relative_precision(noise, objective.n_tasks)
     logs: list[float] = []
-    for B, W in _fits(objective, largest):
-        logs.append(log_evidence(objective, B, W, importance, statistics.centred))
+    for B, W in _fits(objective, problem.largest_rank):
+        logs.append(log_evidence(objective, B, W, importance, centred))
         if len(logs) - 1 - int(np.argmax(logs)) >= PATIENCE:
             break
     values = np.array(logs)
-    rows = max(float(np.maximum(objective.n - statistics.centred, 0.0).sum()), 1.0)
-    loss = -values / rows - np.log(canonical.units.y_scale)
+    rows = max(float(np.maximum(objective.n - centred, 0.0).sum()), 1.0)
+    loss = -values / rows - np.log(problem.canonical.units.y_scale)
     ranks = np.arange(1, len(logs) + 1)
     excess = values.max() - values
     rank = int(np.argmax(values)) + 1

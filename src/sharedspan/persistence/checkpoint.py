@@ -123,7 +123,7 @@ class CheckpointOptions:
         objective = build_objective(statistics.statistics)
         numbers = data_numbers(objective, statistics.statistics, canonical)
         fingerprint = Fingerprint(self.settings, statistics.labels, statistics.names, numbers)
-        return Checkpoints(self.path, fingerprint, rng=rng, seconds=self.seconds, saved=self.saved)
+        return Checkpoints(self.path, fingerprint, rng, seconds=self.seconds, saved=self.saved)
 
 
 def _as_path(name: str, value: Any) -> pathlib.Path:
@@ -138,8 +138,8 @@ class Checkpoints:
 
     path: Path | None  # None to write nothing
     fingerprint: Fingerprint
+    rng: np.random.Generator  # generator of the runs, saved and restored
     _: KW_ONLY
-    rng: np.random.Generator | None = None  # generator of the runs, saved and restored
     seconds: float = 60.0  # between two writes; more if writing exceeds ``WRITING_SHARE``
     saved: Checkpoint | None = None  # the state to resume from; must belong to this fit
 
@@ -161,13 +161,11 @@ class Checkpoints:
         saved, self.saved = self.saved, None
         if saved is not None:
             self.set_rng(saved, "start")
-        self._start = self._rng_state()
+        self._start = self.rng.bit_generator.state
         return saved
 
     def set_rng(self, saved: Checkpoint, when: str) -> None:
         """Set the generator to its state at the "start" of a saved run, or "now", at its end."""
-        if self.rng is None:
-            return
         try:
             self.rng.bit_generator.state = saved.run["rng"][when]
         except (KeyError, TypeError, ValueError) as error:
@@ -182,7 +180,7 @@ class Checkpoints:
         The state is not copied, so it must not be changed. A function in it is called when the
         state is written.
         """
-        rng = {"start": self._start, "now": self._rng_state()}
+        rng = {"start": self._start, "now": self.rng.bit_generator.state}
         self._pending = {"run": {**state, "rng": rng}, "caller": self.caller}
         if now or time.monotonic() - self._written >= self._pause:
             self.flush()
@@ -218,6 +216,3 @@ class Checkpoints:
             RuntimeWarning,
             stacklevel=2,
         )
-
-    def _rng_state(self) -> Tree:
-        return None if self.rng is None else self.rng.bit_generator.state
