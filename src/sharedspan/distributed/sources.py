@@ -162,7 +162,7 @@ class DaskFrame:
     def of(cls, X: Any, y: Any, task: Any, task_column: Any, sample_weight: Any) -> DaskFrame:
         """The frame X with y and task: names of its columns, or Dask Series, which are added."""
         if sample_weight is not None:
-            raise ValueError("A Dask DataFrame takes no sample_weight: repeat rows instead.")
+            raise ValueError("sample_weight is not allowed with a Dask DataFrame: repeat rows.")
         if task is not None and task_column is not None:
             raise ValueError(
                 f"Labels are given twice, by task and task_column={task_column!r}: give only one."
@@ -175,7 +175,7 @@ class DaskFrame:
         X, label = _named_column(X, task, "task", "__task__")
         features = tuple(name for name in names if name not in (target, label))
         if not features:
-            raise ValueError("No column is left as a feature: keep one besides task and target.")
+            raise ValueError("X has no features: it needs a column besides task and target.")
         return cls(X, label, target, features, tuple(n for n in names if n != target))
 
     def read(self, client: Any) -> list[Any]:
@@ -189,9 +189,8 @@ def _named_column(X: Any, column: Any, what: str, name: str) -> tuple[Any, str]:
     """The frame and the name of a column of it; a series is added to the frame as ``name``."""
     if isinstance(column, str):
         if column not in X.columns:
-            raise ValueError(
-                f"There is no column {column!r} ({what}) in X.{nearest(column, X.columns)}"
-            )
+            hint = nearest(column, X.columns)
+            raise ValueError(f"{what}={column!r} is not a column of X.{hint}")
         return X, column
     if not hasattr(column, "npartitions"):
         raise TypeError(

@@ -27,7 +27,7 @@ class CheckpointError(ValueError):
 
 
 CHECKPOINT_FORMAT = TreeFormat(
-    "checkpoint", 1, CheckpointError, "give another checkpoint, or do without"
+    "checkpoint", 1, CheckpointError, "give another checkpoint, or fit without one"
 )
 
 
