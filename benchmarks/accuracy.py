@@ -103,7 +103,7 @@ def all_at_once(seeds):
         ratios.append(
             ss.parameter_error(model.coef_, sim.coef) / ss.parameter_error(oracle, sim.coef)
         )
-    show("unequal sizes, noise and features: error over ALS that knows the noise (each)",
+    show("unequal sizes, noise and features: error over ALS with the true noise (each)",
          ", ".join(f"{r:.3f}" for r in ratios), "1.10")  # fmt: skip
 
 

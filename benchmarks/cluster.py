@@ -4,8 +4,8 @@
     python benchmarks/cluster.py --quick    small sizes, a minute
     python benchmarks/cluster.py --part overhead | build | kills
 
-overhead   milliseconds per iteration beyond the local engine's, on a problem so small that the pass
-           itself takes no time
+overhead   milliseconds per iteration in excess of the local engine, on a problem so small that
+           the pass itself takes no time
 build      rows per second from Parquet files to statistics, with one worker and with two in turn
 kills      a worker is killed by its process id at a random time, 20 times: ten while statistics are
            built, ten while the solver iterates; the largest difference to an undisturbed fit
@@ -90,7 +90,7 @@ def build(quick):
                     ss.DaskEngine(client, shards=8), files, True,
                     common_scale=False, kind="gram", keep_rows=False,
                 )  # fmt: skip
-                if turn:  # the first one compiles
+                if turn:  # the first run compiles
                     seconds[workers].append(time.perf_counter() - began)
                 built.statistics.close()
         for cluster, client in clusters.values():
@@ -109,7 +109,7 @@ def kills(quick):
     expected = ss.SharedSpanRegressor(**settings).fit(sim.X, sim.y, task=sim.task).coef_
     rng, worst, longest = random.Random(0), 0.0, 0.0
     count = 6 if quick else 20
-    for run in range(count):  # each on a cluster of its own
+    for run in range(count):  # each on a separate cluster
         cluster, client = start(2)
         engine = ss.DaskEngine(client, checkpoint_every=20)
         model = ss.SharedSpanRegressor(**settings, engine=engine)

@@ -1,4 +1,4 @@
-"""Where raw rows become cheaper than Grams: `python benchmarks/crossover.py`.
+"""Rows per feature at which Grams become cheaper than rows: `python benchmarks/crossover.py`.
 
 Times one pass R(V) from each kind of statistics, taking turns, and prints the ratio of the medians.
 """
@@ -28,7 +28,7 @@ def seconds_per_pass(objectives, repeats=30):
 
 
 if __name__ == "__main__":
-    print("time of a pass from rows over a pass from Grams; below 1 rows win")
+    print("time of a pass from rows over a pass from Grams; below 1 rows are faster")
     print(f"{'T':>6} {'d':>4}  " + "  ".join(f"n/d={share:<5}" for share in SHARES))
     for T, d in SIZES:
         ratios = []

@@ -2,12 +2,12 @@
 
 Writes simulated Parquet files (20 million rows of 20 features and 200,000 tasks in single
 precision, once with the rows of all tasks shuffled and once task by task) to the temporary folder,
-and compares, taking turns, each in a process of its own:
+and compares, in turns, each in a separate process:
 
     scan        DuckDB's own sorted scan: SELECT ... ORDER BY task, file, row, as Arrow batches that
-                are thrown away, with all the memory that the limit leaves to it
-    statistics  what `fit_file` does before its solver starts: rows sorted by task on disk, then one
-                pass that builds the statistics
+                are discarded, within the memory limit
+    statistics  the steps of `fit_file` before its solver starts: rows are sorted by task on disk,
+                then one pass builds the statistics
     fit         SharedSpanRegressor(rank=3, solver="auto").fit_file
 
 Medians of rows per second, their ratio, and the largest resident memory of each are printed. Both
@@ -60,7 +60,7 @@ def fit(folder, limit):
 
 
 def one(what, folder, limit):
-    """Run one of them in this process and print seconds, rows and memory."""
+    """Run one contender in this process and print seconds, rows and memory."""
     import sharedspan as ss
 
     if what != "scan":  # compile before the clock starts
@@ -109,7 +109,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows and tasks")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--limit", type=int, default=2_000_000_000, help="bytes")
-    parser.add_argument("--folder", help="where to save the files")
+    parser.add_argument("--folder", help="folder in which to save the files")
     parser.add_argument("--one", choices=["scan", "statistics", "fit"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

@@ -1,13 +1,13 @@
 """The pass on a GPU: `python benchmarks/gpu.py [--sections abcdef] [--small]`.
 
-a  the pass as a share of the card's own read rate, measured in turns with it; torch.bmm beside it
+a  the pass as a share of the GPU's read rate, measured in turns with it, and torch.bmm
 b  one million tasks of 30 features, rank 3: 100 iterations of TPGD from statistics on the device
 c  agreement with NumPy in float64
 d  the same result when tasks are streamed in blocks
 e  a fit of SharedSpanRegressor with backend="torch" and with backend="numpy"
-f  a card without memory left: the error, a fit with the block size it names, a fit without the card
+f  a GPU without free memory: the error, a fit with the block size that it names, a fit on the CPU
 
---small runs the same code at toy sizes on the CPU, where TRITON_INTERPRET=1 includes the kernels.
+--small runs the same code at toy sizes on the CPU; TRITON_INTERPRET=1 then includes the kernels.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from sharedspan.kernels.gpu import DeviceGrams
 
 FEATURES = (10, 30, 64, 100, 500)
 DTYPES = ("float32", "float64")
-BOUNDS = {"float32": 1e-4, "float64": 1e-9}  # on relative differences from NumPy
-SHARE = 0.75  # of the read rate
+BOUNDS = {"float32": 1e-4, "float64": 1e-9}  # bounds on relative differences from NumPy
+SHARE = 0.75  # share of the read rate
 SECONDS = 0.3  # for 100 iterations over one million tasks
-BYTES = 4e9  # of packed Grams in section a
+BYTES = 4e9  # size of packed Grams in section a
 REPEATS = 6
 
 claims = []
@@ -49,7 +49,7 @@ def wait(device):
 
 
 def seconds(function, device):
-    """Seconds that the device is busy with one call."""
+    """Busy seconds of the device for one call."""
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -63,7 +63,7 @@ def seconds(function, device):
 
 
 def elapsed(device, function, *arguments):
-    """Seconds of the clock for one call, and what it returns."""
+    """Elapsed seconds of one call, and its result."""
     wait(device)
     start = time.perf_counter()
     result = function(*arguments)
@@ -76,7 +76,7 @@ def distance(a, b):
 
 
 class ReadRate:
-    """What the card reads per second when it does nothing else."""
+    """Bytes per second that the GPU reads at most."""
 
     def __init__(self, kernels, device, small):
         from read_rate import read_sum  # needs Triton
@@ -102,12 +102,12 @@ class ReadRate:
 
 
 def bytes_read(grams, k):
-    """What one pass has to read: Grams, anchors and g as stored, three sums, and W."""
+    """Bytes that one pass has to read: Grams, anchors and g as stored, three sums, and W."""
     return grams.n_tasks * (grams.bytes_per_task + 8 * (3 + k))
 
 
 def random_grams(d, dtype, T, device):
-    """Random numbers; the pass takes the same time whatever they are."""
+    """Random numbers, on which the time of the pass does not depend."""
     storage, P = getattr(torch, dtype), d * (d + 1) // 2
     shapes = ((T, P), (T, d), (T, d))
     arrays = [torch.rand(*shape, dtype=storage, device=device) for shape in shapes]
@@ -200,7 +200,7 @@ def planted(T, d, k, n, device, seed=0):
 
 
 def descend(grams, B, W, eta, iterations, balance=0.5):
-    """Gradient steps on the balanced loss as TPGD takes them; the loss is read each time."""
+    """Gradient steps on the balanced loss as in TPGD; the loss is read each time."""
     losses = []
     for _ in range(iterations):
         loss, grad_B, grad_W, WWt = grams.gradients(B, W)
@@ -245,7 +245,7 @@ def iterate(statistics, k, dtype, device, iterations):
 
 
 def host_problem(T, d, k, seed=0):
-    """Statistics on the host, and full Grams and factors for NumPy's answers."""
+    """Statistics on the host, and full Grams and factors for NumPy's results."""
     rng = np.random.default_rng(seed)
     n = d + 5
     X = rng.standard_normal((T, n, d)) / math.sqrt(n)
@@ -371,13 +371,13 @@ def section_e(device, small):
 
 
 def section_f(device, small):
-    """A card without memory left."""
+    """A GPU without free memory."""
     if device.type != "cuda":
         say("   needs a GPU")
         return
     T, n, d, left = 10_000, 120, 100, 600 << 20  # 816 MB of full Grams
     data = simulated(T, n, d)
-    fit([x[: 200 * n] for x in data], "torch")  # compiles, and loads what takes memory once
+    fit([x[: 200 * n] for x in data], "torch")  # compiles, and loads libraries once
     torch.cuda.empty_cache()
     filler = torch.empty(
         torch.cuda.mem_get_info(device)[0] - left, dtype=torch.uint8, device=device
@@ -393,13 +393,13 @@ def section_f(device, small):
     named = re.search(r"block_size=(\d+)", message)
     claim("no memory left gives a MemoryError with a block size", bool(named), bool(named))
     took, expected = elapsed(device, fit, data, "numpy")
-    say(f"   backend='numpy' with the card full: {took:.2f} s, {expected.message_}")
+    say(f"   backend='numpy' with the GPU full: {took:.2f} s, {expected.message_}")
     for backend in [ss.TorchBackend("cuda", int(named[1])), "torch"] if named else []:
         torch.cuda.empty_cache()
         took, got = elapsed(device, fit, data, backend)
         apart = distance(got.coef_, expected.coef_)
-        say(f"   backend={backend!r} with the card full: {took:.2f} s, coef_ apart {apart:.1e}")
-        claim(f"backend={backend!r} with the card full agrees to 1e-9", f"{apart:.1e}",
+        say(f"   backend={backend!r} with the GPU full: {took:.2f} s, coef_ apart {apart:.1e}")
+        claim(f"backend={backend!r} with the GPU full agrees to 1e-9", f"{apart:.1e}",
               apart <= BOUNDS["float64"])  # fmt: skip
     del filler
 
@@ -411,7 +411,7 @@ def main():
     options = parser.parse_args()
     device = torch.device("cpu" if options.small else "cuda")
     if options.small:
-        torch.set_num_threads(1)  # threads that wait for each other take longer than toy sizes
+        torch.set_num_threads(1)  # threads do not pay at toy sizes
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     triton = "in use" if triton_kernels(device, 1) else "not in use"
     say(f"{name}, torch {torch.__version__}, Triton {triton}")

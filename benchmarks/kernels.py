@@ -5,14 +5,14 @@ threads, the machine's streaming rate), `np.matmul` of full Grams and V, the res
 fused pass of a gradient step (loss, R W' and B'R from B and W), and variable projection's pass (the
 best W as well). Printed: the streaming rate, then each pass as
 
-    times the rate of reading full Grams, times np.matmul, share of what the pass itself must move.
+    rate over reading full Grams, rate over np.matmul, share of the bytes that the pass must move.
 
-Above one the first is possible because Grams are stored packed. Then TPGD, 300 iterations at
-d=100, T=500, k=5: its time over that of 300 bare passes, residual and fused; and float32 storage
-over float64. Last come the claims. `--turns N` for more or fewer turns.
+The first can exceed one because Grams are stored packed. Then TPGD, 300 iterations at d=100, T=500,
+k=5: its time over the time of 300 bare passes, residual and fused; and float32 storage over
+float64. The claims are printed last. `--turns N` sets the number of turns.
 
 `--guard` is for CI: the fused pass against a plain compiled loop over the same packed Grams, in
-turns, at three sizes; the exit status is 1 if it has lost its lead.
+turns, at three sizes; the exit status is 1 if its lead is lost.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from sharedspan.solvers import SOLVERS
 from sharedspan.solvers.loop import run
 from sharedspan.statistics.grams import GramStatistics
 
-# (T, d, k): at least times the streaming rate of full Grams, and times np.matmul
+# (T, d, k): least ratios to the streaming rate of full Grams, and to np.matmul
 SIZES = {
     (2000, 100, 5): (1.6, 4.0),
     (200, 500, 5): (1.6, 3.0),
@@ -37,14 +37,14 @@ SIZES = {
     (100000, 10, 3): (None, 2.0),
 }
 
-# (T, d, k): at least so many times as fast as a plain loop, although it does more; about half of
-# what was seen
+# (T, d, k): least ratio to the speed of a plain loop, which does less; about half of the measured
+# ratio
 GUARD = {(500, 100, 5): 2.5, (5000, 30, 3): 2.2, (20000, 10, 3): 1.3}
 
 
 @numba.njit(nogil=True, fastmath=True)
 def add_up(x):
-    """The sum of x, from four streams: nothing but reading."""
+    """The sum of x, from four streams, to measure reading alone."""
     n = len(x) // 4
     a, b, c, d = x[:n], x[n : 2 * n], x[2 * n : 3 * n], x[3 * n :]
     total = 0.0
@@ -58,7 +58,7 @@ def stream(x):
 
 
 def random_objective(T, d, rng, dtype="float64"):
-    """Grams of random rows; the pass takes the same time whatever they are."""
+    """Grams of random rows, on which the time of the pass does not depend."""
     statistics = GramStatistics(T, d, False)
     i, j = np.triu_indices(d)
     for t in range(T):
@@ -124,7 +124,7 @@ def passes(T, d, k, turns, rng):
         turns,
     )
     rate = full.nbytes / took["stream"]
-    # What must move besides the triangles: anchors and g; V and R (read in order to be written).
+    # Bytes besides the triangles: anchors and g; V and R (which is read before it is written).
     moved = {
         "residual": objective.packed.nbytes + 8 * T * d * 5,
         "fused": objective.packed.nbytes + 8 * T * (2 * d + 2 * k),

@@ -1,6 +1,6 @@
-"""Peak memory of a fit over that of its statistics: `python benchmarks/memory.py`.
+"""Peak memory of a fit over the memory of its statistics: `python benchmarks/memory.py`.
 
-Each case runs in a process of its own; memory is the kernel's high-water mark of resident pages,
+Each case runs in a separate process; memory is the kernel's high-water mark of resident pages,
 reset just before the fit.
 """
 
@@ -25,7 +25,7 @@ def one(n_tasks, n_samples, d, rank):
     from sharedspan.inputs.rows import validate_rows
     from sharedspan.statistics.task_statistics import Units, collect
 
-    warnings.simplefilter("ignore")  # four tasks, only to compile: convergence is no matter
+    warnings.simplefilter("ignore")  # four tasks, only to compile: convergence does not matter
     small = ss.simulate(n_tasks=4, n_features=d, rank=2, n_samples=n_samples, random_state=0)
     model = ss.SharedSpanRegressor(rank=rank, solver="tpgd", random_state=0)
     model.fit(small.X, small.y, task=small.task)

@@ -1,11 +1,11 @@
-"""How well the rank is found, and what a wrong one costs.
+"""Accuracy of rank selection, and the cost of a wrong rank.
 
 `python benchmarks/ranks.py [seeds] [moderate | weak]`; a fifth of the seeds for each weak level.
 
 The noise edge is the largest singular value of the noise of separate fits,
 sigma (sqrt(d) + sqrt(T)) / sqrt(N) for isotropic features and many rows. Signal is measured by the
-smallest singular value of the true coefficients, in edges. The rule was made on other seeds, and
-on none of the sizes marked with a star.
+smallest singular value of the true coefficients, in edges. The rule was developed on
+other seeds, and on none of the sizes marked with a star.
 """
 
 import sys
@@ -39,7 +39,7 @@ def noise_edge(sizes, d):
 
 
 def problem(size, level, weak, seed):
-    """Rows and true coefficients; ``weak`` says whether the last direction or all are."""
+    """Rows and true coefficients; ``weak``: whether the last direction or all are weak."""
     d, T, k, rows = size
     rng = np.random.default_rng(seed)
     sizes = rng.integers(rows[0], rows[1] + 1, T) if isinstance(rows, tuple) else np.full(T, rows)
@@ -64,7 +64,7 @@ def fit(data, rank):
 
 
 def moderate_signal(seeds):
-    print(f"Three edges: true rank found in {len(seeds)} simulations (claim: 95 of 100)")
+    print(f"Three edges: true rank selected in {len(seeds)} simulations (claim: 95 of 100)")
     print(
         f"{'':32}{'all at 3':>20}{'last at 3':>20}{'evidence, all':>16}{'time of auto over it':>22}"
     )
@@ -89,8 +89,8 @@ def moderate_signal(seeds):
 
 
 def weak_signal(seeds):
-    print(f"\nWeak signal, {len(seeds)} seeds per level: parameter error with the rank found over")
-    print("that with the true rank (claim: mean at most 1.05, worst 1.30); edges: mean, worst")
+    print(f"\nWeak signal, {len(seeds)} seeds per level: error with the selected rank over")
+    print("error with the true rank (claim: mean at most 1.05, worst 1.30); edges: mean, worst")
     total = {"auto": [], "evidence": []}
     for name, size in SIZES.items():
         for weak in ("last", "all"):

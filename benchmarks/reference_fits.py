@@ -1,10 +1,10 @@
-"""Coefficients of forty fits, to be saved before a change of the code and compared after it.
+"""Coefficients of 45 fits, to be saved before a change of the code and compared after it.
 
     python benchmarks/reference_fits.py save FILE.npz
     python benchmarks/reference_fits.py compare FILE.npz
 
-Every estimator, solver setting and source of rows is among them. A fit passes if its coefficients
-are those saved to 1e-12, or to twice what permuting the rows of the table moves them.
+They cover every estimator, solver setting and source of rows. A fit passes if its coefficients
+equal the saved ones to 1e-12, or to twice the change that a permutation of the rows causes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SOLVERS = ("auto", "tpgd", "als", "scaled_gd", "gd", "variable_projection", "sca
 
 
 def table(frame_of, permuted: bool):
-    """The rows of a simulated table, in their own order or in another."""
+    """The rows of a simulated table, in order or permuted."""
     order = np.arange(len(frame_of.y))
     if permuted:
         order = np.random.default_rng(7).permutation(order)
@@ -38,7 +38,7 @@ def table(frame_of, permuted: bool):
 
 
 def fits() -> Iterator[tuple[str, Callable[[bool], object]]]:
-    """Names of fits, and functions that make them from rows in order or permuted."""
+    """Names of fits, and functions that fit rows in order or permuted."""
 
     def on_arrays(make, data=SIM, **options):
         def fit(permuted):
@@ -123,7 +123,7 @@ MODE = "variant" if "variant" in ss.CurriculumRegressor().get_params() else "mod
 
 
 def in_chunks(permuted: bool):
-    """Rows that come in three chunks."""
+    """Rows in three chunks."""
     X, y, task = table(SIM, permuted)
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0)
     for part in np.array_split(np.arange(len(y)), 3):
@@ -132,7 +132,7 @@ def in_chunks(permuted: bool):
 
 
 def merged(permuted: bool):
-    """Two sites that share sums."""
+    """Two sites that share statistics."""
     X, y, task = table(SIM, permuted)
     models = [
         ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0).fit(

@@ -1,9 +1,9 @@
-"""The report's page: its size, and how long a browser takes to open it.
+"""The page of a report: its size, and the time that a browser takes to open it.
 
     python benchmarks/report.py [--tasks 139 20000] [--features 20] [--screenshots FOLDER]
 
-Needs playwright (in the test extra) and a Chromium. Times are of this machine, from the request to
-the end of the `load` event and of the first frame after it; sizes are of any.
+Needs playwright (in the test extra) and a Chromium. Times are for this machine, from the request to
+the end of the `load` event and of the first frame after it.
 """
 
 from __future__ import annotations

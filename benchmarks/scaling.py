@@ -1,7 +1,7 @@
 """Figures behind docs/scaling.md's plan for a billion tasks: `python benchmarks/scaling.py`.
 
-Measures, on this machine and with 100 features, what a task costs in bytes and time, and what an
-iteration costs in messages, then extrapolates in proportion to cores, bytes and workers. Needs an
+Measures, on this machine and with 100 features, the bytes and time of a task and the messages of
+an iteration, then extrapolates in proportion to cores, bytes and workers. Needs an
 idle machine; medians over several turns.
 """
 
@@ -58,14 +58,14 @@ def measure_tasks(count=4000):
 
 
 def measure_new_tasks(count=1000):
-    """Core seconds per task in a known span."""
+    """Core seconds per task in a given span."""
     sim = ss.simulate(n_tasks=count, n_features=D, rank=K, n_samples=N, random_state=0)
     new = ss.NewTaskRegressor(sim.representation)
     return median_time(lambda: new.fit(sim.X, sim.y, task=sim.task), 3) / count
 
 
 def measure_messages(workers):
-    """Seconds per iteration of a problem so small that nothing else takes time."""
+    """Seconds per iteration of a problem so small that only messages take time."""
     from distributed import Client, LocalCluster
 
     sim = ss.simulate(n_tasks=100, n_features=D, rank=K, n_samples=120, random_state=0)
@@ -94,7 +94,7 @@ def main():
     print(f"  pass with both gradients      {task['pass'] * 1e6:.2f} µs per task and core, "
           f"{task['rate'] / 1e9:.0f} GB/s in all")  # fmt: skip
     print(f"  pass with the best W          {task['profile'] * 1e6:.2f} µs per task and core")
-    print(f"  a new task in a known span    {new * 1e6:.0f} µs on one core")
+    print(f"  a new task in a given span    {new * 1e6:.0f} µs on one core")
     times = (f"{1e3 * seconds:.1f} ms with {workers}" for workers, seconds in messages.items())
     print(f"  messages of an iteration      {', '.join(times)} workers")
     nodes = int(np.ceil(TASKS * task["bytes"] / NODE["sums"]))
@@ -112,7 +112,7 @@ def main():
     print(f"  messages of an iteration      {nodes * per_worker:.2f} s, "
           f"{SHARDS * nodes * shard / 1e6:.1f} MB back")  # fmt: skip
     print(f"  coefficients on the driver    {TASKS * D * 8 / 1e12:.1f} TB")
-    print(f"  all tasks in a known span     {TASKS * new / cores:.0f} s")
+    print(f"  all tasks in a given span     {TASKS * new / cores:.0f} s")
 
 
 if __name__ == "__main__":

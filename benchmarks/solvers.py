@@ -4,14 +4,14 @@ d=100, T=200, k=5, N=300 rows per task, canonical features, kappa = 1.5 and 10. 
 (loss - loss*) / loss* with loss* of alternating least squares at full convergence. Contenders take
 turns within one run; times are medians and printed over the fastest solver and over tuned gradient
 descent, never bare. A pass is one reading of all Grams: a call of the objective that makes no other
-such call itself.
+such call.
 
 Tuned gradient descent is plain descent on the factors with the best constant step of a grid, three
 ways: the solver "gd", the same steps from a spectral start, and that again in plain NumPy on full
 Grams. The grid, the Grams and loss* are not timed; starts are.
 
-`--quick` takes one data set and three turns instead of three and seven; `--fast NAME` names the
-solver that the claims are for.
+`--quick` runs one data set and three turns instead of three and seven; `--fast NAME` names the
+solver of the claims.
 """
 
 import argparse
@@ -38,7 +38,7 @@ LIMIT = 4_000  # passes
 OURS = "gd, spectral start"
 NUMPY = "gd, plain NumPy"
 TUNED = ("gd", OURS, NUMPY)
-# The first of these that exists is what the claims call the fast solver.
+# The first of these that exists is the fast solver of the claims.
 FAST = ("auto", "scaled_gd_anderson", "variable_projection", "scaled_gd")
 # Every call that reads all Grams, by itself or through another one of these.
 READS = ("residuals", "gradients", "profile", "normal_matrices", "moments", "squares", "solve_W")
@@ -59,7 +59,7 @@ def counting(objective):
         def call(self, *args, **options):
             before = self.passes
             found = method(self, *args, **options)
-            self.passes += self.passes == before  # one that called another is counted there
+            self.passes += self.passes == before  # nested calls are counted once
             return found
 
         return call
@@ -72,7 +72,7 @@ def counting(objective):
 
 
 class Problem:
-    """One data set: the objective, loss* and the start that spectral descent takes."""
+    """One data set: the objective, loss* and the start of spectral descent."""
 
     def __init__(self, kappa, seed):
         self.statistics = canonical_statistics(kappa, seed)
@@ -86,7 +86,7 @@ class Problem:
         return loss <= self.best * (1 + GAP)
 
     def solve(self, make, seed, limit):
-        """Passes, seconds and whether the gap was reached; make(rng) gives a solver."""
+        """Passes, seconds and whether the gap was reached; make(rng) returns a solver."""
         arrived = []
         began = time.perf_counter()
 
@@ -182,7 +182,7 @@ def best_step(make):
 
 
 def contenders(problem):
-    """Functions of a seed by name, and the steps that the tuned ones take."""
+    """Functions of a seed by name, and the steps of the tuned ones."""
     plain = PlainNumpy(problem)
     tuned = {
         "gd": lambda step: problem.named("gd", step_size=step),
@@ -253,7 +253,7 @@ def main():
     warnings.simplefilter("ignore")
     fast = options.fast or next(name for name in FAST if name in SOLVERS)
     found = {}
-    with one_blas_thread():  # on these sizes BLAS threads only slow everyone down
+    with one_blas_thread():  # at these sizes BLAS threads slow down all contenders
         for kappa in KAPPAS:
             passes, seconds, steps = measure(
                 kappa, 1 if options.quick else 3, 3 if options.quick else 7

@@ -1,7 +1,7 @@
 """Every system of the paper side by side, one table: `python benchmarks/systems.py [seeds]`.
 
-R is parameter error over the floor, mean over seeds; seconds and memory are of one fit at
-d=100, T=200, k=5, N=300, memory over that of the statistics (packed Grams, or the rows for the
+R is parameter error over the floor, mean over seeds; seconds and memory are for one fit at
+d=100, T=200, k=5, N=300, memory relative to the statistics (packed Grams, or the rows for the
 systems that draw or split rows).
 """
 
@@ -101,7 +101,7 @@ def accuracy(seeds):
             f"{peak / held:7.1f}",
             flush=True,
         )
-    print("outliers: error of the other tasks over that of separate least squares, 4 tasks off\n")
+    print("outliers: error of the other tasks over separate least squares, 4 outlier tasks\n")
 
 
 def fit(model, sim):

@@ -1,6 +1,6 @@
 """
-AdaptiveSpanRegressor: a real table, and what it says
-=====================================================
+AdaptiveSpanRegressor: a real table of patients
+===============================================
 
 *42 patients with Parkinson's disease recorded their voice at home for half a year. Who gets worse?*
 
@@ -51,14 +51,14 @@ assert better.sum() > 5
 assert abs(model.mean_coef_[day]) < model.slope_std_[day] / 5
 # sphinx_gallery_end_ignore
 # %%
-# The typical patient, the dashed line, hardly changes, and says nothing about most patients: that
-# is why a pooled regression misleads here.
+# The typical patient, the dashed line, hardly changes and is unlike most patients: that is why a
+# pooled regression misleads here.
 #
 # Which features differ most between patients?
 # --------------------------------------------
 #
-# ``slope_std_`` is the spread of a coefficient between patients. Times the spread of the feature,
-# it is in points of the score and can be compared.
+# ``slope_std_`` is the spread of a coefficient between patients. Multiplied by the spread of the
+# feature, it is in points of the score and can be compared.
 
 spread = model.slope_std_ * X[model.coef_names_].std().to_numpy()
 top = np.argsort(spread)[-6:]
@@ -71,7 +71,7 @@ plt.show()
 assert model.coef_names_[top[-1]] == "test_time"
 # sphinx_gallery_end_ignore
 # %%
-# Time stands out. A prediction comes with an interval that nine of ten new scores fall into:
+# Time matters most. A prediction has an interval that contains nine of ten new scores:
 
 low, high = model.predict_interval(X[:3], level=0.9)
 for mean, lower, upper in zip(model.predict(X[:3]), low, high, strict=True):

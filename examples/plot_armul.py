@@ -6,7 +6,7 @@ ARMULRegressor: customers of three kinds
 forcing anybody into one?*
 
 ARMUL holds each task near a structure: one common vector (``"vanilla"``), a few centres
-(``"clustered"``) or a span (``"lowrank"``). A penalty, chosen by cross-validation, says how near.
+(``"clustered"``) or a span (``"lowrank"``), with a penalty that is chosen by cross-validation.
 We simulate sixty customers of three kinds who differ a little within each kind; two follow no kind.
 """
 
@@ -59,7 +59,7 @@ assert set(np.argsort(distance)[-2:].tolist()) == set(loners)
 assert distance[loners].min() > 5 * np.sort(distance)[-3]
 # sphinx_gallery_end_ignore
 # %%
-# Every regular customer is in the kind they were drawn from. The two loners were given a kind, too,
+# Every regular customer is in the kind they were drawn from. The two loners have a kind, too,
 # but stay far from it: their coefficients are nearly their own. On the right, small penalties leave
 # everybody alone, large ones force everybody into a centre, and held-out rows prefer something in
 # between.

@@ -51,8 +51,8 @@ assert min(pair, literal) > 1.5 * equal
 # both, because it moves the span again on noisier rows, and on fewer of them. Twenty seeds on
 # :doc:`the reproduction page </reproduction/results>` show the same.
 #
-# Nobody said which tasks are noisy
-# ---------------------------------
+# Without knowing which tasks are noisy
+# -------------------------------------
 #
 # ``levels="auto"`` groups the tasks by their residuals in a first joint fit.
 
@@ -69,6 +69,6 @@ plt.show()
 assert all(len(np.unique(noise[model.levels_ == level])) == 1 for level in (1, 2, 3))
 # sphinx_gallery_end_ignore
 # %%
-# All 180 tasks are in the right one. ``variant="weighted"`` (or ``noise="per_task"`` of
+# All 180 tasks are in the right level. ``variant="weighted"`` (or ``noise="per_task"`` of
 # ``SharedSpanRegressor``) uses every row and is the safe choice; ``freeze`` needs enough easy tasks
 # to learn the span from.

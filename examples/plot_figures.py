@@ -41,7 +41,7 @@ ss.plot_spectrum(model, ax=right)
 plt.show()
 
 # %%
-# Two, and no more: a third one does not predict held-out days better. The first direction is the
+# Two: a third one does not predict held-out days better. The first direction is the
 # stronger one.
 #
 # What are they?
@@ -62,8 +62,8 @@ for direction, truth in enumerate((bargain, weather)):
 # holiday have intervals around zero. (The sign of a direction means nothing by itself: the largest
 # loading is made positive.)
 #
-# Which shop is where?
-# --------------------
+# Which shops are extreme?
+# ------------------------
 
 fig, ax = plt.subplots(figsize=(8, 4.5))
 ss.plot_tasks(model, ax=ax, directions=(0, 1))

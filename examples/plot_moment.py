@@ -6,7 +6,7 @@ MomentRegressor: the span from averages
 
 The average of x y over a task's rows points, on average, along its coefficients. The method of
 moments puts such averages together over tasks and takes their leading directions; there is nothing
-to iterate and nothing to tune. It asks for features that are about Gaussian and uncorrelated.
+to iterate and nothing to tune. It assumes features that are about Gaussian and uncorrelated.
 """
 
 import matplotlib.pyplot as plt
@@ -64,9 +64,9 @@ assert (
 # sphinx_gallery_end_ignore
 # %%
 # On the left the angle falls with the number of rows for all of them; "duchi", which uses all pairs
-# of rows, is never behind "niu", which uses one split of them. On the right is the price: with less
-# and less noise least squares finds the span exactly, and moments do not, because the features
-# themselves are noise to an average of x y.
+# of rows, is never worse than "niu", which uses one split of them. On the right is the price: with
+# less and less noise least squares finds the span exactly, and moments do not, because the features
+# themselves add noise to an average of x y.
 #
-# Use it for comparison, and where only averages are available. Where rows or statistics per task
-# are available, ``SharedSpanRegressor`` is closer at every size.
+# Use it for comparison, and if only averages are available. If rows or statistics per task are
+# available, ``SharedSpanRegressor`` is closer at every size.

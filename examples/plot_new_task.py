@@ -5,7 +5,7 @@ NewTaskRegressor: a task that arrives later
 *A new shop opens. It has ten rows. What do we know about it?*
 
 More than its ten rows can tell, if a hundred earlier shops have shown the span in which their
-coefficients lie, and how they are distributed there. Only k numbers are then left to learn.
+coefficients lie, and how they are distributed there. Only k numbers then remain to be learned.
 """
 
 import matplotlib.pyplot as plt
@@ -53,16 +53,16 @@ assert prior[2] < alone[-1]
 assert least[0] > 1
 # sphinx_gallery_end_ignore
 # %%
-# With ten rows and the span a new task is known better than with eighty rows alone. The prior is
-# what helps where rows are as few as the rank; later on it does not matter. Algorithm 2 goes
-# through the rows once and stores nothing, which costs accuracy until rows are many.
+# With ten rows and the span a new task is estimated better than with eighty rows alone. The prior
+# helps if there are about as few rows as the rank; with more rows it does not matter. Algorithm 2
+# reads the rows once and stores nothing, which costs accuracy unless there are many rows.
 
 for count, *values in zip(counts, *errors.values(), strict=True):
     print(f"{count:3d} rows: " + "  ".join(f"{value:.3f}" for value in values))
 
 # %%
-# Rows that come one by one
-# -------------------------
+# Rows that arrive one by one
+# ---------------------------
 #
 # ``partial_fit`` gives the same answer as a fit to all rows so far, and its intervals shrink.
 

@@ -35,12 +35,12 @@ without = ~odd[sim.task]
 clean = ss.SharedSpanRegressor(rank=2, random_state=0)
 clean.fit(sim.X[without], sim.y[without], task=sim.task[without])
 best = ss.parameter_error(clean.coef_, sim.coef[~odd]) / np.sum(~odd)
-print(f"shared span, had we known which tasks are odd: {best:.3f}")
+print(f"shared span, without the odd tasks: {best:.3f}")
 
 # %%
-# The shared span fails twice: it cannot follow the odd tasks, and it was turned by them, so that
-# the regular tasks suffer. With a span of its own for each task, held near the common one at a
-# bounded price, the regular tasks are as good as if the odd ones had been left out.
+# The shared span fails twice: it cannot follow the odd tasks, and they rotate it, so that the
+# regular tasks suffer. If each task has its own span, with a bounded penalty on the distance from
+# the common one, the regular tasks are as good as if the odd ones had been left out.
 
 fig, ax = plt.subplots()
 for i, error in enumerate(errors.values()):
@@ -57,7 +57,7 @@ plt.show()
 # Which ones are odd?
 # -------------------
 #
-# The part of a task's coefficients that lies off the common span.
+# The tasks whose coefficients have a large part outside the common span.
 
 model = methods["penalised (pERM)"]
 inside = (model.representation_ @ model.task_weights_).T
@@ -84,4 +84,4 @@ assert turned > 5 * angle
 # sphinx_gallery_end_ignore
 # %%
 # ``AdaptiveSpanRegressor`` gives each task a probability of being odd, and ``ARMULRegressor`` is
-# another way to pay for distance: see the next page.
+# another way to penalise distance: see the next page.

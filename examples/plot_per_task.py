@@ -59,7 +59,7 @@ assert alone[-1] < 1.02 * adaptive[-1]
 assert pooled[-1] > 1.5 * alone[-1]
 # sphinx_gallery_end_ignore
 # %%
-# With five recordings a patient alone is no better off than with the average of all patients, and a
-# shared model is well ahead of both. With eighty the patient's own regression has caught up:
-# sharing helps where rows are scarce, and does no harm where they are not. The pooled model never
-# gets there, because patients differ (see :ref:`sphx_glr_gallery_plot_adaptive.py`).
+# With five recordings a patient's own regression is no better than the average of all patients, and
+# a shared model is well ahead of both. With eighty the patient's own regression has caught up:
+# sharing helps if rows are scarce, and does no harm if they are not. The pooled model never
+# catches up, because patients differ (see :ref:`sphx_glr_gallery_plot_adaptive.py`).

@@ -45,9 +45,8 @@ assert pooled[-1] > 2 * alone[-1]
 assert all(a < 1.15 * min(p, s) for a, p, s in zip(adaptive, pooled, alone, strict=True))
 # sphinx_gallery_end_ignore
 # %%
-# Where tasks are alike pooling is as good as it gets, and where they are far apart it is the worst
-# of the three. ``AdaptiveSpanRegressor`` finds out which of the two it is, and is below both in
-# between.
+# If tasks are alike, pooling is the best of the three, and if they are far apart, the worst.
+# ``AdaptiveSpanRegressor`` adapts to either case, and is better than both in between.
 #
 # On a real table
 # ---------------
@@ -70,6 +69,6 @@ assert abs(rmse["adaptive"] / rmse["pooled"] - 1) < 0.02
 # sphinx_gallery_end_ignore
 
 # %%
-# With about 43 rows per state and 100 features a state cannot do much by itself: pooling is well
-# ahead of separate regressions, and the adaptive model is level with it. One split says little
-# about such a small difference; ``ss.compare`` repeats it for all estimators, with standard errors.
+# With about 43 rows per state and 100 features a single state has too little data: pooling is well
+# ahead of separate regressions, and the adaptive model is equally good. One split is too few
+# for such a small difference; ``ss.compare`` repeats it for all estimators, with standard errors.

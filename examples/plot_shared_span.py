@@ -2,7 +2,7 @@
 SharedSpanRegressor: tasks that share a few directions
 ======================================================
 
-*A hundred tasks want a regression each, with 50 features and 80 rows. Can they help each other?*
+*A hundred tasks need a regression each, with 50 features and 80 rows. Can they help each other?*
 
 They can if their coefficient vectors lie in a common span of few dimensions. We simulate such
 tasks, so that we know the truth, and fit them separately and together.
@@ -36,7 +36,7 @@ assert model.rank_ == 3
 # Each dot is one of the 5,000 coefficients. Alone, a task must find 50 numbers in 80 rows.
 # Together, the tasks find the span, and then each has three numbers of its own to find.
 #
-# How far off is that from what is possible? The *floor* is the expected error of the best fit of
+# How close is that to the best possible? The *floor* is the expected error of the best fit of
 # this rank.
 
 floor = ss.error_floor(n_samples=80, n_features=50, n_tasks=100, rank=3, noise=0.5)
@@ -44,8 +44,8 @@ print(f"separate: {ss.parameter_error(separate.coef_, sim.coef) / floor:5.1f} ti
 print(f"together: {ss.parameter_error(model.coef_, sim.coef) / floor:5.1f} times the floor")
 
 # %%
-# Nobody told the model that the rank is three
-# --------------------------------------------
+# The rank need not be known
+# --------------------------
 #
 # ``rank="auto"`` predicts held-out rows of every task along the path of ranks. The bars are
 # standard errors of the excess over the best rank.
@@ -61,14 +61,14 @@ right.legend()
 plt.show()
 
 # %%
-# The truth has three directions of equal size. Separate fits see them too, too short, and carry
-# noise in all the other directions; the shared span has nothing there.
+# The truth has three directions of equal size. Separate fits show them too, but shorter, and
+# have noise in all the other directions, in which the shared span is zero.
 #
-# How sure is it of a coefficient?
-# --------------------------------
+# How precise is a coefficient?
+# -----------------------------
 #
-# Intervals count the uncertainty of the span and that of the task's own weights. About 95 of 100
-# should hold the truth.
+# Intervals include the uncertainty of the span and of the task's own weights. About 95 of 100
+# should contain the truth.
 
 low, high = model.coef_interval(level=0.95)
 print(f"{np.mean((low < sim.coef) & (sim.coef < high)):.1%} of the intervals hold the truth")

@@ -47,14 +47,14 @@ assert ratio[20] == max(ratio.values())
 assert all(b <= a for a, b in zip(*errors.values(), strict=True))
 # sphinx_gallery_end_ignore
 # %%
-# With many rows per task it is as good as the joint fit. Where there are about as many rows as
-# features, separate least squares explodes, and the directions with it. Fewer rows are less bad
-# than that, because the shortest solution is then taken, but the joint fit stays ahead.
+# With many rows per task it is as good as the joint fit. With about as many rows as features,
+# separate least squares has very large errors, and so have the directions. Fewer rows are better
+# again, because the minimum-norm solution is used, but the joint fit remains ahead.
 #
 # Tasks that leave the span
 # -------------------------
 #
-# A second step lets a task leave the span where its rows require it, and long coefficient vectors
+# A second step lets a task leave the span if its rows require it, and long coefficient vectors
 # can be cut before the decomposition (``outliers=``, an assumed share). The tasks are the ones of
 # :ref:`the page about penalised ERM <sphx_glr_gallery_plot_penalized.py>`.
 

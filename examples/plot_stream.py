@@ -44,7 +44,7 @@ assert errors[-1] < errors[0] / 10
 assert max(passes[10:]) <= 10
 # sphinx_gallery_end_ignore
 # %%
-# Every fit starts where the last one ended. With ``forgetting=0.99`` earlier days would lose
+# Every fit starts from the result of the last one. With ``forgetting=0.99`` earlier days would lose
 # weight.
 #
 # Three sites

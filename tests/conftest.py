@@ -23,14 +23,14 @@ def small():
 
 
 def statistics_of(X, y, task, *, centred=True, kind="gram", weight=None):
-    """Statistics straight from rows, in plain units."""
+    """Statistics of rows, in the units of the rows."""
     tasks = validate_rows(X, y, task, weight)
     return collect(tasks, Units.of(tasks, centred), centred, kind)
 
 
 @pytest.fixture
 def temporary(tmp_path_factory, monkeypatch):
-    """Nothing stays behind, whether a fit succeeds or fails."""
+    """No temporary file is left behind, whether a fit succeeds or fails."""
     folder = tmp_path_factory.mktemp("temporary")
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)

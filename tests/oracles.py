@@ -1,4 +1,4 @@
-"""Reference answers, written independently of the package: plain NumPy on raw rows."""
+"""Reference results, independent of the package, by NumPy from raw rows."""
 
 import numpy as np
 
@@ -18,8 +18,8 @@ def per_task_sums(X, y, task, intercept):
 def exact_als(X, y, task, k, *, weights=None, intercept=True, start=None, tol=1e-13, sweeps=3000):
     """Exact alternating least squares: coefficients (T, d) of the rank-k minimiser.
 
-    weights (T,) multiply each task's squares; start (T, d) is a first guess of the coefficients,
-    least squares per task by default.
+    weights (T,) multiply each task's squares; start (T, d) are initial coefficients, by default
+    least squares per task.
     """
     G, c = per_task_sums(X, y, task, intercept)
     if weights is not None:
@@ -47,7 +47,7 @@ def relative(a, b):
 
 
 def ordinary_least_squares(x, y, new, variance=None):
-    """Standard errors of the slopes and of new responses, from a textbook's formulas."""
+    """Standard errors of the slopes and of new responses, by textbook formulas."""
     design = np.column_stack([np.ones(len(x)), x])
     beta = np.linalg.lstsq(design, y, rcond=None)[0]
     if variance is None:

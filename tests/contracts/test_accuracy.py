@@ -1,4 +1,4 @@
-"""The claims of accuracy, at reduced numbers of seeds; `benchmarks/accuracy.py` prints them all."""
+"""Claims of accuracy with fewer seeds; `benchmarks/accuracy.py` prints them with all seeds."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def test_the_fit_is_far_better_than_separate_regressions():
     )
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # 4 rows for 4 numbers
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # 4 rows for 4 slopes
 def test_ten_tiny_tasks_do_not_spoil_the_others_with_per_task_noise():
     sizes = np.r_[np.full(10, 4), np.full(50, 80)]
     sim = ss.simulate(n_tasks=60, n_features=20, rank=3, n_samples=sizes, noise=0.5, random_state=2)

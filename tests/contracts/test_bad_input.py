@@ -1,4 +1,4 @@
-"""Bad input gets a message that helps, and never leaves a fitted model behind."""
+"""Bad input raises an error with a remedy, and never leaves a fitted model behind."""
 
 import copy
 import datetime
@@ -26,7 +26,7 @@ ADVICE = (
     r"(?i)\b(give|drop|fill|use|leave|encode|pass|fit|reshape|remove|must be|expected|expecting"
     r"|required|requires)\b"
 )
-RAW = (  # what numpy, pandas and Python say when nobody has looked at the input first
+RAW = (  # messages of numpy, pandas and Python for input that was not validated
     r"ambiguous|broadcast|ufunc|out of bounds|unsupported operand|unhashable type|not callable"
     r"|zero-dimensional|math domain"
 )
@@ -75,8 +75,8 @@ def assert_helpful(error, *patterns):
     message = str(error.value)
     for pattern in patterns:
         assert re.search(pattern, message), message
-    assert re.search(ADVICE, message), f"says nothing of what to do: {message}"
-    assert not re.search(RAW, message), f"says nothing of the input: {message}"
+    assert re.search(ADVICE, message), f"contains no remedy: {message}"
+    assert not re.search(RAW, message), f"does not name the input: {message}"
 
 
 def assert_unfitted(model):
@@ -91,7 +91,7 @@ def fitted_before(kind):
 
 
 def assert_fit_refuses(model, arguments, error, *patterns):
-    """On a fresh model, and again where the same model had been fitted before."""
+    """With a new model, and with a model that has been fitted before."""
     fitted = copy.deepcopy(fitted_before(type(model))).set_params(**model.get_params())
     for candidate in (model, fitted):
         with pytest.raises(error) as caught:

@@ -1,4 +1,4 @@
-"""Code of README and docs runs as printed; symbols, names, links and gallery cannot rot."""
+"""Code of README and docs runs as printed; symbols, names, links and gallery are up to date."""
 
 import importlib
 import os
@@ -39,12 +39,12 @@ def blocks(language, pages=PAGES):
     ]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:distributed")  # of ports that are taken
+@pytest.mark.filterwarnings("ignore::UserWarning:distributed")  # about ports in use
 @pytest.mark.parametrize("code", blocks("python"))
 def test_code_in_the_documentation_runs(code, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name in SOLVERS:
-        monkeypatch.setitem(SOLVERS, name, SOLVERS[name])  # restores what a block registers
+        monkeypatch.setitem(SOLVERS, name, SOLVERS[name])  # restores the registry after a block
     for name, package in (("dask", "distributed"), ("onnx", "onnx"), ("onnx", "onnxruntime")):
         if name in code:
             pytest.importorskip(package)
@@ -95,7 +95,7 @@ def test_commands_in_the_documentation_run_in_order_and_print_what_is_shown(page
 
 
 def without_numbers(text):
-    """The words alone: seconds, sizes and last digits differ between machines."""
+    """Only the words, because seconds, sizes and last digits differ between machines."""
     return re.sub(r"\d[\d.,]*", "#", text)
 
 
@@ -125,7 +125,7 @@ def test_links_to_files_lead_somewhere(page):
 
 
 def resolve(name):
-    """The object behind a dotted name, as far down as attributes of classes."""
+    """The object with a dotted name, which may be an attribute of a class."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:

@@ -1,4 +1,4 @@
-"""Legal but hard input: everything stays finite, silent, and equal to the easy way of saying it."""
+"""Valid but hard input: fits are finite, without warnings, and equal to the fit of easy input."""
 
 import datetime
 import functools
@@ -51,7 +51,7 @@ def sim():
 
 
 def assert_finite(model):
-    """Every fitted number; trace_["gradient"] is NaN by its own description."""
+    """Every fitted number; trace_["gradient"] is documented to be NaN."""
     values = {name: value for name, value in vars(model).items() if name.endswith("_")}
     values.pop("tasks_")
     values |= {f"trace_[{name}]": v for name, v in values.pop("trace_", {}).items()}
@@ -76,7 +76,7 @@ def fitted(make, X, y, task=None, sample_weight=None, **parameters):
 
 @functools.cache
 def easy(make):
-    """The fit of the simulated rows as they are."""
+    """The fit of the unchanged simulated rows."""
     return fitted(make, SIM.X, SIM.y, SIM.task)
 
 
@@ -671,7 +671,7 @@ def test_an_outlier_in_one_task_costs_the_others_no_digits(sim, outlier):
 
 @pytest.mark.parametrize("outlier", [1e6, 1e9, 1e12])
 def test_a_column_with_an_outlier_does_not_spoil_the_fit_of_the_other_columns(outlier):
-    """The narrow fit is one of those that the wide one may choose from."""
+    """The narrow fit is among the candidates of the wide one."""
     X, y, task = tasks_of(6, 10, 3)
     wide = np.column_stack([X, np.where(np.arange(60) == 3, outlier, y**2)])
     narrow = fitted(shared(2), X, y, task)

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 
 import sharedspan as ss
 from sharedspan.cli import main
-from sharedspan.inference.noise import shrunken_noise
+from sharedspan.inference.noise import shrink_noise
 from sharedspan.subspace import balanced_factors, ordered_factors
 
 SOURCE = Path(ss.__file__).parent
@@ -102,17 +102,17 @@ def test_noise_levels_shrink_towards_each_other(rng):
     truth = np.exp(rng.normal(0, 0.7, 300))
     degrees = rng.integers(1, 30, 300).astype(float)
     rss = truth * rng.chisquare(degrees)
-    shrunk, raw = shrunken_noise(rss, degrees), rss / degrees
+    shrunk, raw = shrink_noise(rss, degrees)[0], rss / degrees
     assert np.mean(np.log(shrunk / truth) ** 2) < 0.6 * np.mean(np.log(raw / truth) ** 2)
-    equal = shrunken_noise(rng.chisquare(degrees) * 2.0, degrees)
+    equal, _ = shrink_noise(rng.chisquare(degrees) * 2.0, degrees)
     assert_allclose(equal, 2.0, rtol=0.2)
-    no_rows = shrunken_noise(np.array([0.0, 5.0, 6.0]), np.array([0.0, 5.0, 5.0]))
+    no_rows, _ = shrink_noise(np.array([0.0, 5.0, 6.0]), np.array([0.0, 5.0, 5.0]))
     assert 0.5 < no_rows[0] < 2.0
 
 
 def test_perfect_fits_do_not_break_the_noise_levels():
-    assert (shrunken_noise(np.zeros(4), np.ones(4)) == 0).all()
-    mixed = shrunken_noise(np.array([0.0, 0.0, 3.0, 4.0]), np.full(4, 3.0))
+    assert (shrink_noise(np.zeros(4), np.ones(4))[0] == 0).all()
+    mixed, _ = shrink_noise(np.array([0.0, 0.0, 3.0, 4.0]), np.full(4, 3.0))
     assert np.isfinite(mixed).all()
     assert (mixed > 0).all()
 
@@ -159,7 +159,7 @@ def test_help_and_import_stay_light():
     assert done.returncode == 0, done.stderr
 
 
-# From the ground up: a module imports only from its own package or from those before it.
+# From the bottom up: a module imports only from its own package and from packages before it.
 LAYERS = (
     "kernels", "progress", "subspace", "inputs", "statistics", "objective", "distributed",
     "persistence", "datasets", "solvers", "families", "mixed_model", "inference", "estimators",
@@ -172,7 +172,7 @@ def _layer(module):
 
 
 def _imports(path, *, deferred=True):
-    """The modules that a file imports; without the deferred ones, only those of its top level."""
+    """The modules that a file imports; without ``deferred``, only at its top level."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree) if deferred else tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -189,7 +189,7 @@ def test_imports_go_one_way(path):
     if module == "sharedspan.__init__":
         return
     layer = _layer(module)
-    # A model file or an ONNX graph needs its estimator, which is imported when it is asked for.
+    # A model file or an ONNX graph needs its estimator, which is imported when it is used.
     for imported in _imports(path, deferred=not module.startswith("sharedspan.persistence.")):
         if imported.startswith("sharedspan."):
             assert _layer(imported) <= layer, f"{module} imports {imported}"

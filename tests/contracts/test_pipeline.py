@@ -1,4 +1,4 @@
-"""Transformers of scikit-learn in front of an estimator, the task column kept out of them."""
+"""Transformers of scikit-learn before an estimator, which leave the task column unchanged."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ KNOTS = "columntransformer__splinetransformer__n_knots"
 
 @pytest.fixture(scope="module")
 def table():
-    """Tasks with a bend at zero, of a size of its own for each."""
+    """Tasks with a bend at zero, of another size in each task."""
     rng = np.random.default_rng(0)
     shop = np.repeat([f"shop {t:02d}" for t in range(25)], 40)
     age, price = rng.uniform(-1, 1, (2, 1000))

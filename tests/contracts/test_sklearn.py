@@ -17,7 +17,7 @@ import sharedspan as ss
 
 ESTIMATORS = [
     ss.SharedSpanRegressor(),
-    # The contract does not ask for convergence, which takes long on its odd tables.
+    # The checks do not require convergence, which takes long on their tables.
     ss.SharedSpanRegressor(
         rank=1, solver="scaled_gd", noise="per_task", whiten=False, max_iter=200
     ),
@@ -182,7 +182,7 @@ def test_a_single_label_predicts_all_rows(small):
 
 
 def test_baselines_are_the_ridge_regressions_they_claim_to_be(small):
-    """With a given penalty, against scikit-learn's Ridge on standardised centred rows."""
+    """With a given penalty, compared with scikit-learn's Ridge on standardised centred rows."""
     from sklearn.linear_model import Ridge
 
     means = np.array([small.X[small.task == t].mean(axis=0) for t in range(40)])[small.task]

@@ -1,4 +1,4 @@
-"""The same fits on a Dask cluster, and what becomes of them when workers are lost."""
+"""The same fits on a Dask cluster, also when workers are lost."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ import sharedspan as ss
 from sharedspan.solvers import SUM_SOLVERS
 
 distributed = pytest.importorskip("distributed")
-pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own, of ports and closing loops
+pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's warnings about ports and closing loops
 
 MODELS = [
     ss.SharedSpanRegressor(rank=2, random_state=0),
@@ -91,7 +91,7 @@ def test_each_estimator_gives_the_coefficients_of_the_local_engine(client, sim, 
     loose = isinstance(model, ss.AdaptiveSpanRegressor)
     assert_allclose(remote.coef_, local.coef_, atol=1e-3 if loose else 1e-9)
     assert list(remote.tasks_) == list(local.tasks_)
-    other = remote.merge(local)  # the statistics came back to the driver
+    other = remote.merge(local)  # the statistics were copied to the driver
     assert other.coef_.shape == local.coef_.shape
 
 
@@ -162,7 +162,7 @@ def test_files_are_read_by_the_workers(client, sim, tmp_path, ending):
 
 @pytest.fixture
 def mortal():
-    """A cluster of its own: one whose workers are killed again and again may stay without them."""
+    """A separate cluster, because repeated kills may leave a cluster without workers."""
     cluster, client = start_cluster()
     yield client
     client.close()
@@ -293,7 +293,7 @@ def test_statistics_that_exceed_the_memory_of_workers_are_refused_at_once(client
     from sharedspan.distributed.engine import Connection
 
     model = ss.PooledRegressor(engine=ss.DaskEngine(client, shards=2))
-    python = 500_000_000 / 0.8  # what a worker needs before any row
+    python = 500_000_000 / 0.8  # memory of a worker without rows
     small, large = python + 100_000, python + 9e9
     for limits, advice in (((small, small), "start more workers"), ((large, small), "more shards")):
         workers = {f"w{i}": {"memory_limit": limit} for i, limit in enumerate(limits)}
@@ -311,7 +311,7 @@ def test_workers_are_free_after_a_fit(client, sim):
 
     def settled(most):
         for _ in range(100):
-            gc.collect()  # what other tests have left behind goes when it is collected
+            gc.collect()  # objects of other tests are freed when they are collected
             if all(count <= most for count in client.run(count_objects).values()):
                 break
             time.sleep(0.1)

@@ -17,7 +17,7 @@ from sharedspan.statistics.task_statistics import gather
 
 
 class ClusterInProcess(Cluster):
-    """Runs commands on shards of its own instead of workers."""
+    """Runs commands on shards in this process instead of workers."""
 
     def run(self, function, *shared, per_shard=None, **options):
         if not self.places:

@@ -1,4 +1,4 @@
-"""Plans: rows for a wanted error, and errors to expect from given rows."""
+"""Plans: rows for a given error, and errors to expect from given rows."""
 
 import re
 
@@ -21,9 +21,9 @@ def test_a_plan_knows_its_three_formulas():
 
 @pytest.mark.parametrize("error", [1e-4, 0.01, 0.0173, 0.1])
 def test_a_plan_inverts_itself_with_the_fewest_rows(error):
-    wanted = ss.plan(**PROBLEM, error=error)
+    plan = ss.plan(**PROBLEM, error=error)
     for name in ("", "_by_rate", "_separate"):
-        rows = getattr(wanted, f"n_samples{name}")
+        rows = getattr(plan, f"n_samples{name}")
         assert getattr(ss.plan(**PROBLEM, n_samples=rows), f"error{name}") <= error * (1 + 1e-9)
         assert getattr(ss.plan(**PROBLEM, n_samples=rows - 1), f"error{name}") > error
     exact = ss.plan(**PROBLEM, n_samples=80)
@@ -55,7 +55,7 @@ def test_separate_regressions_need_the_rows_that_the_plan_says():
     [
         ({"error": 0.01}, "11.7 times fewer rows"),
         ({"n_samples": 80}, "times smaller"),
-        ({"n_samples": 20}, "only 4.5 rows for each number"),
+        ({"n_samples": 20}, "only 4.5 rows per parameter"),
         ({"n_samples": 3}, "out of reach"),
         ({"n_samples": 80, "noise": 0}, "Without noise"),
         ({"n_samples": 49}, "Separate regressions need more than 51 rows"),

@@ -59,7 +59,7 @@ def test_the_path_is_reported_and_reads_well(small):
 
 
 def test_held_out_losses_are_those_of_plain_cross_validation(small, monkeypatch):
-    """The whole machinery of subtraction and canonical units against refits on the rows."""
+    """Subtraction of folds in canonical units against refits to the rows."""
     monkeypatch.setattr("sharedspan.inference.rank_selection.PRECISION", 1e-5)
     model = ss.SharedSpanRegressor(random_state=0).fit(small.X, small.y, task=small.task)
     folds = fold_of_rows(small.X, small.y, small.task)
@@ -102,7 +102,7 @@ def test_one_row_per_task_gives_rank_one():
 
 
 def many_rows(seed=0, n_samples=60, **options):
-    """Tasks that all three methods can work on."""
+    """Tasks with enough rows for all three methods."""
     given = {"n_tasks": 40, "n_features": 8, "rank": 2, "noise": 0.5} | options
     return ss.simulate(**given, n_samples=n_samples, random_state=seed)
 
@@ -146,7 +146,7 @@ def test_noise_free_tasks_have_their_rank_and_no_more(method):
 
 
 def test_auto_finds_a_direction_that_the_old_rule_of_one_standard_error_missed():
-    """At 1.2 times the noise edge, of which a fold with a fifth fewer rows sees less."""
+    """The last direction is at 1.2 times the noise edge, and weaker in a fold with fewer rows."""
     edge = 0.5 * (np.sqrt(30) + np.sqrt(60)) / np.sqrt(60)
     kappa = 3.3
     ranks = []
@@ -164,10 +164,10 @@ def test_auto_finds_a_direction_that_the_old_rule_of_one_standard_error_missed()
 def test_the_excess_and_its_error_are_those_of_a_hand_computation():
     pairs = np.array([[4.0, 4.0, 4.0, 4.0], [1.0, 3.0, 2.0, 4.0], [2.0, 2.0, 2.0, 3.0]])
     excess, error = corrected_excess(pairs, np.zeros(3))
-    # Totals are 16, 10 and 9; differences to the last 2, 2, 2, 1 and -1, 1, 0, 1.
+    # Totals are 16, 10 and 9; differences from the last are 2, 2, 2, 1 and -1, 1, 0, 1.
     assert_allclose(excess, [7, 1, 0])
     assert_allclose(error, [2 * np.sqrt(3 / 16), 2 * np.sqrt(11 / 16), 0])
-    # Less 0, 0 and 0.5 for the rows that folds lack; then less 3 for the second: it is the best.
+    # Corrections are 0, 0 and 0.5; then 3 for the second rank, which makes it the best.
     assert_allclose(corrected_excess(pairs, np.array([0, 0, 0.5]))[0], [7.5, 1.5, 0])
     excess, error = corrected_excess(pairs, np.array([0.0, 3.0, 0.0]))
     assert_allclose(excess, [9, 0, 2])
@@ -188,7 +188,7 @@ def test_axes_cost_nothing_where_nothing_is_known_and_more_where_more_is():
 
 
 def test_the_likelihood_in_the_evidence_is_that_of_the_normal_distribution():
-    """One feature has one span: the evidence is the likelihood, less half a log of T for C."""
+    """One feature has one span: the evidence is the likelihood minus half a log of T for C."""
     from scipy.optimize import minimize
     from scipy.stats import multivariate_normal
 

@@ -49,7 +49,7 @@ def test_full_rank_is_ordinary_least_squares(rng):
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_with_little_noise_it_is_the_numerical_delta_method(tiny, fit_intercept):
-    """Against finite differences of the minimiser in every response."""
+    """Compared with finite differences of the minimiser in every response."""
     options = {"k": 2, "intercept": fit_intercept, "sweeps": 20_000, "tol": 1e-15}
     level = np.zeros(len(tiny.y)) if fit_intercept else tiny.intercept[tiny.task]
     y = tiny.y - level
@@ -88,7 +88,7 @@ def test_extreme_units_do_not_overflow(small, scale):
 
 @pytest.mark.parametrize("centred", [True, False])
 def test_rows_and_grams_agree(small, centred, monkeypatch):
-    """Also where tasks go through in several blocks."""
+    """Tasks are processed in several blocks, too."""
     B = np.linalg.qr(small.representation + 0.1)[0]
     noise = np.linspace(0.05, 0.2, 40)
     canonical = Canonical(Units.of(validate_rows(small.X, small.y, small.task), centred), None)

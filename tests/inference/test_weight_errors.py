@@ -1,4 +1,4 @@
-"""Standard errors of new tasks in a given span, exactly known or not."""
+"""Standard errors of new tasks in a given span, with or without a covariance."""
 
 import numpy as np
 from numpy.testing import assert_allclose
@@ -27,7 +27,7 @@ def test_one_task_is_ordinary_least_squares_with_its_student_intervals(rng):
 
 
 def test_the_span_costs_what_its_covariance_says(small):
-    """A new task's own rows being many, its error off the span is D w."""
+    """With many rows of a new task, its error outside the span is D w."""
     model = fit(small)
     B, C = model.representation_, model.representation_covariance_
     assert_allclose(C, C.T)

@@ -14,7 +14,7 @@ from sharedspan.kernels import device_blocks, device_matrix, gpu  # noqa: E402
 from sharedspan.kernels.device_matrix import DeviceMatrix  # noqa: E402
 from sharedspan.kernels.gpu import DeviceGrams  # noqa: E402
 
-torch.set_num_threads(1)  # small matrices: threads would only wait for each other
+torch.set_num_threads(1)  # threads do not pay for small matrices
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
@@ -124,7 +124,7 @@ def test_blocks_change_nothing(d, T, block_size, dtype, device):
     whole = problem.grams(device=device, dtype=dtype)
     parts = problem.grams(device=device, dtype=dtype, block_size=block_size)
     assert len(parts.blocks) == -(-T // block_size)
-    for _ in range(2):  # the buffers are used again
+    for _ in range(2):  # a second pass reuses the buffers
         pairs = zip(
             parts.gradients(problem.B, problem.W),
             whole.gradients(problem.B, problem.W),
@@ -208,7 +208,7 @@ def fail(*args, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("target", "ask"),
+    ("target", "call"),
     [
         ("_empty", lambda p, grams: p.grams(device="cpu")),
         ("sum_of_products", lambda p, grams: grams.gradients(p.B, p.W)),
@@ -217,13 +217,13 @@ def fail(*args, **kwargs):
         ("solve_normal", lambda p, grams: grams.profile(p.B, p.W)),
     ],
 )
-def test_out_of_memory_says_what_to_set(monkeypatch, target, ask):
+def test_out_of_memory_names_the_option_to_set(monkeypatch, target, call):
     problem = Problem(5, 20, 2)
     grams = problem.grams(device="cpu")
     for module in (gpu, device_blocks, device_matrix):
         monkeypatch.setattr(module, target, fail, raising=False)
     with pytest.raises(MemoryError, match=MESSAGE):
-        ask(problem, grams)
+        call(problem, grams)
 
 
 def test_too_little_memory_for_one_block_is_said_at_once(monkeypatch):
@@ -308,7 +308,7 @@ for d, T, k in sizes:
 
 
 def interpret(script, **variables):
-    """Run a script in a process of its own."""
+    """Run a script in a separate process."""
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, **variables},

@@ -12,7 +12,7 @@ def test_a_file_has_its_old_content_until_the_new_content_is_complete(tmp_path):
     path.write_text("old")
     with atomic_path(path) as temporary:
         temporary.write_text("new")
-        assert temporary.suffix == ".html"  # which may decide on the format
+        assert temporary.suffix == ".html"  # which may determine the format
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]

@@ -1,4 +1,4 @@
-"""Files of trees: they come back as they were, or an error says what is wrong with them."""
+"""Files of trees: they are read as they were written, or an error describes the damage."""
 
 import errno
 import hashlib

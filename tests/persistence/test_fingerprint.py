@@ -1,4 +1,4 @@
-"""Fingerprints: equal for the same fit, and a sentence about the difference for another."""
+"""Fingerprints are equal for the same fit, and describe the difference from another."""
 
 import datetime
 import json
@@ -53,8 +53,8 @@ def test_equal_fits_have_no_difference_up_to_rounding():
         (fingerprint({"extra": None}), "no extra then, extra=None now"),
         (fingerprint(names=("x", "z")), "the features: 'y' then, 'z' now"),
         (fingerprint(names=("x",)), "the features: 2 then, 1 now"),
-        (fingerprint(labels=[*LABELS[:-1], "new"]), "1 new, such as 'new', 1 no longer there"),
-        (fingerprint(labels=LABELS[:-1]), "the tasks: 1 no longer there"),
+        (fingerprint(labels=[*LABELS[:-1], "new"]), "1 new, such as 'new', 1 missing"),
+        (fingerprint(labels=LABELS[:-1]), "the tasks: 1 missing"),
         (fingerprint(labels=["1", *LABELS[1:3], 1, *LABELS[4:]]), "the tasks: in another order"),
         (fingerprint(labels=[1.0, *LABELS[1:]]), "the tasks: 1 new, such as 1.0"),
         (fingerprint(n=np.array([1.0, 2, 3, 4, 5, 6, 7, 9])), "other rows in 1 task, such as "),
@@ -73,7 +73,7 @@ def test_another_fit_is_refused_in_one_line(tmp_path):
     Fit("gd", max_iter=3).run(tmp_path / "c")
     saved = Checkpoint.read(tmp_path / "c")
     with pytest.raises(CheckpointError) as caught:
-        Checkpoints(None, fingerprint({"rank": 2}), saved=saved)
+        Checkpoints(None, fingerprint({"rank": 2}), np.random.default_rng(0), saved=saved)
     assert "\n" not in str(caught.value)
     assert "another fit (no tol then" in str(caught.value)
 

@@ -212,7 +212,7 @@ def test_random_states_come_back(state, sim, tmp_path):
         assert getattr(same.random_state, draw)() == getattr(model.random_state, draw)()
 
 
-# Files that are not as they were written
+# Damaged files
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def content(sim, tmp_path_factory):
 
 
 def mutated(content, rng):
-    """Bytes flipped, cut, put in, doubled, or two pieces swapped; never the same again."""
+    """The content with bytes flipped, removed, inserted or doubled, or with two pieces swapped."""
     data = bytearray(content)
     kind = rng.integers(6)
     a, b = sorted(rng.integers(0, len(data), 2).tolist())
@@ -264,7 +264,7 @@ def parts(content):
 
 
 def sealed(head, tree, numbers):
-    """A file with these parts and the checksum that goes with them."""
+    """A file with these parts and their checksum."""
     text = json.dumps(tree).encode()
     body = head + b"\n" + len(text).to_bytes(8, "little") + text + numbers
     return body + hashlib.sha256(body).digest()
@@ -292,7 +292,7 @@ VALUES = (None, True, -1, 0, 1.5, "x", [], {}, [1, 2], {"<array>": ["<f8", [2], 
 
 
 def test_members_changed_under_a_right_checksum_never_raise_another_error(content, sim, tmp_path):
-    """Who can make the checksum can change a number; but whatever loads also predicts."""
+    """Numbers can be changed together with the checksum, but any file that loads also predicts."""
     rng, path, refused = np.random.default_rng(1), tmp_path / "m.span", 0
     head, original, numbers = parts(content)
     assert sealed(head, original, numbers) == content
@@ -354,7 +354,7 @@ def test_a_file_that_is_no_model_is_never_overwritten(sim, tmp_path):
         model.save(path)
     assert path.read_text() == "years of work"
     model.save(tmp_path / "m.span")
-    model.save(tmp_path / "m.span")  # an older model may be
+    model.save(tmp_path / "m.span")  # an older model may be replaced
     assert {file.name for file in tmp_path.iterdir()} == {"thesis.txt", "m.span"}
 
 
@@ -421,7 +421,7 @@ class Colour(str, enum.Enum):  # noqa: UP042, prints as Colour.RED
 
 
 class Plan(NamedTuple):
-    """Of the name of a class that the format knows."""
+    """A class with the name of a stored class."""
 
     method: str
     rank: int
@@ -491,7 +491,7 @@ GOLDEN_NAMES = [
 
 
 def golden_problem():
-    """The rows that golden models were fitted to and are asked about; never to be changed."""
+    """The rows that golden models are fitted to and predict; never to be changed."""
     rng = np.random.default_rng(20261115)
     X = rng.normal(size=(120, 4))
     task = np.repeat(["north", "south", "öst", "<west>", "5", ""], 20)
@@ -534,7 +534,7 @@ def test_names_of_older_files_are_read_by_one_table(content, tmp_path, monkeypat
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
 def test_every_kind_of_model_has_a_golden_file_of_this_format_with_the_same_members(name, tmp_path):
-    """If this fails, the format has changed: give it a new number and a way to read the old."""
+    """If this fails, the format has changed: it needs a new number and a reader of the old one."""
     save_golden(name, tmp_path / "m.span", tmp_path)
     _, new, _ = parts((tmp_path / "m.span").read_bytes())
     _, old, _ = parts((GOLDEN / f"{name}-{MODEL_FORMAT.version}.span").read_bytes())
@@ -542,7 +542,7 @@ def test_every_kind_of_model_has_a_golden_file_of_this_format_with_the_same_memb
 
 
 def members(tree):
-    """Names of parameters, attributes and records; what is None in one may be there in another."""
+    """Names of parameters, attributes and records; a value may be None in one of two files."""
     names = {("parameter", name) for name in tree["parameters"]}
     names |= {("fitted", name) for name in tree["fitted"]}
     stack = [tree["fitted"]]

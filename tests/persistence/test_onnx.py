@@ -33,7 +33,7 @@ STRANGE = [
 
 @pytest.fixture
 def served(tmp_path):
-    """A function that exports a model and gives the predictions of its file."""
+    """A function that exports a model and returns predictions of its file."""
     pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -158,7 +158,7 @@ def test_numbers_and_strings_together_are_refused(small, fitted, tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [([0] * 40, "equal"), (range(39), "39 labels for 40 tasks"), (["\udcff"] * 40, "written"),
+    [([0] * 40, "equal"), (range(39), "39 entries for 40 tasks"), (["\udcff"] * 40, "UTF-8"),
      (range(2**63, 2**63 + 40), "64 bits")],
 )  # fmt: skip
 def test_labels_that_cannot_be_served_are_refused(labels, message, small, fitted, tmp_path):

@@ -1,4 +1,4 @@
-"""Fits that are killed and go on from their checkpoint."""
+"""Fits that are killed and continue from their checkpoint."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from test_model_file import GOLDEN, golden_problem
 import sharedspan as ss
 from sharedspan.persistence.checkpoint import CHECKPOINT_FORMAT, Checkpoint
 
-# Dask's own, of ports and closing loops
+# Dask's warnings about ports and closing loops
 dask_warnings = pytest.mark.filterwarnings("ignore")
 
 
@@ -27,7 +27,7 @@ class PowerCutError(Exception):
 
 
 def cut_at(iteration, runs=1):
-    """A callback that ends the fit in an iteration, of the ``runs``-th run."""
+    """A callback that interrupts the fit in an iteration of the ``runs``-th run."""
     left = [runs]
 
     def callback(step):
@@ -66,19 +66,19 @@ def test_a_resumed_fit_is_the_fit_that_was_not_interrupted(sim, tmp_path, model,
         broken.fit(sim.X, sim.y, task=sim.task, checkpoint=path)
     assert not hasattr(broken, "coef_")
     resumed = clone(model).fit(sim.X, sim.y, task=sim.task, resume=path)
-    # Folds were taken away and put back in one of them, which leaves its rounding.
+    # In one of the fits folds were subtracted and added back, which leaves rounding errors.
     close = {"rtol": 0, "atol": 1e-12}
     assert_allclose(resumed.coef_, whole.coef_, **close)
     assert_allclose(resumed.trace_["loss"], whole.trace_["loss"], rtol=1e-12)
     assert resumed.n_iter_ == whole.n_iter_
     assert str(resumed.rank_path_) == str(whole.rank_path_)
-    again = clone(model).fit(sim.X, sim.y, task=sim.task, resume=path)  # at its end already
+    again = clone(model).fit(sim.X, sim.y, task=sim.task, resume=path)  # already complete
     assert_allclose(again.coef_, whole.coef_, **close)
     assert os.listdir(tmp_path) == ["fit.checkpoint"]
 
 
 def test_a_fit_goes_on_from_a_checkpoint_of_a_released_version(tmp_path):
-    """Cut in iteration 3; with a path of ranks, and with the solver's memory."""
+    """Interrupted in iteration 3, with a path of ranks, and with a solver that has a memory."""
     path = tmp_path / "fit.checkpoint"
     shutil.copy(GOLDEN / "SharedSpanRegressor-1.checkpoint", path)
     assert Checkpoint.read(path).run["iteration"] == 2
@@ -124,7 +124,7 @@ def test_a_change_of_a_small_feature_beside_a_large_one_is_refused(tmp_path):
     y, task, path = rng.standard_normal(600), np.repeat(np.arange(20), 30), tmp_path / "c"
     model = ss.SharedSpanRegressor(rank=1, solver="tpgd", tol=0, max_iter=3, random_state=0)
     model.fit(X, y, task=task, checkpoint=path)
-    clone(model).fit(X, y, task=task, checkpoint=path)  # it had come to its end
+    clone(model).fit(X, y, task=task, checkpoint=path)  # it was complete
     other = X.copy()
     other[7, 3] += 3e-5
     with pytest.raises(ss.CheckpointError, match="other rows in 1 task, such as 0"):
@@ -139,7 +139,7 @@ def test_a_fit_under_way_is_not_overwritten_by_another(sim, tmp_path):
     with pytest.raises(ss.CheckpointError, match="resume="):
         clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=path)
     clone(model).fit(sim.X, sim.y, task=sim.task, resume=path)
-    clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=path)  # that one has ended
+    clone(model).fit(sim.X, sim.y, task=sim.task, checkpoint=path)  # that fit is complete
 
 
 @pytest.mark.parametrize("part", ["caller", "run", "fingerprint"])

@@ -1,12 +1,12 @@
 """Shards on the workers of a cluster, which survive the loss of a worker.
 
 A shard is an object on one worker. The driver sends it commands: functions of the shard and of
-arguments. Its state follows from how it was built and from the commands since, so a shard whose
-worker is lost is built again elsewhere and the same commands are replayed. Checkpoints, copies of
-its matrices on the driver, make that list short.
+arguments. How it was built and the commands since then determine its state, so a shard whose worker
+is lost is built again on another worker and the same commands are replayed. Checkpoints, copies of
+its matrices on the driver, make the list of commands short.
 
-Results come back in the order of the shards: a sum over them depends neither on which worker has
-which shard, nor on which workers were lost.
+Results are returned in the order of the shards: a sum over them depends neither on the placement of
+shards on workers, nor on the loss of workers.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from sharedspan.kernels.threads import one_blas_thread, use_threads
 
 
 class ShardSource(Protocol):
-    """Where shards come from, at the start and after a loss."""
+    """A source of shards, at the start and after the loss of a worker."""
 
     bounds: np.ndarray  # (shards + 1,) the first task of each shard, and the number of tasks
 
     def shards(self, connection: Connection, ids: Sequence[int]) -> dict[int, Any]:
-        """For each shard a future, or a function and arguments for the shard's worker to call."""
+        """For each shard a future, or a function and arguments that the shard's worker calls."""
 
 
 class ShardActor:
-    """The actor on a worker that has its shards and runs the driver's commands on them.
+    """The actor on a worker that holds its shards and runs the driver's commands on them.
 
-    Its methods return True and an answer, or False and an error: an error that Dask raises in a
-    call means a lost worker.
+    Its methods return True and an answer, or False and an error, because an error that Dask raises
+    in a call means a lost worker.
     """
 
     def __init__(self, driver: int) -> None:
@@ -66,7 +66,7 @@ class ShardActor:
         return True, {}
 
     def run(self, number: int, function: Callable[..., Any], arguments: dict[int, Any]) -> Any:
-        """Run command ``number`` on some shards, unless it was the last that they ran."""
+        """Run command ``number`` on some shards, unless it was their last command."""
         try:
             with one_blas_thread():
                 for i, values in arguments.items():
@@ -91,20 +91,20 @@ class Command:
     number: int
     function: Callable[..., Any]
     arguments: Sequence[tuple[Any, ...]]
-    always: bool = False  # whether a checkpoint leaves it in the log
+    always: bool = False  # whether it stays in the log after a checkpoint
     creates: int | None = None
 
 
 @dataclass
 class Shards:
-    """Shards on the workers of a cluster, built when the first command is run; see above."""
+    """Shards on the workers of a cluster, which are built by the first command."""
 
     connection: Connection
     source: ShardSource
     actors: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # address -> future, actor
     places: dict[int, str] = field(default_factory=dict)  # shard -> address
     log: list[Command] = field(default_factory=list)
-    number: int = 0  # of the last command
+    number: int = 0  # the number of the last command
 
     def run(
         self,
@@ -121,11 +121,11 @@ class Shards:
         function : callable
             Importable on the workers.
         per_shard : sequence of tuple, optional
-            Further arguments, of one shard each.
+            Further arguments for each shard.
         replay : {"until_checkpoint", "always"}, optional
-            For a command that changes the shard: whether checkpoints contain the change.
+            Set for a command that changes the shard, by whether checkpoints contain the change.
         creates : int, optional
-            The number of the object that it creates, for ``checkpoint``.
+            The number of the object that the command creates, for ``checkpoint``.
         """
         self.number += 1
         count = len(self.source.bounds) - 1
@@ -161,7 +161,7 @@ class Shards:
             self._lose(address)
 
     def _attempt(self, command: Command, ids: Iterable[int], results: dict[int, Any]) -> None:
-        """Run a command on some shards and add to ``results``; lost shards have no place then."""
+        """Run a command on some shards and add to ``results``; lost shards lose their place."""
         there: dict[str, dict[int, Any]] = defaultdict(dict)
         for i in sorted(ids):
             there[self.places[i]][i] = command.arguments[i]
@@ -175,7 +175,7 @@ class Shards:
                 results.update(answer)
 
     def _call(self, address: str, method: str, *arguments: Any) -> Any:
-        """A call under way, or None where the actor is known to be lost."""
+        """A pending call, or None if the actor is lost."""
         with self.connection.client.as_current():
             try:
                 return getattr(self.actors[address][1], method)(*arguments)
@@ -183,7 +183,7 @@ class Shards:
                 return None
 
     def _answer(self, address: str, call: Any) -> dict[int, Any] | None:
-        """The answer to a call, None if its worker was lost."""
+        """The answer to a call, or None if its worker was lost."""
         while call is not None:
             try:
                 succeeded, answer = call.result(timeout=POLL_SECONDS)
@@ -198,7 +198,7 @@ class Shards:
             if isinstance(answer, MemoryError):
                 raise ClusterError(
                     f"A worker has too little memory for its shards: {answer}. Use more workers, "
-                    "or more shards (engine=ss.DaskEngine(shards=...))."
+                    "or more shards, engine=ss.DaskEngine(shards=...)."
                 ) from answer
             raise answer
         return None
@@ -208,9 +208,9 @@ class Shards:
         return address in self.connection.workers() and future.status == "finished"
 
     def _lose(self, address: str) -> None:
-        """Forget a worker and the places of its shards."""
+        """Remove a worker and the places of its shards."""
         future, actor = self.actors.pop(address, (None, None))
-        # Both refer to the actor; neither waits for a scheduler that may be gone.
+        # Both refer to the actor; a release does not wait for a scheduler, which may be gone.
         for reference in (future, getattr(actor, "_future", None)):
             if reference is not None:
                 reference.release()
@@ -228,7 +228,7 @@ class Shards:
                 self._attempt(command, missing & self.places.keys(), {})
 
     def _build(self, ids: Sequence[int]) -> None:
-        """Try to build shards; where a worker is lost meanwhile, its shards have no place."""
+        """Try to build shards; those of a worker that is lost meanwhile have no place."""
         self._start_actors()
         recipes = self.source.shards(self.connection, ids)
         futures = {i: recipe for i, recipe in recipes.items() if not isinstance(recipe, tuple)}
@@ -247,7 +247,7 @@ class Shards:
                 self._lose(address)
 
     def _holders(self, futures: dict[int, Any]) -> dict[int, str]:
-        """The addresses of workers that have computed shards; shards lost since are left out."""
+        """The address of a worker with each computed shard, for shards that are not lost since."""
         if not futures:
             return {}
         self.connection.wait(list(futures.values()), "shards were built")
@@ -258,7 +258,7 @@ class Shards:
         return {i: address for i, address in first.items() if address in self.actors}
 
     def _start_actors(self) -> None:
-        """Start an actor on each worker; raises where there is no worker for too long."""
+        """Start an actor on each worker; raises if there is no worker for too long."""
         client = self.connection.client
         for workers in self.connection.running_workers():
             for address in [address for address in self.actors if not self._alive(address)]:
@@ -281,7 +281,7 @@ class Shards:
             time.sleep(POLL_SECONDS)
 
     def _started_actor(self, address: str, future: Any) -> Any:
-        """The actor that starts on a worker, None if the worker was lost."""
+        """The actor that starts on a worker, or None if the worker was lost."""
         began, patience = time.monotonic(), self.connection.engine.patience
         while True:
             try:

@@ -1,7 +1,7 @@
-"""The Dask cluster of a fit: how to connect to it, wait for its workers, and report its failures.
+"""The connection to a Dask cluster: its workers, waiting for them, and errors when it fails.
 
-``DaskEngine`` is a value of the parameter ``engine``. Every wait for workers ends: with workers, or
-with a ``ClusterError`` that says what to do.
+``DaskEngine`` is a value of the parameter ``engine``. Every wait for workers ends with workers or
+with a ``ClusterError`` that contains a remedy.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 POLL_SECONDS = 0.5  # between two checks that a worker without an answer is still connected
-SCHEDULER_SECONDS = 20.0  # that the scheduler may take to answer
-MAX_LOSSES = 8  # workers lost in a row over the same work, before the work is to blame
+SCHEDULER_SECONDS = 20.0  # within which the scheduler must answer
+MAX_LOSSES = 8  # workers lost in a row by the same work before it is given up
 
 
 class ClusterError(RuntimeError):
-    """A cluster cannot do the work as it is; the message says how to go on."""
+    """A cluster cannot do the work; the message contains a remedy."""
 
 
 @dataclass(frozen=True)
 class DaskEngine:
-    """A Dask cluster, and how it is used: a value of ``engine``.
+    """A Dask cluster and options for its use, a value of ``engine``.
 
     Parameters
     ----------
     cluster : Client or str, optional
         A client, or the address of a scheduler; by default the current client.
     shards : int, optional
-        Into how many parts the tasks are cut; by default four per worker. A part must fit beside
-        the others of its worker, and moves as a whole when a worker is lost.
+        Number of parts into which the tasks are divided; by default four per worker. All parts of
+        a worker must fit in its memory. A part moves as a whole when a worker is lost.
     checkpoint_every : int, default=50
-        Passes over the data between two copies of the task weights to the driver. After a loss
-        the lost shards repeat at most so many passes.
+        Passes over the data between two copies of the task weights to the driver. Lost shards
+        repeat at most this many passes.
     patience : float, default=60
         Seconds to wait for a worker when there is none.
 
@@ -61,7 +61,7 @@ class DaskEngine:
 
 
 def as_engine(engine: Any) -> DaskEngine | None:
-    """The ``DaskEngine`` that a value of ``engine`` stands for; None for "local"."""
+    """A value of the parameter ``engine`` as a ``DaskEngine``; None for "local"."""
     if isinstance(engine, DaskEngine):
         return engine
     if isinstance(engine, str):
@@ -80,7 +80,7 @@ def as_engine(engine: Any) -> DaskEngine | None:
 
 
 def portable(engine: Any) -> Any:
-    """The same engine with its scheduler by address, so that it can be pickled."""
+    """The same engine with the address of its scheduler, so that it can be pickled."""
     if isinstance(engine, DaskEngine):
         return replace(engine, cluster=portable(engine.cluster))
     return engine.scheduler.address if _is_client(engine) and engine.scheduler else engine
@@ -92,16 +92,16 @@ def _is_client(engine: Any) -> bool:
 
 
 NO_SCHEDULER = (
-    "The scheduler does not answer any more. Start it and its workers again, then fit again; with "
-    "checkpoint=PATH the fit goes on from there with resume=PATH."
+    "The scheduler does not answer any more. Start it and its workers again, then fit again; a fit "
+    "with checkpoint=PATH can be continued with resume=PATH."
 )
 
 
 def workers_died(when: str) -> ClusterError:
-    """The error for workers that die again and again."""
+    """The error for workers that die repeatedly."""
     return ClusterError(
-        f"Workers died again and again while {when}, most likely for want of memory. Use more "
-        "workers, workers with more memory, or more shards (engine=ss.DaskEngine(shards=...))."
+        f"Workers died repeatedly while {when}, most likely for lack of memory. Use more workers, "
+        "workers with more memory, or more shards, engine=ss.DaskEngine(shards=...)."
     )
 
 
@@ -113,7 +113,7 @@ class Connection:
     client: Any
 
     def ask_scheduler(self, question: str, **arguments: Any) -> Any:
-        """The scheduler's answer, within ``SCHEDULER_SECONDS``."""
+        """The answer of the scheduler; raises after ``SCHEDULER_SECONDS``."""
         if self.client.status != "running":
             raise ClusterError(NO_SCHEDULER)
         try:
@@ -123,23 +123,23 @@ class Connection:
             raise ClusterError(NO_SCHEDULER) from error
 
     def workers(self) -> dict[str, Any]:
-        """The workers that the scheduler knows; none while the client has lost the scheduler."""
+        """The workers of the scheduler; none while the client has lost the scheduler."""
         if self.client.status == "connecting":
             return {}
         return self.ask_scheduler("identity", n_workers=-1)["workers"]
 
     def require_package(self) -> None:
-        """Raise where a worker lacks this package."""
+        """Raise if a worker lacks this package."""
         specs = self.client.run(importlib.util.find_spec, "sharedspan", on_error="return")
         lacking = [address for address, spec in specs.items() if spec is None]
         if lacking:
             raise ClusterError(
-                f"The worker {lacking[0]} has no sharedspan: install it there, in the same version "
-                "and with the same Python."
+                f"sharedspan is not installed on the worker {lacking[0]}: install it there, in the "
+                "same version and with the same Python."
             )
 
     def running_workers(self) -> Iterator[list[str]]:
-        """Yield the workers that take work now; raises where there was none for too long."""
+        """Yield the workers that accept work now; raises if there was none for too long."""
         since, patience = time.monotonic(), self.engine.patience
         seen: set[str] = set()  # addresses, also of workers lost since
         while True:
@@ -156,20 +156,20 @@ class Connection:
                 if known:
                     raise ClusterError(
                         f"All {len(known)} workers have been paused for {patience:g} seconds for "
-                        "want of memory: use more workers, workers with more memory, or more "
-                        "shards (engine=ss.DaskEngine(shards=...))."
+                        "lack of memory: use more workers, workers with more memory, or more "
+                        "shards, engine=ss.DaskEngine(shards=...)."
                     )
                 raise ClusterError(
-                    f"The cluster has no worker, after {patience:g} seconds: start some with 'dask "
-                    "worker ADDRESS', then fit again; with checkpoint=PATH the fit goes on from "
-                    "there with resume=PATH."
+                    f"The cluster has had no worker for {patience:g} seconds: start some with "
+                    "'dask worker ADDRESS', then fit again; a fit with checkpoint=PATH can be "
+                    "continued with resume=PATH."
                 )
             yield running
 
     def wait(self, futures: Sequence[Any], when: str, *, gather: bool = False) -> Any:
         """Wait until all futures are computed, while there are workers; raises their errors.
 
-        With ``gather`` their results come to the driver and are returned.
+        With ``gather`` their results are copied to the driver and returned.
         """
         import distributed
 
@@ -192,7 +192,7 @@ _clients: dict[str, Any] = {}  # by the address of their scheduler
 
 
 def connect_engine(engine: DaskEngine) -> Connection:
-    """Connect to an engine's cluster; raises where there is none, and inside a task of it."""
+    """Connect to an engine's cluster; raises if there is none, and inside a task of a cluster."""
     try:
         import distributed
     except ImportError as error:
@@ -203,7 +203,7 @@ def connect_engine(engine: DaskEngine) -> Connection:
     with suppress(ValueError):  # which Dask raises outside of its tasks
         distributed.get_worker()
         raise ClusterError(
-            "This fit runs inside a task of a cluster, whose worker it would wait for: use "
+            "This fit runs inside a task of a cluster and would wait for its own worker: use "
             "engine='local' in tasks, or fit from outside of the cluster."
         )
     if engine.cluster is None:

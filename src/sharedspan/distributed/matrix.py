@@ -1,7 +1,7 @@
-"""Matrices with a column per task that lie on the shards of a cluster.
+"""Matrices with a column per task, stored on the shards of a cluster.
 
-To the driver such a matrix is a sum of small factors times matrices that the shards store under
-numbers. The shards form it when the next pass needs it, so that an iteration is one message.
+On the driver such a matrix is a sum of small factors times numbered matrices on the shards. The
+shards form the sum when the next pass needs it, so that an iteration is one message.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sharedspan.statistics.grams import Arrays
 
 
 def sum_over_shards(parts: Iterable[Sequence[Any]]) -> Arrays:
-    """Each entry of the shards' results, summed in the order of the shards."""
+    """Sum each entry of the shards' results, in the order of the shards."""
     return tuple(reduce(np.add, column) for column in zip(*parts, strict=True))
 
 
 class MatrixNumber:
-    """The number of a matrix (k, T) on the shards, which is freed when nobody refers to it."""
+    """The number of a matrix (k, T) on the shards, which is freed with the last reference to it."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -40,9 +40,9 @@ class Cluster(Shards):
     freed: list[int] = field(default_factory=list)  # numbers that the shards may free
     unused: set[int] = field(default_factory=set)  # freed since the last checkpoint
     matrices: set[int] = field(default_factory=set)  # numbers in use
-    products: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)  # MN', as known
+    products: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)  # MN', if computed
     n_passes: int = 0
-    across_passes: bool = False  # whether products of matrices of several passes are asked for
+    across_passes: bool = False  # whether the solver uses products across passes
 
     def split(self, *arrays: np.ndarray, axis: int = 0) -> list[Arrays] | None:
         """Each shard's parts of arrays with an entry per task along ``axis``."""
@@ -56,7 +56,7 @@ class Cluster(Shards):
 
     def free_with(self, owner: Any, number: int) -> None:
         """Free a number when its owner is garbage-collected."""
-        # Nothing but an append: the collector may run in another thread.
+        # An append is safe if the collector runs in another thread.
         weakref.finalize(owner, self.freed.append, number)
 
     def matrix(self, number: int, shape: tuple[int, int]) -> ClusterMatrix:
@@ -77,7 +77,7 @@ class Cluster(Shards):
         return freed
 
     def count_pass(self) -> None:
-        """Count a pass over the data; from time to time copy all matrices to the driver."""
+        """Count a pass over the data, and regularly copy all matrices to the driver."""
         self.n_passes += 1
         if self.n_passes % self.connection.engine.checkpoint_every == 0:
             parts = self.run(Shard.call, "matrices", "copy")
@@ -85,7 +85,7 @@ class Cluster(Shards):
             self.unused = set()
 
     def product(self, first: int, second: int) -> np.ndarray:
-        """MN' of two matrices; unknown products of all matrices in use come along."""
+        """MN' of two matrices; missing products of all matrices in use are computed with it."""
         if (first, second) not in self.products:
             self.across_passes, used = True, sorted(self.matrices)
             pairs = [(a, b) for a in used for b in used if a <= b and (a, b) not in self.products]
@@ -110,7 +110,7 @@ class ClusterMatrix(RemoteMatrix):
 
     @property
     def terms(self) -> Terms:
-        """The sum, as the shards form it."""
+        """Factors and numbers, from which the shards form the sum."""
         return [(factor, number.value) for number, factor in self.factors.items()]
 
     def _with(self, factors: dict[MatrixNumber, Any], rows: int | None = None) -> ClusterMatrix:

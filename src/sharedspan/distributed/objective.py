@@ -1,4 +1,4 @@
-"""Statistics, objective and folds of tasks that lie on the shards of a cluster.
+"""Statistics, objective and folds of tasks on the shards of a cluster.
 
 They have the interfaces of their local counterparts. Each method runs a command on all shards; the
 results are summed, or concatenated in the order of the tasks.
@@ -33,16 +33,16 @@ def _map_shards(
 
 
 class ClusterStatistics(TaskMeans):
-    """Statistics with the Grams or rows on the shards; the driver has sizes and means too.
+    """Statistics with the Grams or rows on the shards, and sizes and means also on the driver.
 
-    Its methods have the meaning that they have in ``GramStatistics``.
+    The methods have the same meaning as in ``GramStatistics``.
     """
 
     def __init__(
         self, cluster: Cluster, units: Units, centred: bool, kind: str, keep_rows: bool
     ) -> None:
         self.cluster, self.centred = cluster, centred
-        self.left_out: int | None = None  # the fold that is left out for a while
+        self.left_out: int | None = None  # the fold that is subtracted at present
         self._set_means(Shard.build_statistics, units, centred, kind, keep_rows)
 
     def _set_means(self, *command: Any) -> None:
@@ -72,7 +72,7 @@ class ClusterStatistics(TaskMeans):
         self.mean = self.mean @ P
 
     def take(self, ids: np.ndarray) -> Statistics:
-        """A copy of some tasks' statistics, on the driver."""
+        """A copy of the statistics of some tasks, on the driver."""
         ids, bounds = np.asarray(ids), self.cluster.source.bounds
         shard = np.searchsorted(bounds, ids, side="right") - 1
         per_shard = [(ids[shard == i] - bounds[i],) for i in range(len(bounds) - 1)]
@@ -86,7 +86,7 @@ class ClusterStatistics(TaskMeans):
         self.cluster.close()
 
     def gather_local(self) -> Statistics:
-        """A copy of all tasks' statistics, on the driver."""
+        """A copy of the statistics of all tasks, on the driver."""
         return self.take(np.arange(self.n_tasks))
 
     def objective(self, noise: np.ndarray | None, dtype: str) -> ClusterObjective:
@@ -94,7 +94,7 @@ class ClusterStatistics(TaskMeans):
 
 
 def _concatenate(parts: Sequence[Statistics]) -> Statistics:
-    """Statistics of several parts' tasks as one."""
+    """The statistics of all tasks of several parts."""
     first = parts[0]
     out = first.take(np.arange(first.n_tasks))
     names = [name for name, value in vars(first).items() if isinstance(value, np.ndarray)]
@@ -145,7 +145,7 @@ class ClusterObjective(Objective):
     def fused_pass(
         self, method: str, B: np.ndarray, W: Any
     ) -> tuple[float, np.ndarray, list[ClusterMatrix]]:
-        """The loss, R W', and matrices: W as one of its own and B'R, or the best W of "profile"."""
+        """The loss, R W', and matrices: W and B'R, or for "profile" the best W."""
         cluster, W, others = self.cluster, self.to_device(W), []
         new = cluster.new_numbers(2 if method == "gradients" else 1)
         freed = cluster.take_freed()
@@ -173,7 +173,7 @@ class ClusterObjective(Objective):
     def residuals(
         self, V: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See Objective; V goes out and R comes back whole, for solvers that step in V."""
+        """See Objective; V and R are sent whole, for solvers that step in V."""
         parts, losses = zip(*self._call("residuals", columns=V), strict=True)
         R = np.concatenate([part.T for part in parts], out=out)
         return R.T, np.concatenate(losses)

@@ -1,9 +1,8 @@
-"""What a worker stores of some tasks, and the commands that the driver runs on it.
+"""Shards: the data of some tasks on a worker, and the commands that the driver runs on them.
 
-A shard stores the rows of its tasks, builds their statistics, and then has objectives of these
-statistics and matrices with a column per task, such as W. Objectives and matrices have numbers,
-which the driver assigns. Each method is a command: the driver runs ``Shard.build_statistics`` with
-some arguments on all shards.
+A shard stores the rows of its tasks, their statistics, objectives of these statistics, and matrices
+with a column per task, such as W. The driver numbers objectives and matrices. Each method is a
+command that the driver runs on all shards.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from sharedspan.statistics.grams import Arrays, GramStatistics
 from sharedspan.statistics.rows import Statistics
 from sharedspan.statistics.task_statistics import Units, collect
 
-Numbers = Sequence[int]  # of objectives and matrices
+Numbers = Sequence[int]  # numbers of objectives and matrices
 Terms = Sequence[tuple[Any, int]]  # factors (a number or a small matrix) and numbers of matrices
 
 
@@ -58,7 +57,7 @@ class Shard:
         return self.statistics.n, self.statistics.mean, self.statistics.y_mean
 
     def take_tasks(self, ids: np.ndarray) -> Statistics | None:
-        """A copy of some tasks' statistics, None for no task."""
+        """A copy of the statistics of some tasks, or None for no task."""
         return self.statistics.take(ids) if len(ids) else None
 
     def assign_folds(self, key: np.ndarray, n_folds: int, first: int) -> None:
@@ -75,7 +74,7 @@ class Shard:
         return s.n, s.mean, s.y_mean
 
     def without(self, fold: int | None) -> Statistics:
-        """Statistics of the rows outside a fold; sums have had the fold subtracted already."""
+        """Statistics of the rows outside a fold, which is subtracted from Grams already."""
         s = self.statistics
         if fold is None or isinstance(s, GramStatistics):
             return s
@@ -96,7 +95,7 @@ class Shard:
         self.objectives[number] = objective
 
     def set_matrix(self, number: int, M: np.ndarray) -> None:
-        """Store a matrix (k, T) of the driver's."""
+        """Store a matrix (k, T) from the driver."""
         self.matrices[number] = np.ascontiguousarray(M)
 
     def combine(self, terms: Terms, k: int) -> np.ndarray:

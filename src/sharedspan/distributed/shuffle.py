@@ -1,7 +1,7 @@
-"""Rows in partitions that the workers read, sent to the shards of their tasks.
+"""Rows in partitions, which the workers read and send to the shards of their tasks.
 
-Shards have neighbouring tasks in canonical order, so the first label of each shard says where a row
-belongs. The partitions are read again for shards that are lost.
+Each shard has a range of tasks in canonical order, so the first label of each shard determines the
+shard of a row. The partitions are read again for shards that are lost.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class ShuffledRows:
     ----------
     connection : Connection
     names : tuple of str
-        The features.
+        Names of the features.
     read : callable of Client
         Submits the reading of all partitions: a list of futures of ``read_or_error``.
     check : callable, optional
-        Raises where the sum of all partitions' ``incomplete`` does not allow a fit.
+        Raises if the sum of ``incomplete`` over the partitions does not allow a fit.
 
     Attributes
     ----------
@@ -105,14 +105,14 @@ class ShuffledRows:
 
 
 def _count_labels(rows: LabelledRows | Exception) -> Any:
-    """Distinct labels, how often each occurs, and the incomplete rows; or the reader's error."""
+    """Distinct labels, their counts, and the incomplete rows; or the error of the reader."""
     if isinstance(rows, Exception):
         return rows
     return *np.unique(rows.labels, return_counts=True), rows.incomplete
 
 
 def _require_one_kind(labels: Sequence[np.ndarray]) -> None:
-    """Raise where there are no rows, or labels of numbers and of text."""
+    """Raise if there are no rows, or if some labels are numbers and others text."""
     if not labels:
         raise ValueError("There are no rows: give at least one.")
     numbers = [part.dtype.kind in "biuf" for part in labels]

@@ -1,4 +1,4 @@
-"""From rows on the driver, in files or in a Dask DataFrame to task statistics on a cluster."""
+"""Task statistics on a cluster, from rows on the driver, in files or in a Dask DataFrame."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def gather_on_cluster(
     engine : DaskEngine, Client or str
         A value of the parameter ``engine`` other than "local".
     rows : TaskRows, DaskFrame or FileRows
-        Rows in the driver's memory, in a Dask DataFrame or in files. Of files, ``rows.n_dropped``
-        is set to the number of rows that lack a value.
+        Rows in the driver's memory, in a Dask DataFrame or in files. For files, ``rows.n_dropped``
+        is set to the number of incomplete rows.
     centred, common_scale, kind
         See ``gather``.
     keep_rows : bool
@@ -79,7 +79,7 @@ def gather_on_cluster(
 
 
 def _shard_bounds(connection: Connection, starts: np.ndarray, n_features: int) -> np.ndarray:
-    """The first task of each shard, and the number of tasks; shards have about as many rows each.
+    """The first task of each shard, and the number of tasks; shards have about equally many rows.
 
     ``starts`` (T + 1,) is the first row of each task.
     """
@@ -95,11 +95,11 @@ def _shard_bounds(connection: Connection, starts: np.ndarray, n_features: int) -
 def _require_memory(
     workers: Sequence[dict[str, Any]], tasks: np.ndarray, n_features: int, n_rows: float
 ) -> None:
-    """Raise where the workers' memory cannot hold the rows and the statistics.
+    """Raise if the workers' memory cannot hold the rows and the statistics.
 
     ``tasks`` (shards,) is the number of tasks of each shard.
     """
-    # Dask pauses a worker at four fifths of its memory, and Python and its libraries come first.
+    # Dask pauses a worker at four fifths of its memory, of which the interpreter takes a part.
     limits = [
         max(0.8 * about["memory_limit"] - INTERPRETER, 0.0) if about["memory_limit"] else np.inf
         for about in workers
@@ -159,22 +159,22 @@ class DaskFrame:
 
     @classmethod
     def of(cls, X: Any, y: Any, task: Any, task_column: Any, sample_weight: Any) -> DaskFrame:
-        """The frame X with y and task, names of its columns or Dask Series, which are added."""
+        """The frame X with y and task: names of its columns, or Dask Series, which are added."""
         if sample_weight is not None:
-            raise ValueError("A Dask DataFrame takes no sample_weight: repeat rows instead.")
+            raise ValueError("sample_weight is not allowed with a Dask DataFrame: repeat rows.")
         names = tuple(map(str, X.columns))
         task = given_labels(task, task_column, task_column)
         if task is None:
-            raise ValueError("Give task=, the name of the column that says the task of each row.")
+            raise ValueError("task is None: give the name of the column with the task of each row.")
         X, target = _named_column(X, y, "y", "__target__")
         X, label = _named_column(X, task, "task", "__task__")
         features = tuple(name for name in names if name not in (target, label))
         if not features:
-            raise ValueError("No column is left as a feature: keep one besides task and target.")
+            raise ValueError("X has no features: it needs a column besides task and target.")
         return cls(X, label, target, features, tuple(n for n in names if n != target))
 
     def read(self, client: Any) -> list[Any]:
-        """Submit the reading of all partitions, which refuses missing and infinite values."""
+        """Submit the reading of all partitions, with errors for missing and infinite values."""
         frames = client.compute(self.frame[[self.task, self.target, *self.names]].to_delayed())
         columns = (self.task, self.target, self.names)
         return [client.submit(read_or_error, _frame_rows, f, *columns, pure=False) for f in frames]
@@ -184,9 +184,8 @@ def _named_column(X: Any, column: Any, what: str, name: str) -> tuple[Any, str]:
     """The frame and the name of a column of it; a series is added to the frame as ``name``."""
     if isinstance(column, str):
         if column not in X.columns:
-            raise ValueError(
-                f"There is no column {column!r} ({what}) in X.{nearest(column, X.columns)}"
-            )
+            hint = nearest(column, X.columns)
+            raise ValueError(f"{what}={column!r} is not a column of X.{hint}")
         return X, column
     if not hasattr(column, "npartitions"):
         raise TypeError(
@@ -226,7 +225,7 @@ def _file_rows(selection: Selection, partition: SourceFile) -> LabelledRows:
     path = partition.path
     if not os.path.exists(path):
         raise ValueError(
-            f"{path} is not there on a worker: put it where all workers see it under this path."
+            f"{path} does not exist on a worker: every worker must see the file under this path."
         )
     X, y, labels, tally = read_partition(selection, partition)
     return LabelledRows(labels, X, y, tally)

@@ -22,7 +22,7 @@ from sharedspan.estimators.parameters import (
     one_of,
     require_rows_to_split,
 )
-from sharedspan.inference.noise import shrunken_noise
+from sharedspan.inference.noise import shrink_noise
 from sharedspan.inference.rank_selection import select_rank
 from sharedspan.objective import Objective, RowObjective, build_objective
 from sharedspan.solvers.gradient import descend
@@ -174,7 +174,7 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
             objective = build_objective(problem.statistics, noise)
             fit = _tpgd(objective, k, problem.rng, self.verbose)
             rss = objective.squares(fit.B, fit.W)
-            noise = shrunken_noise(rss, free)
+            noise, _ = shrink_noise(rss, free)
             if not noise.all():
                 break
         return rss

@@ -29,8 +29,7 @@ def noise_level(
     if spare.sum() < objective.n_tasks:
         joint = run(scaled_gd(objective, k), objective, max_iter=max_iter, tol=1e-4)
         return float(np.sqrt(shared_noise(objective, joint.B, joint.W, centred)[0]))
-    _, losses = objective.residuals(separate.copy())
-    squares = 2 * losses * objective.n / objective.response**2
+    squares = objective.squares(np.eye(len(separate)), separate)
     return float(np.sqrt(squares[spare > 0].sum() / spare.sum()))
 
 

@@ -1,4 +1,4 @@
-"""Noise levels, degrees of freedom and the error nobody can go below."""
+"""Noise levels, degrees of freedom, and the error of the best possible fit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ def parameter_error(coef: Any, true_coef: Any) -> float:
     """Sum over tasks of the squared distance between coefficients, both of shape (T, d)."""
     coef, true_coef = np.asarray(coef, dtype=float), np.asarray(true_coef, dtype=float)
     if coef.shape != true_coef.shape:
-        raise ValueError(f"Shapes differ: coef is {coef.shape}, true_coef is {true_coef.shape}.")
+        shapes = f"{coef.shape} and {true_coef.shape}"
+        raise ValueError(f"coef and true_coef must have the same shape, not {shapes}.")
     return float(np.sum((coef - true_coef) ** 2))
 
 
 def error_floor(n_samples: Any, n_features: int, n_tasks: int, rank: int, noise: Any) -> float:
     """Expected parameter error of the best fit of rank k: sigma^2 k (d + T - k) / N.
 
-    With unequal sizes or noise levels (one value per task) the k weights of each task cost
-    k sigma_t^2 / n_t, and the k (d - k) numbers of the span are learned from all tasks together,
+    With unequal sizes or noise levels (one value per task) the k weights of each task contribute
+    k sigma_t^2 / n_t, and the k (d - k) parameters of the span, learned from all tasks together,
     k (d - k) / mean(n_t / sigma_t^2); for equal values this is the formula above.
 
     Parameters
@@ -31,7 +32,7 @@ def error_floor(n_samples: Any, n_features: int, n_tasks: int, rank: int, noise:
         Rows per task.
     n_features, n_tasks, rank : int
     noise : float or array-like of shape (T,)
-        Standard deviation.
+        Standard deviations.
     """
     variance = np.broadcast_to(np.square(np.asarray(noise, dtype=float)), (n_tasks,))
     size = np.broadcast_to(np.asarray(n_samples, dtype=float), (n_tasks,))
@@ -43,7 +44,7 @@ def error_floor(n_samples: Any, n_features: int, n_tasks: int, rank: int, noise:
 
 
 def residual_degrees(n: np.ndarray, d: int, k: int, centred: bool) -> float:
-    """Rows left after intercepts, task weights and the span are paid for, at least one."""
+    """Rows minus the numbers of intercepts, task weights and span parameters, at least one."""
     free = np.maximum(n - centred, 0)
     used = np.minimum(free, k).sum() + k * max(d - k, 0)
     return float(max(free.sum() - used, 1.0))
@@ -63,9 +64,17 @@ def shared_noise(objective: Objective, B: np.ndarray, W: np.ndarray, centred: bo
     return np.full(objective.n_tasks, objective.squares(B, W).sum() / degrees)
 
 
-def shrunken_noise(rss: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Per-task noise variances shrunk towards a common level, (T,); see ``shrink_noise``."""
-    return shrink_noise(rss, degrees)[0]
+def common_level(noise: np.ndarray) -> float:
+    """Geometric mean of the positive noise variances; zero if there are none."""
+    positive = noise[noise > 0]
+    return float(np.exp(np.log(positive).mean())) if len(positive) else 0.0
+
+
+def relative_precision(noise: np.ndarray | None, n_tasks: int) -> np.ndarray:
+    """Inverse noise variances (T,), scaled to a geometric mean of one; one for zero variances."""
+    if noise is None:
+        return np.ones(n_tasks)
+    return np.divide(common_level(noise), noise, out=np.ones(n_tasks), where=noise > 0)
 
 
 def shrink_noise(rss: np.ndarray, degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -73,13 +82,13 @@ def shrink_noise(rss: np.ndarray, degrees: np.ndarray) -> tuple[np.ndarray, np.n
 
     sigma_t^2 = (nu s0^2 + rss_t) / (nu + df_t). Under sigma_t^2 ~ scaled inverse chi-square
     (nu, s0^2), rss_t / (df_t s0^2) follows an F distribution with (df_t, nu) degrees of freedom;
-    nu and s0^2 maximise that likelihood. A task without spare rows gets the common level. The
-    degrees of freedom are nu + df_t, at most the degrees of all tasks together.
+    nu and s0^2 maximise that likelihood. A task without residual degrees of freedom gets the common
+    level. The degrees of freedom are nu + df_t, but at most those of all tasks together.
 
     Parameters
     ----------
     rss, degrees : ndarray of shape (T,)
-        Residual sums of squares, and rows beyond the fitted parameters of each task.
+        Residual sums of squares and residual degrees of freedom of each task.
 
     Returns
     -------
@@ -125,7 +134,7 @@ def gain_of_noise_levels(rss: np.ndarray, degrees: np.ndarray) -> float:
 
 
 def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float]:
-    """Maximum likelihood of (nu, s0^2); nu is infinite where the tasks show no difference."""
+    """Maximum likelihood of (nu, s0^2); nu is infinite if the tasks show no difference."""
     from scipy.optimize import minimize, root
     from scipy.special import digamma
     from scipy.stats import f
@@ -141,7 +150,7 @@ def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float
     with one_blas_thread():
         fits = [minimize(negative, start, method="L-BFGS-B", bounds=bounds) for start in starts]
     best = min(fits, key=lambda fit: fit.fun)
-    # Where the tasks do not differ the likelihood is flat in nu, and a search stops anywhere.
+    # If the tasks do not differ, the likelihood is flat in nu and the search stops anywhere.
     if negative(np.array([bounds[0][1], center])) <= best.fun + 1e-5:
         return np.inf, float(np.exp(center))
 
@@ -152,7 +161,7 @@ def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float
         gammas = digamma((degrees + nu) / 2) - digamma(nu / 2) - np.log1p(ratio)
         return np.array([np.sum(nu / 2 * gammas + pull), np.sum(pull)])
 
-    # Polished: where a search ends on a flat top would amplify the rounding of its input.
+    # A root of the gradient, because the end of a search on a flat top amplifies rounding errors.
     exact = root(slope, best.x, options={"xtol": 1e-14}).x
     inside = all(low < x < high for x, (low, high) in zip(exact, bounds, strict=True))
     best_x = exact if inside and negative(exact) <= best.fun + 1e-9 * abs(best.fun) else best.x

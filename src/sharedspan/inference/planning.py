@@ -1,15 +1,15 @@
-"""Sample sizes: how many rows per task a wanted error needs, or the error that given rows allow.
+"""Sample sizes: rows per task for a given error, or the error to expect from given rows.
 
 The error is the mean over tasks of |v - v*|^2, for N rows per task with noise sigma and
-uncorrelated features of variance one; it is then also the mean squared error of predictions beyond
-the noise. Three formulas:
+uncorrelated features of variance one; it is then also the mean squared error of predictions in
+excess of the noise. Three formulas:
 
     floor      sigma^2 k (d + T - k) / (N T)    the best fit of rank k, for many rows
     rate       sigma^2 d k / (N T)              the paper's bound, its constant taken as one
     separate   sigma^2 d / (N - d - 1)          least squares in each task, exact for Gaussian x
 
-The rate leaves out what each task pays for its own k weights, so it lies below the floor where
-there are more tasks than features.
+The rate leaves out the contribution of each task's own k weights, so it is below the floor if there
+are more tasks than features.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import Any
 
 from sharedspan.inference.noise import error_floor
 
-ROUNDING_SHARE = 1e-12  # relative: a whole number of rows stays whole
-# Error over floor at d = 50, T = 100, k = 3: about 2 with 3 rows per number, 1.4 with 5, 1.07 with
-# 10 and 1.05 with 20 (three seeds, the exact minimiser).
+ROUNDING_SHARE = 1e-12  # relative tolerance before a number of rows is rounded up
+# Error over floor at d = 50, T = 100, k = 3: about 2 with 3 rows per parameter, 1.4 with 5, 1.07
+# with 10 and 1.05 with 20 (three seeds, the exact minimiser).
 ENOUGH_ROWS = 10
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows per task and errors, each pair by one formula; see ``plan``."""
+    """Rows per task and error by each of three formulas; see ``plan``."""
 
     n_tasks: int
     n_features: int
     rank: int
     noise: float
     asked: str  # "n_samples" or "error": which of the two was computed
-    n_samples: int  # by the floor
+    n_samples: int  # at the floor
     error: float
     n_samples_by_rate: int
     error_by_rate: float
@@ -45,14 +45,14 @@ class Plan:
 
     @property
     def fewest_samples(self) -> int:
-        """Rows per task below which the model has more numbers than the rows can tell."""
+        """Rows per task below which the model has more parameters than there are rows."""
         return _fewest(self.n_tasks, self.n_features, self.rank)
 
     @property
     def rows_per_number(self) -> float:
-        """Rows of all tasks over the k (d + T - k) numbers of the model."""
-        numbers_to_learn = self.rank * (self.n_features + self.n_tasks - self.rank)
-        return self.n_samples * self.n_tasks / numbers_to_learn
+        """Rows of all tasks per parameter, of which the model has k (d + T - k)."""
+        parameters = self.rank * (self.n_features + self.n_tasks - self.rank)
+        return self.n_samples * self.n_tasks / parameters
 
     def __str__(self) -> str:
         size = (
@@ -83,8 +83,8 @@ class Plan:
     def _conclusion(self) -> str:
         if self.n_samples < self.fewest_samples:
             return (
-                f"Below {self.fewest_samples:,} rows per task there are fewer rows than numbers to "
-                "learn: take these errors as out of reach."
+                f"Below {self.fewest_samples:,} rows per task there are fewer rows than "
+                "parameters: these errors are out of reach."
             )
         if self.asked == "n_samples":
             gain = self.n_samples_separate / self.n_samples
@@ -103,10 +103,10 @@ class Plan:
             conclusion = f"Sharing the span makes the error {gain:.1f} times smaller."
         if self.noise > 0 and self.rows_per_number < ENOUGH_ROWS:
             conclusion += (
-                f" There are only {self.rows_per_number:.1f} rows for each number to learn: fits "
-                f"come near the floor from about {ENOUGH_ROWS} on, so expect a larger error."
+                f" There are only {self.rows_per_number:.1f} rows per parameter: fits come near "
+                f"the floor from about {ENOUGH_ROWS} on, so expect a larger error."
             )
-        return conclusion + " All for uncorrelated features of variance one."
+        return conclusion + " All this is for uncorrelated features of variance one."
 
 
 def plan(
@@ -118,23 +118,23 @@ def plan(
     error: float | None = None,
     n_samples: int | None = None,
 ) -> Plan:
-    """Rows per task that a wanted error needs, or the error to expect from given rows.
+    """Compute the rows per task for a given error, or the error to expect from given rows.
 
     Parameters
     ----------
     n_tasks, n_features, rank : int
         T, d and k.
     noise : float
-        Standard deviation.
+        Standard deviation of the noise.
     error : float, optional
-        Wanted mean over tasks of |v - v*|^2.
+        Mean over tasks of |v - v*|^2 to reach.
     n_samples : int, optional
         Rows per task; give either this or ``error``.
 
     Returns
     -------
     Plan
-        ``n_samples`` and ``error`` by the floor, ``n_samples_by_rate`` and ``error_by_rate`` by
+        ``n_samples`` and ``error`` at the floor, ``n_samples_by_rate`` and ``error_by_rate`` by
         the paper's rate, ``n_samples_separate`` and ``error_separate`` for separate regressions.
         Print it for an explanation.
 
@@ -157,7 +157,7 @@ def plan(
             f"from 1 to {min(n_features, n_tasks)}."
         )
     if (error is None) == (n_samples is None):
-        raise ValueError("Give either error or n_samples: the other one is computed from it.")
+        raise ValueError(f"Give either error or n_samples, not {error=} and {n_samples=}.")
     # The three errors are a_i / (N - b_i).
     variance, d = float(noise) ** 2, n_features
     floor = error_floor(1, d, n_tasks, rank, noise) / n_tasks
@@ -183,7 +183,7 @@ def plan(
 
 
 def _fewest(n_tasks: int, n_features: int, rank: int) -> int:
-    """Least rows per task: more than its weights, and in all as many as the model has numbers."""
+    """Least rows per task: more than its weights, and in total as many as parameters."""
     return max(rank + 1, math.ceil(rank * (n_features + n_tasks - rank) / n_tasks))
 
 
@@ -193,7 +193,7 @@ def _require_count(name: str, value: Any) -> None:
 
 
 def _require_number(name: str, value: Any, *, above: bool) -> None:
-    words = "a number above 0" if above else "a number of at least 0"
+    words = "a finite number above 0" if above else "a finite number of at least 0"
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or value < 0 or (above and value == 0):
         raise ValueError(f"{name}={value!r} must be {words}.")

@@ -9,8 +9,8 @@ import numpy as np
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.objective import Objective
 
-ROUNDING = 1e-12  # noise below this share of the responses' squares is not told from rounding
-EM_ROUNDS, EM_GAIN = 100, 0.01  # most rounds, and the log-likelihood not worth another one
+ROUNDING = 1e-12  # noise below this share of the squared responses counts as rounding error
+EM_ROUNDS, EM_GAIN = 100, 0.01  # most rounds, and the least gain of log-likelihood per round
 
 
 def log_evidence(
@@ -24,11 +24,11 @@ def log_evidence(
 
         log p(y | Q, C) - 1/2 sum_ij log(1 + a_ij / m) - k/2 log T
 
-    with a_ij the information on a rotation of axis i towards axis j > i, and m that of the uniform
-    distribution. Towards the d - k axes outside the span a_ij = mu_i, the eigenvalues of
-    sum_t n_t E[w_t w_t' | y] / sigma^2, which is the information were the weights known; within
-    it a_ij = T (l_i - l_j)^2 / (l_i l_j), l = 1 + mu / T, as in Minka's formula. The last term is
-    for the variances along the axes, as in BIC. Nothing here needs n_t > d.
+    with a_ij the information on a rotation of axis i towards axis j > i, and m the information of
+    the uniform distribution. Towards the d - k axes outside the span a_ij = mu_i, eigenvalues of
+    sum_t n_t E[w_t w_t' | y] / sigma^2, the information for known weights; within the span
+    a_ij = T (l_i - l_j)^2 / (l_i l_j), l = 1 + mu / T, as in Minka's formula. The last term is for
+    the variances along the axes, as in BIC. Tasks may have fewer rows than features.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def log_evidence(
     importance : ndarray of shape (T,)
         Precision of each task's noise relative to the others'.
     centred : bool
-        Whether a row of each task went into its intercept.
+        Whether tasks have intercepts.
     """
     d, k = B.shape
     T = objective.n_tasks
@@ -57,7 +57,7 @@ def log_evidence(
 
 
 def _axes_cost(mu: np.ndarray, d: int, T: int) -> float:
-    """What learning the axes costs, from the information mu (k,) on each of them."""
+    """The cost in log evidence of estimating the axes, with information mu (k,) on each."""
     k = len(mu)
     free = k * (d - k) + k * (k - 1) // 2
     if free == 0:
@@ -80,9 +80,11 @@ def _integrated(
     S : ndarray of shape (T, k, k)
         Q'X_t'X_t Q.
     w : ndarray of shape (T, k)
-        Least squares weights, which leave ``squares`` in all tasks together.
+        Least squares weights.
+    squares : float
+        Residual sum of squares of the least squares fit, over all tasks.
     rows : float
-        Rows less intercepts.
+        Rows minus intercepts.
     floor : float
         Least noise variance.
 
@@ -92,7 +94,7 @@ def _integrated(
     mean, spread : ndarray of shape (T, k) and (T, k, k)
         Posterior moments of the weights.
     variance : float
-        Of the noise.
+        Noise variance.
     """
     T, k = w.shape
     rows = max(rows, 1.0)
@@ -105,7 +107,7 @@ def _integrated(
         values, U = np.linalg.eigh(C)
         root = U * np.sqrt(np.maximum(values, 0.0))
         values, U = np.linalg.eigh(np.eye(k) + root.T @ S @ root / variance)
-        values = np.maximum(values, 1.0)  # which rounding may hide
+        values = np.maximum(values, 1.0)  # smaller ones are rounding errors
         half = root @ (U / np.sqrt(values)[:, None, :])
         spread = half @ half.swapaxes(1, 2)
         mean = np.einsum("tij,tj->ti", spread, c) / variance
@@ -124,12 +126,12 @@ def _integrated(
 
 
 def _log_frames(d: int, k: int) -> float:
-    """Log volume of the k orthonormal vectors of R^d, each up to its sign: of half spheres."""
+    """Log volume of the sets of k orthonormal vectors of R^d, each up to its sign."""
     halves = (n / 2 * np.log(np.pi) - lgamma(n / 2) for n in range(d - k + 1, d + 1))
     return float(sum(halves))
 
 
 def sum_of_squares(objective: Objective) -> np.ndarray:
-    """Squared responses of each task, less their mean where there are intercepts, (T,)."""
+    """Squared responses of each task (T,), centred if there are intercepts."""
     nothing = np.zeros((objective.n_features, 1)), np.zeros((1, objective.n_tasks))
     return objective.squares(*nothing)

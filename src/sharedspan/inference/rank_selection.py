@@ -1,20 +1,20 @@
-"""The rank: by cross-validation within tasks, by evidence, or by a spectral threshold.
+"""Rank selection: by cross-validation within tasks, by evidence, or by a spectral threshold.
 
-``rank="auto"`` cross-validates. Each of five folds takes a fifth of every task's rows. Folds are
-taken away from the statistics and put back (sums), or masked (rows), so no fold needs statistics of
-its own. Along the path of ranks each fit starts from the one before, and scaled gradient descent is
-run until its error is small against the statistical error.
+``rank="auto"`` cross-validates. Each of five folds has a fifth of every task's rows. Folds are
+subtracted from the statistics and added back (Grams), or masked (rows), so no fold needs statistics
+of its own. Along the path of ranks each fit starts from the previous one, and scaled gradient
+descent is run until its error is small relative to the statistical error.
 
-A fold's fit has a fifth fewer rows than the fit that is wanted, so held-out losses speak against
-directions that all rows together do show. Burman's correction takes that bias off. What is left
-cannot tell apart the ranks whose excess over the best one is below one standard error of that
+The fit of a fold has a fifth fewer rows than the final fit, so held-out losses are biased against
+directions that all rows together support. Burman's correction removes that bias. Cross-validation
+cannot distinguish the ranks whose excess over the best one is below one standard error of that
 difference, over (task, fold) pairs. The difference is *paired*: the noise that both ranks share
-drops out. Among these ranks the evidence decides.
+cancels. Among these ranks the one with the largest evidence is selected.
 
-``rank="evidence"`` goes by the marginal likelihood of all rows alone, with weights w_t ~ N(0, C)
-in the span of the fit and its axes uniform: see ``log_evidence``. It is the cheapest and the
-sharpest where its model holds. ``rank="threshold"`` counts the singular values of
-the separate fits above a noise level, and needs tasks with many more rows than features.
+``rank="evidence"`` uses the marginal likelihood of all rows alone, with weights w_t ~ N(0, C) in
+the span of the fit and its axes uniform: see ``log_evidence``. It is the cheapest method, and the
+most precise one if its model holds. ``rank="threshold"`` counts the singular values of the separate
+fits above a noise level, and needs tasks with many more rows than features.
 
 References
 ----------
@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.inference.noise import relative_precision
 from sharedspan.inference.rank_evidence import ROUNDING, log_evidence, sum_of_squares
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.objective import Objective, Point, build_objective
@@ -41,20 +42,19 @@ from sharedspan.progress import progress_bar
 from sharedspan.solvers.initialization import separate_fits
 from sharedspan.solvers.loop import run
 from sharedspan.solvers.scaled import grow, scaled_gd
-from sharedspan.statistics.canonical import Canonical, Problem
-from sharedspan.statistics.folds import N_FOLDS, Folds
-from sharedspan.statistics.rows import Statistics
+from sharedspan.statistics.canonical import Problem
+from sharedspan.statistics.folds import N_FOLDS
 
 RANK_METHODS = ("auto", "evidence", "threshold")
 PATIENCE = 3  # ranks without improvement after which a path ends
-PRECISION = 0.01  # optimisation error allowed, as a share of the statistical error
-MAX_ITER = 3000  # reached only without whitening, or where tasks have hardly more rows than ranks
-ROWS_PER_FEATURE = 3  # fewer in any task, and the threshold takes noise for directions
+PRECISION = 0.01  # largest optimisation error, as a share of the statistical error
+MAX_ITER = 3000  # reached only without whitening, or if tasks have hardly more rows than ranks
+ROWS_PER_FEATURE = 3  # with fewer in any task, the threshold mistakes noise for directions
 
 
 @dataclass(frozen=True)
 class RankPath:
-    """What a method saw along the ranks. The smaller ``loss``, the better, for each of them.
+    """The criterion of a selection method along the ranks; a smaller ``loss`` is better.
 
     Attributes
     ----------
@@ -63,13 +63,13 @@ class RankPath:
         "auto": mean squared error on held-out rows, in the user's units. "evidence": minus the log
         evidence per row. "threshold": the largest singular value that the rank leaves out.
     difference : ndarray of shape (r,)
-        "auto": excess over the best rank, corrected for the rows that the folds lack. "evidence":
-        excess over the best rank, all rows together, in logs. "threshold": excess over the
+        "auto": excess over the best rank, corrected for the smaller number of rows in the folds.
+        "evidence": excess over the best rank, of all rows, in logs. "threshold": excess over the
         threshold.
     standard_error : ndarray of shape (r,)
-        Of the difference, with "auto"; zero with the others.
+        "auto": standard error of the difference. Zero for the other methods.
     rank : int
-        The one chosen.
+        The selected rank.
     method : {"auto", "evidence", "threshold"}
     """
 
@@ -83,7 +83,7 @@ class RankPath:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What loss, difference and, where there is one, standard error are called."""
+        """Names of loss, difference and, if there is one, standard error."""
         return {
             "auto": ("held-out loss", "excess over best", "standard error"),
             "evidence": ("-log evidence per row", "below best, in logs"),
@@ -110,7 +110,7 @@ def select_rank(
     noise: np.ndarray | None = None,
     verbose: int = 0,
 ) -> tuple[int, RankPath | None]:
-    """The rank that was asked for, or the selected one with its path.
+    """The given rank, or the selected one with its path.
 
     Parameters
     ----------
@@ -123,10 +123,9 @@ def select_rank(
     verbose : int
         1 shows a progress bar.
     """
-    largest = problem.largest_rank
     if not isinstance(rank, str):
         return int(rank), None
-    if largest == 1:
+    if problem.largest_rank == 1:
         return 1, None
     if rank == "threshold":
         objective = build_objective(problem.statistics)
@@ -134,43 +133,32 @@ def select_rank(
         deviation = noise_deviation(objective, separate, ranks, centred)
         path = threshold_path(separate / objective.response, objective, deviation)
     elif rank == "evidence" or problem.rows is None:  # without rows there are no folds
-        path = evidence_path(problem.statistics, problem.canonical, noise, largest)
+        path = evidence_path(problem, noise)
     else:
-        # A copy of the generator: the fit starts as if its rank had been given.
-        folds = problem.make_folds(deepcopy(problem.rng))
-        statistics, canonical = problem.statistics, problem.canonical
-        path = cross_validated_path(folds, statistics, canonical, noise, largest, verbose)
+        path = cross_validated_path(problem, noise, verbose)
     return path.rank, path
 
 
-def cross_validated_path(
-    folds: Folds,
-    statistics: Statistics,
-    canonical: Canonical,
-    noise: np.ndarray | None,
-    largest: int,
-    verbose: int = 0,
-) -> RankPath:
-    """Cross-validated rank between 1 and ``largest``; see the head of this file.
+def cross_validated_path(problem: Problem, noise: np.ndarray | None, verbose: int = 0) -> RankPath:
+    """The path of ranks with the cross-validated rank; see the module docstring.
 
     Parameters
     ----------
-    folds : Folds
-        ``N_FOLDS`` of them.
-    statistics : Statistics
-        Of the canonical features; changed and restored on the way.
-    canonical : Canonical
+    problem : Problem
+        Its statistics are changed and restored.
     noise : ndarray of shape (T,) or None
-        Relative noise variances: losses of a task are divided by its own.
-    largest : int
+        Relative noise variances, by which the losses of the tasks are divided.
     verbose : int
         1 shows a progress bar over the folds.
     """
+    statistics, canonical, largest = problem.statistics, problem.canonical, problem.largest_rank
+    # A copy of the generator, so that the fit starts as if its rank had been given.
+    folds = problem.make_folds(deepcopy(problem.rng))
     n_tasks = statistics.n_tasks
     importance = relative_precision(noise, n_tasks)
     held_paths: list[np.ndarray] = []
-    whole_paths: list[np.ndarray] = []  # the same fits on all rows, held-out and not
-    scored = np.ones(n_tasks, dtype=bool)  # in each of the folds
+    whole_paths: list[np.ndarray] = []  # losses of the same fits on all rows
+    scored = np.ones(n_tasks, dtype=bool)  # tasks with a held-out loss in every fold
     rows_held = 0.0
     with progress_bar(show=verbose > 0, transient=verbose < 2) as progress:
         for fold in range(N_FOLDS):
@@ -194,7 +182,7 @@ def cross_validated_path(
     lacking = np.mean([path[:length] for path in whole_paths], axis=0) - final
     excess, error = corrected_excess(pairs, lacking[:, scored].sum(axis=1))
     unit = max(rows_held, 1.0) * canonical.units.y_scale**2
-    # Losses that differ by their rounding only are equal.
+    # Losses that differ only by rounding errors count as equal.
     equal = ROUNDING * float(importance @ sum_of_squares(objective)) if rows_held else 0.0
     candidates = excess <= np.maximum(error, equal)
     logs = np.full(length, -np.inf)
@@ -213,8 +201,8 @@ def corrected_excess(pairs: np.ndarray, lacking: np.ndarray) -> tuple[np.ndarray
     pairs : ndarray of shape (ranks, folds * T)
         Held-out squared errors.
     lacking : ndarray of shape (ranks,)
-        How much larger the squared errors of a fold's fit are, on all rows and on average over
-        folds, than the errors of the fit to all rows. Burman's correction takes it off.
+        Burman's correction: squared errors of the folds' fits on all rows, averaged over folds,
+        minus the squared errors of the fit to all rows.
     """
     total = pairs.sum(axis=1) - lacking
     best = np.argmin(total)
@@ -222,30 +210,25 @@ def corrected_excess(pairs: np.ndarray, lacking: np.ndarray) -> tuple[np.ndarray
     return total - total[best], np.sqrt(gaps.shape[1]) * gaps.std(axis=1)
 
 
-def evidence_path(
-    statistics: Statistics, canonical: Canonical, noise: np.ndarray | None, largest: int
-) -> RankPath:
-    """The rank between 1 and ``largest`` of the strongest evidence, from fits to all rows.
+def evidence_path(problem: Problem, noise: np.ndarray | None) -> RankPath:
+    """The path of ranks with the rank of largest evidence, from fits to all rows.
 
     Parameters
     ----------
-    statistics : Statistics
-        Of the canonical features.
-    canonical : Canonical
+    problem : Problem
     noise : ndarray of shape (T,) or None
         Relative noise variances.
-    largest : int
     """
-    objective = build_objective(statistics, noise)
+    objective, centred = build_objective(problem.statistics, noise), problem.statistics.centred
     importance = relative_precision(noise, objective.n_tasks)
     logs: list[float] = []
-    for B, W in _fits(objective, largest):
-        logs.append(log_evidence(objective, B, W, importance, statistics.centred))
+    for B, W in _fits(objective, problem.largest_rank):
+        logs.append(log_evidence(objective, B, W, importance, centred))
         if len(logs) - 1 - int(np.argmax(logs)) >= PATIENCE:
             break
     values = np.array(logs)
-    rows = max(float(np.maximum(objective.n - statistics.centred, 0.0).sum()), 1.0)
-    loss = -values / rows - np.log(canonical.units.y_scale)
+    rows = max(float(np.maximum(objective.n - centred, 0.0).sum()), 1.0)
+    loss = -values / rows - np.log(problem.canonical.units.y_scale)
     ranks = np.arange(1, len(logs) + 1)
     excess = values.max() - values
     rank = int(np.argmax(values)) + 1
@@ -258,25 +241,25 @@ def threshold_path(
     """The rank by Tian, Gu and Feng's threshold on the singular values of V / sqrt(T).
 
     sigma / 2 sqrt((d + log T) / n) + level / 4 sqrt(outliers), with level the (1 - outliers)
-    quantile of the norms. n is the harmonic mean of the sizes, for equal ones the authors' n: it
-    is small tasks that make separate fits noisy.
+    quantile of the norms. n is the harmonic mean of the sizes, which is the authors' n for equal
+    sizes: small tasks make separate fits noisy.
 
     Parameters
     ----------
     V : ndarray of shape (d, T)
-        Separate fits, winsorised where outlier tasks are feared.
+        Separate fits, winsorised if outlier tasks are possible.
     objective : Objective
     deviation : float
-        sigma.
+        Standard deviation sigma of the noise.
     outliers : float
         Assumed share of outlier tasks.
     """
     d, T = V.shape
     if objective.n.min() < ROWS_PER_FEATURE * d:
         raise ValueError(
-            f"rank='threshold' looks at the separate fits of tasks and needs {ROWS_PER_FEATURE} "
-            f"rows per feature in every one: the smallest has {objective.n.min():g} rows for {d} "
-            "features. Use rank='auto' or rank='evidence', which do not."
+            f"rank='threshold' needs {ROWS_PER_FEATURE} rows per feature in every task, for its "
+            f"separate fits, and the smallest task has {objective.n.min():g} rows for {d} "
+            "features. Use rank='auto' or rank='evidence', which need fewer."
         )
     values = np.linalg.svd(V / np.sqrt(T), compute_uv=False)
     level = np.quantile(np.linalg.norm(V, axis=0), 1 - outliers)
@@ -297,12 +280,11 @@ def threshold_path(
 
 
 def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, centred: bool) -> float:
-    """The noise deviation from what separate fits V (d', T) leave.
+    """The standard deviation of the noise, from the residuals of separate fits V (d', T).
 
-    The median over tasks with rows to spare; without such tasks, what remains in all together.
+    The median over tasks with residual degrees of freedom, or if there are none, over all rows.
     """
-    # Losses are mean squares over two, of responses times r_t.
-    rss = 2 * objective.residuals(V.copy())[1] * objective.n / objective.response**2
+    rss = objective.squares(np.eye(len(V)), V)
     spare = objective.n - ranks - centred
     usable = spare >= 1
     if not usable.any():
@@ -310,13 +292,8 @@ def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, cent
     return float(np.sqrt(np.median(rss[usable] / spare[usable])))
 
 
-def relative_precision(noise: np.ndarray | None, n_tasks: int) -> np.ndarray:
-    """One over each task's noise variance (T,), with geometric mean one."""
-    return np.ones(n_tasks) if noise is None else np.exp(np.log(noise).mean()) / noise
-
-
 def _fits(objective: Objective, largest: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Factors (d, k) and (k, T) of rank k = 1, 2, ..., each fit started at the one before."""
+    """Factors (d, k) and (k, T) of rank k = 1, 2, ..., each fit started at the previous one."""
     B, W = np.zeros((objective.n_features, 0)), np.zeros((0, objective.n_tasks))
     for rank in range(1, largest + 1):
         with one_blas_thread():
@@ -337,7 +314,7 @@ def _path(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Squared errors per task (T,) on held-out and on fitted rows, for rank 1, 2, ...
 
-    The path ends when the errors on held-out rows have stopped falling.
+    The path ends when the errors on held-out rows stop falling.
     """
     best, since = np.inf, 0
     for B, W in _fits(objective, largest):
@@ -350,7 +327,7 @@ def _path(
 
 
 def is_precise(point: Point, share: float) -> bool:
-    """Whether the distance to the minimiser is small against the statistical error.
+    """Whether the distance to the minimiser is small relative to the statistical error.
 
     In canonical units the squared error of a rank-k fit is about sigma^2 k (d + T) / nbar, and
     sigma^2 / nbar about 2 loss / rows; ``share`` is k (d + T) / rows.

@@ -1,28 +1,28 @@
 """Standard errors of coefficients in a span that was itself estimated.
 
-To first order the estimate v_t = B w_t errs by
+To first order the error of the estimate v_t = B w_t is
 
     P_t D w_t + B M_t^-1 B'X_t'e_t,     M_t = B'G_t B,  P_t = I - B M_t^-1 B'G_t,
 
 with D the error of B and e_t the noise of the task. Only directions D orthogonal to the span
-count (the others are undone by w_t), and with every w_t eliminated the information on D is
+matter (w_t compensates for the others), and with every w_t eliminated the information on D is
 
     H = sum_t omega_t  w_t w_t' (x) S_t,     S_t = G_t P_t,  omega_t = sigma^2 / sigma_t^2,
 
-so that Cov(D) = sigma^2 H^-1 where rows are many. Where they are few, two terms of the next order
-are as large as what they correct, and both are known:
+so that Cov(D) = sigma^2 H^-1 for many rows. For few rows, two terms of the next order are as large
+as the terms that they correct, and both can be computed:
 
 - the fitted w_t carry noise, E[w_t w_t'] = (true) + sigma_t^2 M_t^-1, so H overstates the curvature
   of the loss by N = sum_t omega_t sigma_t^2 M_t^-1 (x) S_t, while the variance of the score, which
   contains the same noise, is H itself (the incidental weights of Neyman and Scott). The sandwich
-  (H - N)^-1 H (H - N)^-1 is taken to first order in N, which is always positive:
+  (H - N)^-1 H (H - N)^-1 is computed to first order in N, which is always positive:
   Cov(D) = sigma^2 (I + H^-1 N) H^-1 (I + N H^-1);
-- a wrong span takes part of the residuals for signal, B M_t^-1 D'X_t'(residuals), of variance
-  sigma_t^2 B M_t^-1 E[D'S_t D] M_t^-1 B', with E[D'S_t D] from the trace of S_t and the pooled
-  shape of all of them.
+- an error of the span turns part of the residuals into signal, B M_t^-1 D'X_t'(residuals), with
+  variance sigma_t^2 B M_t^-1 E[D'S_t D] M_t^-1 B', with E[D'S_t D] from the trace of S_t and the
+  pooled shape of all S_t.
 
-By the same expansion the span costs trace((H - N)^-1 H) degrees of freedom, a little more than its
-number of entries, and the noise variance is raised accordingly.
+By the same expansion the span uses trace((H - N)^-1 H) degrees of freedom, a little more than its
+number of entries, and the noise variance is increased accordingly.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sharedspan.inference.noise import common_level
 from sharedspan.inference.weight_errors import group_by_task
 from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.statistics.canonical import Canonical
 
-# Above this many entries of B its covariance is taken as a Kronecker product.
+# Above this many entries of B, its covariance is approximated by a Kronecker product.
 LARGEST_EXACT = 2000
 SLICE_NUMBERS = 1 << 18  # numbers in the d x d matrices of the tasks handled at a time
 
@@ -79,7 +80,7 @@ class SpanCovariance:
 
 
 class Sandwich(NamedTuple):
-    """(I + H^-1 N) H^-1 (I + N H^-1) and trace(H^-1 N); see the head of this file."""
+    """(I + H^-1 N) H^-1 (I + N H^-1) and trace(H^-1 N); see the module docstring."""
 
     covariance: np.ndarray
     trace: float
@@ -89,7 +90,7 @@ class Sandwich(NamedTuple):
 class SpanUncertainty:
     """Standard errors in an estimated span, from about k numbers per coefficient.
 
-    All arrays are in canonical features and the responses' units of the statistics, with B
+    All arrays are in canonical features and in the response units of the statistics, with B
     orthonormal and Q the complement of its span. The Grams, d / 2k times larger, are not stored.
     """
 
@@ -97,18 +98,18 @@ class SpanUncertainty:
     B: np.ndarray  # (d', k)
     Q: np.ndarray  # (d', q)
     W: np.ndarray  # (T, k)
-    variance: np.ndarray  # (T,) of the noise, as the fit estimated it
+    variance: np.ndarray  # (T,) noise variances, as the fit estimated them
     degrees: np.ndarray  # (T,) degrees of freedom of ``variance``
     n: np.ndarray  # (T,)
-    mean: np.ndarray | None  # (T, d') of the features; None without intercepts
+    mean: np.ndarray | None  # (T, d') means of the features; None without intercepts
     inverse: np.ndarray  # (T, k, k) pseudo-inverse of M_t
-    singular: np.ndarray  # (T, k, k) very large variance of w_t where a task lacks rows
+    singular: np.ndarray  # (T, k, k) very large variance of w_t along weights without rows
     cross: np.ndarray  # (T, k, q) B'G_t Q
     spare: np.ndarray  # (T,) traces of S_t
     shape: np.ndarray  # (q, q) pooled S_t of trace one
-    information: np.ndarray  # (k (k + 1) / 2, q, q) blocks of H; (1, k, k) where too large
-    excess: np.ndarray  # blocks of N, alike
-    reference: float  # about the size of H if no weights had to be estimated
+    information: np.ndarray  # (k (k + 1) / 2, q, q) blocks of H; (1, k, k) if not exact
+    excess: np.ndarray  # blocks of N, in the same shape
+    reference: float  # approximate size of H for known weights
     stored_axes = (
         "B:pa Q:pq W:Ta variance:T degrees:T n:T mean:Tp inverse:Taa singular:Taa cross:Taq "
         "spare:T shape:qq information:bcc excess:bcc"
@@ -116,7 +117,7 @@ class SpanUncertainty:
 
     @property
     def exact(self) -> bool:
-        """Whether all entries of B have a covariance of their own."""
+        """Whether the covariance of all entries of B is computed without approximation."""
         return has_exact_covariance(*self.B.shape)
 
     @cached_property
@@ -133,13 +134,13 @@ class SpanUncertainty:
 
     @property
     def spare_rows(self) -> float:
-        """Rows less the intercepts and weights of their tasks."""
-        paid = self.B.shape[1] + (self.mean is not None)
-        return float(np.maximum(self.n - paid, 0.0).sum())
+        """Rows minus the intercepts and weights of their tasks."""
+        used = self.B.shape[1] + (self.mean is not None)
+        return float(np.maximum(self.n - used, 0.0).sum())
 
     @cached_property
     def noise(self) -> np.ndarray:
-        """Noise variances, with the degrees of freedom of the span taken into account, (T,)."""
+        """Noise variances, corrected for the degrees of freedom of the span, (T,)."""
         k, q = self.B.shape[1], self.Q.shape[1]
         left = max(self.spare_rows - k * q, 1.0)
         extra = self.sandwich.trace * (1 if self.exact else q)
@@ -147,11 +148,11 @@ class SpanUncertainty:
 
     @cached_property
     def span_covariance(self) -> SpanCovariance:
-        """Cov(D) by blocks, or K (x) shape^-1 where B has too many entries.
+        """Cov(D) by blocks, or K (x) shape^-1 if B has too many entries.
 
-        The approximation takes S_t = trace_t * shape for every task, as is right when the tasks'
-        features have one covariance and rows are many; in whitened features shape is near the
-        identity. What the inverse of H gains from varying around that mean is the gain of a
+        The approximation assumes S_t = trace_t * shape for every task, which holds if the features
+        of all tasks have one covariance and there are many rows; in whitened features shape is near
+        the identity. The inverse of H, which varies around that mean, is larger by the factor of a
         Wishart matrix of k q dimensions, rows / (rows - k q - 1).
         """
         k, q = self.B.shape[1], self.Q.shape[1]
@@ -170,7 +171,7 @@ class SpanUncertainty:
 
     @cached_property
     def weights_covariance(self) -> np.ndarray:
-        """Covariance of w_t in the given span, its second-order term included, (T, k, k)."""
+        """Covariance of w_t in the given span, with its second-order term, (T, k, k)."""
         E = self.span_covariance.trace_with(self.shape)
         taken = self.spare[:, None, None] * (self.inverse @ E @ self.inverse)
         return self.noise[:, None, None] * (self.inverse + taken + self.singular)
@@ -179,7 +180,7 @@ class SpanUncertainty:
     def coef_std(self) -> np.ndarray:
         """Standard errors of the coefficients in the user's units, (T, d)."""
         B, A = self.canonical.to_user(self.B), self.canonical.to_user(self.Q)
-        # Rows of size one: the squares of very large or small units need not exist.
+        # Rows are scaled to one, because squares of extreme units overflow or underflow.
         unit = np.abs(np.column_stack([B, A])).max(axis=1)
         inverse_unit = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)[:, None]
         B, A = B * inverse_unit, A * inverse_unit
@@ -216,36 +217,30 @@ class SpanUncertainty:
     def representation_covariance(self, representation: np.ndarray) -> np.ndarray | None:
         """Cov(vec B) (k d, k d) for a basis (d, k) of this span in the user's units.
 
-        Columns of B are stacked. None where B has too many entries.
+        Columns of B are stacked. None if B has too many entries.
         """
         if not self.exact:
             return None
         span, A = self.canonical.to_user(self.B), self.canonical.to_user(self.Q)
         change = np.linalg.lstsq(span, representation, rcond=None)[0]
-        jacobian = np.kron(change.T, A)  # of vec(A D change)
+        jacobian = np.kron(change.T, A)  # derivative of vec(A D change)
         covariance = jacobian @ self.sandwich.covariance @ jacobian.T
         return common_level(self.noise) * (covariance + covariance.T) / 2
 
 
 def has_exact_covariance(d: int, k: int) -> bool:
-    """Whether the entries of B (d, k) are few enough for a covariance of their own."""
+    """Whether the entries of B (d, k) are few enough for an exact covariance."""
     return k * d <= LARGEST_EXACT
 
 
 def task_slices(n_tasks: int, size: int) -> Iterator[slice]:
-    """Slices of tasks that have about ``SLICE_NUMBERS`` numbers together, ``size`` each."""
+    """Slices of tasks with ``size`` numbers each, about ``SLICE_NUMBERS`` per slice."""
     step = max(SLICE_NUMBERS // max(size, 1), 1)
     return (slice(lo, min(lo + step, n_tasks)) for lo in range(0, n_tasks, step))
 
 
-def common_level(noise: np.ndarray) -> float:
-    """Geometric mean of the positive noise variances; zero if there are none."""
-    positive = noise[noise > 0]
-    return float(np.exp(np.log(positive).mean())) if len(positive) else 0.0
-
-
 def _assemble(blocks: np.ndarray, k: int) -> np.ndarray:
-    """The symmetric (k q, k q) matrix of its upper blocks (k (k + 1) / 2, q, q)."""
+    """The symmetric (k q, k q) matrix with these upper blocks (k (k + 1) / 2, q, q)."""
     q = blocks.shape[1]
     out = np.empty((k, q, k, q))
     for block, a, b in zip(blocks, *np.triu_indices(k), strict=True):
@@ -254,7 +249,7 @@ def _assemble(blocks: np.ndarray, k: int) -> np.ndarray:
 
 
 def _inverse(H: np.ndarray, floor: float) -> np.ndarray:
-    """Inverse of a positive H; directions without information get the variance 1 / floor."""
+    """Inverse of a positive semidefinite H; directions without information get 1 / floor."""
     from scipy.linalg import cho_solve, cholesky
 
     if floor <= 0 or H.size == 0:

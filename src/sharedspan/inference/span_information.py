@@ -4,7 +4,7 @@ With B orthonormal, M_t = B'G_t B and S_t = G_t - G_t B M_t^-1 B'G_t, tasks add 
 
     H = sum_t omega_t  w_t w_t' (x) S_t,     N = sum_t omega_t sigma_t^2 M_t^-1 (x) S_t;
 
-the head of ``span_errors.py`` derives both.
+the module docstring of ``span_errors`` derives both.
 """
 
 from __future__ import annotations
@@ -14,12 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from sharedspan.inference.span_errors import (
-    SpanUncertainty,
-    common_level,
-    has_exact_covariance,
-    task_slices,
-)
+from sharedspan.inference.noise import relative_precision
+from sharedspan.inference.span_errors import SpanUncertainty, has_exact_covariance, task_slices
 from sharedspan.inference.weight_errors import pseudo_inverses, undetermined_variances
 from sharedspan.kernels.dense import RANK_TOLERANCE
 from sharedspan.kernels.threads import one_blas_thread
@@ -31,7 +27,7 @@ from sharedspan.statistics.task_statistics import TaskStatistics
 
 @dataclass(frozen=True)
 class DeferredUncertainty:
-    """The uncertainty of a span, until it is asked for: it takes a pass over the statistics."""
+    """The deferred uncertainty of a span, which takes a pass over the statistics."""
 
     canonical: Canonical
     B: np.ndarray  # (d', k)
@@ -40,7 +36,7 @@ class DeferredUncertainty:
     degrees: np.ndarray  # (T,)
 
     def compute(self, retained: TaskStatistics) -> SpanUncertainty:
-        """Make the pass over the statistics that a model has retained."""
+        """Compute the uncertainty from the statistics that a model has retained."""
         statistics = retained.copy().statistics
         if self.canonical.P is not None:
             statistics.transform(self.canonical.P)
@@ -62,7 +58,7 @@ def span_uncertainty(
     Parameters
     ----------
     statistics : Statistics
-        In canonical features.
+        Statistics of the canonical features.
     canonical : Canonical
     B : ndarray of shape (d', k)
     W : ndarray of shape (k, T)
@@ -71,11 +67,10 @@ def span_uncertainty(
         Noise variances in the units of the statistics, and their degrees of freedom.
     """
     d, k = B.shape
-    T = statistics.n_tasks
     basis, upper = np.linalg.qr(B, mode="complete")
-    # Contiguous copies: a model loaded from a file computes products with the same last bits.
+    # Contiguous copies, so that a model loaded from a file computes the same last bits.
     B, Q, W = basis[:, :k].copy(), basis[:, k:].copy(), (upper[:k] @ W).T
-    omega = np.divide(common_level(noise), noise, out=np.ones(T), where=noise > 0)
+    omega = relative_precision(noise, statistics.n_tasks)
     (pooled, blocks, reference), (inverse, singular, cross, spare) = statistics.map_shards(
         partial(_span_sums, B=B, Q=Q), W, noise, omega
     )
@@ -103,7 +98,7 @@ def _span_sums(
     B: np.ndarray,
     Q: np.ndarray,
 ) -> tuple[Arrays, Arrays]:
-    """Sums of S_t, of blocks of H and N and of ``reference``; then arrays with a row per task."""
+    """Sums of S_t, of blocks of H and N, and of ``reference``; and arrays with a row per task."""
     (d, k), T = B.shape, len(W)
     first, second = np.triu_indices(k)
     inverse, values, vectors = np.empty((T, k, k)), np.empty((T, k)), np.empty((T, k, k))

@@ -1,14 +1,14 @@
-"""Standard errors of tasks in a given span: v_t = B w_t with w_t estimated and B known, or nearly.
+"""Standard errors of tasks in a given span: v_t = B w_t with w_t estimated and B given.
 
-Within the span the weights have the covariance of least squares or, with a normal prior, that of
-their posterior (``weights_covariance``). Where B itself has a covariance, a change D of it moves
+Within the span the weights have the covariance of least squares or, with a normal prior, the
+posterior covariance (``weights_covariance``). If B itself has a covariance, a change D of B changes
 the estimate by
 
     D w_t + B L_t (D'X_t'(residuals) - B'G_t D w_t)
 
-with L_t the inverse of the normal matrix of w_t, the prior included. Off the span the error is D
-times the true weights, of which E[w_t w_t'] is that of the estimate and, where it was shrunk by a
-prior, the posterior covariance; least squares has it in the estimate already.
+with L_t the inverse of the normal matrix of w_t, including the prior. Outside the span the error is
+D times the true weights, whose E[w_t w_t'] is the outer product of the estimate plus, for weights
+shrunk by a prior, the posterior covariance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sharedspan.kernels.dense import RANK_TOLERANCE
 
 
 class CrossSums:
-    """Sums over the rows of a new task, about an origin, by which an error of B moves its weights.
+    """Sums over the rows of a new task, about an origin, for the effect of an error of B.
 
     Attributes
     ----------
@@ -42,8 +42,8 @@ class CrossSums:
         self.x, self.xy, self.fx = np.zeros(d), np.zeros(d), np.zeros((k, d))
 
     def add(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray, B: np.ndarray) -> None:
-        """Add rows X (m, d), y (m,) of weights (m,)."""
-        with np.errstate(over="ignore", invalid="ignore"):  # only standard errors suffer
+        """Add rows X (m, d), y (m,) with weights (m,)."""
+        with np.errstate(over="ignore", invalid="ignore"):  # affects only standard errors
             weighted = weight[:, None] * X
             self.n += float(weight.sum())
             self.y += float(weight @ y)
@@ -63,10 +63,10 @@ class CrossSums:
 
 @dataclass(frozen=True)
 class SpanError:
-    """The covariance of a given span, and the moments of new tasks that it acts on."""
+    """The covariance of a given span, and moments of new tasks for its effect on them."""
 
-    covariance: np.ndarray  # (k d, k d) of the entries of B, columns one after the other
-    mean: np.ndarray  # (T, d) of the features about ``origin``; zero without intercepts
+    covariance: np.ndarray  # (k d, k d) covariance of the entries of B, columns stacked
+    mean: np.ndarray  # (T, d) means of the features about ``origin``; zero without intercepts
     cross: np.ndarray  # (T, k, d) B'G_t
     score: np.ndarray  # (T, d) X_t'(y_t - X_t B w_t)
     stored_axes = "covariance:ss mean:Td cross:Tkd score:Td"
@@ -74,7 +74,7 @@ class SpanError:
 
 @dataclass(frozen=True)
 class WeightsUncertainty:
-    """Standard errors of new tasks v_t = B w_t in a given span; see the head of this file."""
+    """Standard errors of new tasks v_t = B w_t in a given span; see the module docstring."""
 
     B: np.ndarray  # (d, k)
     W: np.ndarray  # (T, k)
@@ -83,19 +83,19 @@ class WeightsUncertainty:
     n: np.ndarray  # (T,)
     origin: np.ndarray  # (T, d)
     centre: np.ndarray | None  # (T, k) mean of B'(x - origin); None without intercepts
-    covariance: np.ndarray  # (T, k, k) of w_t in the given span
+    covariance: np.ndarray  # (T, k, k) covariance of w_t in the given span
     inverse: np.ndarray  # (T, k, k) L_t
-    shrunk: bool  # by a prior
+    shrunk: bool  # whether the weights have a prior
     error: SpanError | None
     stored_axes = "B:dk W:Tk noise:T degrees:T n:T origin:Td centre:Tk covariance:Tkk inverse:Tkk"
 
     def representation_covariance(self, representation: np.ndarray) -> np.ndarray | None:
-        """Covariance of the entries of the span that was given, (k d, k d), if it came with one."""
+        """Covariance of the entries of the given span, (k d, k d), if there is one."""
         return None if self.error is None else self.error.covariance
 
     @cached_property
     def response(self) -> np.ndarray:
-        """Change of w_t with the entries of B, beside their use in v_t = B w_t, (T, k, k d)."""
+        """Derivative of w_t with respect to the entries of B, (T, k, k d)."""
         assert self.error is not None
         T, k = self.W.shape
         change = -np.einsum("ta,tcj->tcaj", self.W, self.error.cross)
@@ -147,9 +147,9 @@ def weights_covariance(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Covariance of the weights of new tasks, and the inverse of their normal matrices.
 
-    With a prior of covariance Sigma = LL', sigma^2 (F'F + sigma^2 Sigma^-1)^-1 and its part
-    without sigma^2, so written that neither Sigma nor F'F need have an inverse; without a prior
-    (F'F)^-1 on the span, very large along weights on which a task has no rows.
+    With a prior of covariance Sigma = LL', sigma^2 (F'F + sigma^2 Sigma^-1)^-1 and the inverse
+    without sigma^2, computed without an inverse of Sigma or F'F; without a prior (F'F)^-1 on the
+    span, very large along weights on which a task has no rows.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def weights_covariance(
     """
     A = unit if root is None else root
     FA = F @ A
-    # A power of two for each task, so that very large or small squares exist.
+    # A power of two for each task, so that squares neither overflow nor underflow.
     scale = np.ldexp(1.0, np.frexp(np.abs(FA).max(axis=(1, 2), keepdims=True))[1])
     FA = FA / scale
     values, vectors = np.linalg.eigh(FA.transpose(0, 2, 1) @ FA)
@@ -195,7 +195,7 @@ def pseudo_inverses(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 def undetermined_variances(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     """A very large variance, (T, k, k), along the weights on which a task has no rows.
 
-    Large, not infinite: the standard errors of the task's other coefficients stay finite.
+    Large, not infinite, so that the standard errors of the task's other coefficients are finite.
     """
     largest = 1.0 / (RANK_TOLERANCE * max(float(values.max(initial=0.0)), 1.0))
     variances = np.where(_determined(values), 0.0, largest)
@@ -203,7 +203,7 @@ def undetermined_variances(values: np.ndarray, vectors: np.ndarray) -> np.ndarra
 
 
 def _determined(values: np.ndarray) -> np.ndarray:
-    """Mask (T, k) of the ascending eigenvalues that are above rounding."""
+    """Mask (T, k) of the ascending eigenvalues that exceed rounding errors."""
     return values > RANK_TOLERANCE * values[:, -1:].clip(min=0.0)
 
 

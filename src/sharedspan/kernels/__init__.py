@@ -1,1 +1,1 @@
-"""The hot pass over the statistics, one file per kind of hardware."""
+"""Compiled loops over task statistics and rows, for the CPU and for GPUs."""

@@ -1,6 +1,6 @@
 """Compiled sums over rows: building, merging and mapping the statistics of tasks.
 
-Loops over numbers rather than array expressions: these take seconds longer to compile.
+The kernels loop over numbers because array expressions take seconds longer to compile.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ import numpy as np
 from sharedspan.kernels.compiling import kernel
 from sharedspan.kernels.cpu import inner, pack, times, times_transposed, unpack
 
-# Anchors solve (G + ridge) a = X'y: any reference near least squares will do, and this one exists
-# for every G. From rows the ridge is a share of each diagonal entry, so units do not matter. In the
-# canonical problem it is a larger share of n_t: a direction that hardly varies within one task,
-# but does in others, would get an anchor so long that the loss loses its digits on the way to it.
+# An anchor solves (G + ridge) a = X'y: any reference near least squares will do, and this one
+# exists for every G. When statistics are built from rows, the ridge is a share of each diagonal
+# entry, so units do not matter. In the canonical problem it is a larger share of n_t: a direction
+# that varies in other tasks but hardly in this one would get an anchor so long that the loss loses
+# its digits.
 ANCHOR_RIDGE = 1e-10
 CANONICAL_RIDGE = 1e-6
-PIVOT_TOLERANCE = 1e-13  # of the diagonal
+PIVOT_TOLERANCE = 1e-13  # relative to the diagonal entry
 
 
 @kernel
 def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anchor, g, q):  # type: ignore[no-untyped-def]
-    """Add (sign = 1) or take away (sign = -1) segments of rows; X and y are overwritten.
+    """Add (sign = 1) or subtract (sign = -1) segments of rows; X and y are overwritten.
 
-    Segment s holds rows starts[s]..starts[s + 1] of task ids[s]. The first one of a task sets its
-    anchor.
+    Segment s holds rows starts[s]..starts[s + 1] of task ids[s]. The first segment of a task sets
+    its anchor.
     """
     for s in range(ids.shape[0]):
         t = ids[s]
@@ -50,9 +51,9 @@ def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anc
 
 @kernel
 def centre(rows, target, weights, size, centred):  # type: ignore[no-untyped-def]
-    """Rows and targets less their means (if centred) and times the root of their weights, in place.
+    """Subtract the means (if centred) from rows and targets, then scale by the root of the weights.
 
-    Returns the means.
+    Both are changed in place; returns the means.
     """
     d = rows.shape[1]
     x_bar = np.zeros(d)
@@ -83,10 +84,10 @@ def near_least_squares(G, c):  # type: ignore[no-untyped-def]
 
 @kernel
 def solve_definite(A, c):  # type: ignore[no-untyped-def]
-    """The solution of A x = c for a symmetric A (d, d) without negative curvature, by Cholesky.
+    """The solution of A x = c for a positive semidefinite A (d, d), by Cholesky.
 
-    A direction whose pivot is rounding gets zero: an infinite pivot takes it out. Not
-    np.linalg.solve, which takes seconds to compile, nor LAPACK's Cholesky, which gives up there.
+    A direction whose pivot is only rounding error gets zero, by an infinite pivot. np.linalg.solve
+    takes seconds to compile, and LAPACK's Cholesky fails on a singular matrix.
     """
     d = len(c)
     L, x = np.zeros((d, d)), c.copy()
@@ -114,14 +115,14 @@ def solve_definite(A, c):  # type: ignore[no-untyped-def]
 
 @kernel
 def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, packed, anchor, g, q):  # type: ignore[no-untyped-def]
-    """Merge the statistics of a segment, taken about its own means, into task t.
+    """Merge the statistics of a segment, centred at its own means, into task t.
 
     Two sets of statistics with one anchor a merge by (Chan, Golub and LeVeque)
 
         G = G_1 + G_2 + f dx dx',   g = g_1 + g_2 + f dx dr,   q = q_1 + q_2 + f dr^2
 
-    with dx, dy the differences of the means, dr = dy - dx'a and f = n_1 n_2 / (n_1 + n_2). Taking
-    away solves the same equations for what is left: dx = (n / n_left) (x_bar - mean).
+    with dx, dy the differences of the means, dr = dy - dx'a and f = n_1 n_2 / (n_1 + n_2).
+    Subtraction solves the same equations for the rest: dx = (n / n_rest) (x_bar - mean).
     """
     d = G.shape[0]
     before = n[t]
@@ -149,12 +150,12 @@ def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, pa
             mean[t, i] = x_bar[i]
         y_mean[t] = y_bar
     elif after > 0.0:
-        # Adding moves the mean by (size / after) dx, taking away by -(size / before) dx.
+        # Adding moves the mean by (size / after) dx, subtracting by -(size / before) dx.
         share = size / after if sign > 0.0 else -size / before
         for i in range(d):
             mean[t, i] += share * dx[i]
         y_mean[t] += share * dy
-    else:  # nothing is left: no rounding residue either
+    else:  # the task is empty: remove the rounding errors as well
         packed[t].fill(0.0)
         g[t].fill(0.0)
         q[t] = 0.0
@@ -165,8 +166,8 @@ def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, pa
 def transform_grams(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # type: ignore[no-untyped-def]
     """Statistics of the features X P, with a new anchor; Grams and q are written in place.
 
-    ``packed`` is flat: Grams of d' <= d features move towards its front. The old ones move to the
-    new anchor before they are mapped, while no large and small features are mixed yet.
+    ``packed`` is flat, and Grams of d' <= d features move towards its front. The anchor is moved
+    before the features are mapped, which may mix large and small ones.
     """
     d, reduced = P.shape
     old_size, size = d * (d + 1) // 2, reduced * (reduced + 1) // 2

@@ -1,4 +1,4 @@
-"""How kernels are compiled."""
+"""Decorators that compile kernels with Numba."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Sums may be reordered (so that they vectorise), but NaN and infinity stay what they are.
+# Sums may be reordered, so that they vectorise, but NaN and infinity are respected.
 _REORDER = {"reassoc", "contract", "nsz"}
 
 
 def kernel(function: F, **more: Any) -> F:
-    """Compile without the interpreter lock, caching machine code on disk where that is allowed."""
+    """Compile without the interpreter lock; machine code is cached on disk if possible."""
     options: dict[str, Any] = {"nogil": True, "fastmath": _REORDER, "error_model": "numpy"} | more
     try:
         return numba.njit(cache=True, **options)(function)
@@ -23,5 +23,5 @@ def kernel(function: F, **more: Any) -> F:
 
 
 def part(function: F) -> F:
-    """Compile as part of the kernels that call it: a call costs as much as a small task."""
+    """Compile inline into the calling kernels: a call would cost as much as a small task."""
     return kernel(function, forceinline=True)

@@ -6,9 +6,9 @@ d (d + 1) / 2 numbers. Each is read once and used twice, so the pass moves half 
 Every kernel releases the interpreter lock and handles the tasks ``first <= t < last``, or blocks
 of tasks. The pass over Grams is in ``grams.py``, with the product in ``gram_product.py``.
 
-Results must not depend on where arrays lie. A loop that both stores and sums is compiled twice,
-vectorised and not, and arrays that lie too close together take the slow one, which sums in another
-order. So loops in this file either store or sum.
+Results must not depend on the addresses of arrays. A loop that both stores and sums is compiled
+twice, vectorised and not; arrays that are too close together in memory run the second version,
+which sums in another order. So loops in this file either store or sum.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def times_transposed(A, x):  # type: ignore[no-untyped-def]
 
 @kernel
 def row_residuals(X, y, w, starts, centred, response, weight, V, out, loss, first, last):  # type: ignore[no-untyped-def]
-    """R_t = weight_t X_t' diag(w) (X_t v_t - r_t y_t - their mean if centred), (T, d)."""
+    """R_t = weight_t X_t' diag(w) e_t, (T, d), with e_t = X_t v_t - r_t y_t, centred on request."""
     d = V.shape[1]
     R = np.empty(d)
     for t in range(first, last):
@@ -179,7 +179,7 @@ def add_row(factor, x, y):  # type: ignore[no-untyped-def]
 
 @kernel
 def centre_row(e, w, size):  # type: ignore[no-untyped-def]
-    """Subtract the mean with weights w, of sum ``size``, from e; nothing if that sum is zero."""
+    """Subtract the mean with weights w, whose sum is ``size``, from e, unless the sum is zero."""
     mean = 0.0
     for i in range(len(w)):
         mean += w[i] * e[i]
@@ -202,7 +202,7 @@ def centre_rows(Z, w, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def normal_equations(Z, e, w, A, c):  # type: ignore[no-untyped-def]
-    """A = Z'diag(w)Z and c = Z'diag(w)e, over the rows that have a weight."""
+    """A = Z'diag(w)Z and c = Z'diag(w)e, over the first ``len(w)`` rows."""
     k = Z.shape[1]
     for a in range(k):
         c[a] = 0.0

@@ -6,15 +6,15 @@ import numpy as np
 
 from sharedspan.kernels.compiling import kernel
 
-# Eigenvalues of a task's k x k normal matrix below this share of its largest count as zero.
+# Eigenvalues of a task's k x k normal matrix below this share of the largest count as zero.
 RANK_TOLERANCE = 1e-12
 
 
 @kernel
 def solve_in_place(A, F, c):  # type: ignore[no-untyped-def]
-    """Set c to the shortest solution of A x = c, by Cholesky, A = F F'.
+    """Set c to the minimum-norm solution of A x = c, A (k, k) positive semidefinite.
 
-    A (k, k) is symmetric, without negative curvature.
+    By Cholesky, A = F F'; F is scratch.
     """
     k = len(c)
     largest = 0.0
@@ -29,7 +29,7 @@ def solve_in_place(A, F, c):  # type: ignore[no-untyped-def]
                 F[i, j] = value / F[j, j]
             elif value > k * RANK_TOLERANCE * largest:
                 F[i, i] = np.sqrt(value)
-            else:  # singular, or nearly
+            else:  # singular or nearly singular
                 solve_singular(A, c)
                 return
     for i in range(k):
@@ -44,7 +44,7 @@ def solve_in_place(A, F, c):  # type: ignore[no-untyped-def]
 
 @kernel
 def solve_singular(A, c):  # type: ignore[no-untyped-def]
-    """``solve_in_place`` by eigenvalues: small ones count as zero."""
+    """``solve_in_place`` by an eigendecomposition, in which small eigenvalues count as zero."""
     k = len(c)
     for i in range(k):
         for j in range(k):
@@ -65,7 +65,7 @@ def solve_singular(A, c):  # type: ignore[no-untyped-def]
 
 @kernel
 def factor_grams(packed, scale, tolerance, first, last, F, order, rank):  # type: ignore[no-untyped-def]
-    """Pivoted Cholesky factors: F' F = S G S, S = diag(scale), rows of F above ``rank`` zero.
+    """Pivoted Cholesky factors: F' F = S G S, S = diag(scale), rows of F beyond ``rank`` are zero.
 
     Parameters
     ----------
@@ -73,11 +73,11 @@ def factor_grams(packed, scale, tolerance, first, last, F, order, rank):  # type
         Upper triangles of the Grams.
     scale : ndarray of shape (d,)
     tolerance : float
-        Pivots below this share of the largest are rounding.
+        Pivots below this share of the largest count as zero.
     first, last : int
-        The tasks to factor: first <= t < last.
+        Tasks first <= t < last are factored.
     F : ndarray of shape (T, d, d)
-        Output, zero before.
+        Output; must be zero on entry.
     order : ndarray of shape (T, d)
         Output: the pivot of each row of F.
     rank : ndarray of shape (T,)
@@ -118,7 +118,7 @@ def factor_grams(packed, scale, tolerance, first, last, F, order, rank):  # type
 
 @kernel
 def solve_factors(F, order, rank, c, first, last, z):  # type: ignore[no-untyped-def]
-    """Z (T, d) with F' z = c on the pivots of each task; zero above ``rank``."""
+    """Z (T, d) with F' z = c on the pivots of each task; zero beyond ``rank``."""
     for t in range(first, last):
         for r in range(rank[t]):
             value = c[t, order[t, r]]

@@ -19,15 +19,15 @@ from sharedspan.kernels.cpu import packed_size
 from sharedspan.kernels.device_matrix import free_memory, out_of_memory, taking
 
 SHARE_OF_FREE_MEMORY = 0.8
-NUMBERS_PER_TASK = 64  # reserved for W, its gradients and their sums, float64 numbers per task
+NUMBERS_PER_TASK = 64  # float64 numbers per task, reserved for W, its gradients and their sums
 TASK_MULTIPLE = 128  # blocks and chunks are multiples of this many tasks
-CHUNK_BYTES = {"cpu": 1 << 25, "cuda": 1 << 29}  # of float64 Grams that torch.bmm takes at once
+CHUNK_BYTES = {"cpu": 1 << 25, "cuda": 1 << 29}  # float64 Grams per torch.bmm
 
 Array: TypeAlias = np.ndarray | torch.Tensor
 
 
 def triton_kernels(device: torch.device, n_features: int) -> ModuleType | None:
-    """The module ``triton_pass`` where it can run: with CUDA, or in Triton's interpreter."""
+    """The module ``triton_pass`` if it can run: with CUDA, or in Triton's interpreter."""
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return None
     try:
@@ -39,7 +39,7 @@ def triton_kernels(device: torch.device, n_features: int) -> ModuleType | None:
 
 @dataclass(frozen=True)
 class GramBlock:
-    """The tasks first <= t < last: Grams, anchors and g in one of the layouts.
+    """Grams, anchors and g of the tasks first <= t < last.
 
     parts is (records,) with records (groups, P + 2 d, 32) in the layout "lanes", and (Grams,
     anchor, g) with Grams (m, d, d), anchor (m, d) and g (m, d) in "full".
@@ -48,17 +48,6 @@ class GramBlock:
     first: int
     last: int
     parts: tuple[torch.Tensor, ...]
-
-
-@dataclass(frozen=True)
-class GramChunk:
-    """The tasks first <= t < last: G (m, d, d), anchor (m, d) and g (m, d), float64."""
-
-    first: int
-    last: int
-    G: torch.Tensor
-    anchor: torch.Tensor
-    g: torch.Tensor
 
 
 class DeviceBlocks:
@@ -71,17 +60,17 @@ class DeviceBlocks:
     anchor, g : array of shape (T, d)
     q, response, weight : array of shape (T,)
     device : str or torch.device
-        "cpu" or "cuda"; by default "cuda" where there is one.
+        "cpu" or "cuda"; by default "cuda" if it is available.
     dtype : {"float32", "float64"}
         Storage of the Grams, anchors and g.
     block_size : int, optional
-        Tasks in a block. With more tasks than that, blocks stay on the host and two of them at a
-        time are on the device. By default all tasks, or what fits in the memory of the GPU.
+        Tasks in a block. With more tasks, blocks stay on the host and two of them at a time are on
+        the device. By default all tasks, or as many as fit in the memory of the GPU.
 
     Attributes
     ----------
     layout : {"lanes", "full"}
-        Of ``triton_pass``: triangles of 32 tasks interleaved, or all d^2 numbers task by task.
+        Interleaved triangles of 32 tasks, or whole Grams task by task; see ``triton_pass``.
     """
 
     def __init__(
@@ -119,10 +108,10 @@ class DeviceBlocks:
         self._buffers: list[tuple[torch.Tensor, ...]] = []
 
     def _choose_block_size(self, block_size: int | None) -> int:
-        """Tasks per block: as asked for, else all of them or half of what fits."""
+        """Tasks per block: the given number, else all of them or half of what fits."""
         if block_size is not None:
             return min(block_size, self.n_tasks)
-        # Besides W and the like, the pass over full Grams writes R, (T, d).
+        # Besides W and its gradients, the pass over full Grams writes R, (T, d).
         reserved = 8 * (NUMBERS_PER_TASK + self.n_features) * self.n_tasks
         available = SHARE_OF_FREE_MEMORY * free_memory(self.device) - reserved
         if available >= self.n_tasks * self.bytes_per_task:
@@ -139,7 +128,7 @@ class DeviceBlocks:
         return self.device.type == "cuda" and self.block_size < self.n_tasks
 
     def _taking(self, size: int) -> Any:
-        """``taking``, with a block size from what is free and half of the present one at most."""
+        """``taking``, with a block size that fits and is at most half of the present one."""
 
         def block_size() -> int:
             available = SHARE_OF_FREE_MEMORY * free_memory(self.device) / 2
@@ -170,16 +159,16 @@ class DeviceBlocks:
         return GramBlock(first, last, parts)
 
     def _on_device(self) -> Iterator[GramBlock]:
-        """The blocks one after the other; streamed ones are copied while their forerunner is used.
+        """Yield the blocks; a streamed block is copied while the one before it is in use.
 
-        Valid until the next one is asked for.
+        A block is valid until the next one is requested.
         """
         if not self.streaming:
             yield from self.blocks
             return
         current = torch.cuda.current_stream(self.device)
         copying = torch.cuda.Stream(self.device)
-        copying.wait_stream(current)  # the buffers may still be in use by the pass before
+        copying.wait_stream(current)  # the previous pass may still use the buffers
         if not self._buffers:
             with self._taking(2 * self.block_size * self.bytes_per_task):
                 self._buffers = [
@@ -212,8 +201,8 @@ class DeviceBlocks:
             event.record(current)
             used[n % 2] = event
 
-    def _chunks(self, block: GramBlock) -> Iterator[GramChunk]:
-        """The block a few tasks at a time, with full Grams, all as float64."""
+    def _chunks(self, block: GramBlock) -> Iterator[GramBlock]:
+        """Yield the block a few tasks at a time, in the layout "full" and as float64."""
         d = self.n_features
         kind = "cuda" if self.device.type == "cuda" else "cpu"
         chunk = max(CHUNK_BYTES[kind] // (8 * d * d * TASK_MULTIPLE), 1) * TASK_MULTIPLE
@@ -225,7 +214,7 @@ class DeviceBlocks:
                 G = G[:, self._positions].view(-1, d, d)
             else:
                 G, anchor, g = (x[a:b].double() for x in block.parts)
-            yield GramChunk(block.first + a, block.first + b, G, anchor, g)
+            yield GramBlock(block.first + a, block.first + b, (G, anchor, g))
 
 
 def _positions(d: int) -> torch.Tensor:
@@ -245,10 +234,10 @@ def _tensor(x: Array, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 def _empty(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, pinned: bool
 ) -> torch.Tensor:
-    """Zeros where padding may be read; pinned host memory where the system gives it."""
+    """Zeros, because padding may be read; in pinned host memory if the system allows it."""
     if not pinned:
         return torch.zeros(shape, dtype=dtype, device=device)
     try:
         return torch.zeros(shape, dtype=dtype, device=device, pin_memory=True)
-    except RuntimeError:  # the system's limit of locked memory: copies are slower, not wrong
+    except RuntimeError:  # beyond the system's limit of locked memory: copies are slower then
         return torch.zeros(shape, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""Matrices on a GPU with the arithmetic that solvers use, and the errors of its memory."""
+"""Matrices on a GPU with the arithmetic that solvers use, and errors for a lack of memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUM_PARTS = 1024  # independent parts of a sum over tasks
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that tensors may still take on the device; a large number for the CPU."""
+    """Bytes that are free for tensors on the device; a large number for the CPU."""
     if device.type != "cuda":
         return 1 << 60
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -25,7 +25,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def out_of_memory(device: torch.device, size: int, tasks: int, block_size: int) -> MemoryError:
-    """The error for ``size`` bytes for ``tasks`` tasks, with a block size to try."""
+    """The error for ``tasks`` tasks that need ``size`` bytes, with a block size to try."""
     return MemoryError(
         f"The GPU is out of memory: {tasks:,} tasks need {size / 1e9:.3g} GB there and "
         f"{free_memory(device) / 1e9:.3g} GB are free; hold fewer tasks there at once with "
@@ -37,7 +37,7 @@ def out_of_memory(device: torch.device, size: int, tasks: int, block_size: int) 
 def taking(
     device: torch.device, size: int, tasks: int, block_size: Callable[[], int]
 ) -> Iterator[None]:
-    """Turn a failed allocation on the device into a MemoryError that says what to do."""
+    """Turn a failed allocation on the device into a MemoryError with a remedy."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -47,7 +47,7 @@ def taking(
 def sum_of_products(X: torch.Tensor, Y: torch.Tensor) -> torch.Tensor:
     """XY' (k, l) of X (k, T) and Y (l, T), T large, in a fixed order.
 
-    In parts, because a matrix product with so few rows would run on a corner of the GPU.
+    It is computed in parts, because a product with few rows would use a fraction of the GPU.
     """
     T = X.shape[1]
     parts = max(min(SUM_PARTS, T // 64), 1)
@@ -68,7 +68,7 @@ class DeviceMatrix(RemoteMatrix):
         return taking(self.data.device, 8 * self.data.numel(), tasks, lambda: max(tasks // 4, 1))
 
     def _combined(self, operation: Callable[[Any, Any], Any], other: Any) -> DeviceMatrix:
-        """With another matrix or a number, entry by entry."""
+        """The operation with another matrix or a number, entry by entry."""
         if isinstance(other, DeviceMatrix):
             other = other.data
         elif np.ndim(other) == 0:

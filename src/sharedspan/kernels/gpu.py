@@ -1,4 +1,4 @@
-"""The pass over tasks with PyTorch, made for a GPU.
+"""The pass over tasks with PyTorch, for a GPU.
 
     u_t = v_t - r_t a_t,   R_t = weight_t (G_t u_t - r_t g_t),   v_t = B w_t
     loss_t = weight_t / 2 max(r_t^2 q_t - 2 r_t u_t'g_t + u_t'G_t u_t, 0)
@@ -18,38 +18,36 @@ import numpy as np
 import torch
 
 from sharedspan.kernels.dense import RANK_TOLERANCE
-from sharedspan.kernels.device_blocks import CHUNK_BYTES, DeviceBlocks, GramBlock, GramChunk
+from sharedspan.kernels.device_blocks import CHUNK_BYTES, DeviceBlocks, GramBlock
 from sharedspan.kernels.device_matrix import DeviceMatrix, sum_of_products
 
-# Where a pivot of the Cholesky factor is below this share of the largest, eigenvalues decide.
+# Systems with a Cholesky pivot below this share of the largest are solved by eigenvalues.
 SMALL_PIVOT = 1e-8
 
 
 class DeviceGrams(DeviceBlocks):
-    """Task statistics on a device, and what the objective asks of them; see ``DeviceBlocks``."""
+    """Task statistics on a device, with the passes of the objective; see ``DeviceBlocks``."""
 
-    def _residuals(self, chunk: GramChunk, V: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _residuals(self, chunk: GramBlock, V: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """R (m, d) and losses (m,) of a chunk at V (m, d)."""
-        q, response, weight = self._scalars(chunk)
+        (G, anchor, g), (q, response, weight) = chunk.parts, self._scalars(chunk)
         r = response[:, None]
-        u = V - r * chunk.anchor
-        Gu = torch.bmm(chunk.G, u[:, :, None])[:, :, 0]
-        squares = response**2 * q + (u * (Gu - 2 * r * chunk.g)).sum(1)
+        u = V - r * anchor
+        Gu = torch.bmm(G, u[:, :, None])[:, :, 0]
+        squares = response**2 * q + (u * (Gu - 2 * r * g)).sum(1)
         # Not clamp: NaN stays NaN.
         losses = 0.5 * weight * torch.where(squares < 0, torch.zeros_like(squares), squares)
-        return weight[:, None] * (Gu - r * chunk.g), losses
+        return weight[:, None] * (Gu - r * g), losses
 
-    def _scalars(
-        self, tasks: GramBlock | GramChunk
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _scalars(self, block: GramBlock) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, response and weight of a block or chunk, (m,) each."""
-        m = slice(tasks.first, tasks.last)
+        m = slice(block.first, block.last)
         return self.q[m], self.response[m], self.weight[m]
 
     def _pass(
         self, block: GramBlock, B: torch.Tensor, W: torch.Tensor, grad_W: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss () and R W' (d, k) of a block of m tasks at W (k, m); B'R goes to grad_W (k, m)."""
+        """Loss () and R W' (d, k) of a block of m tasks at W (k, m); B'R is written to grad_W."""
         if self.triton is not None:
             return self.triton.block_gradients(block.parts, self._scalars(block), B, W, grad_W)
         loss, grad_B = W.new_zeros(()), torch.zeros_like(B)
@@ -70,8 +68,24 @@ class DeviceGrams(DeviceBlocks):
             host = torch.as_tensor(np.ascontiguousarray(W, dtype=np.float64))
             return DeviceMatrix(host.to(self.device, copy=True))
 
-    def _small(self, B: np.ndarray) -> torch.Tensor:
-        return torch.as_tensor(np.ascontiguousarray(B, dtype=np.float64)).to(self.device)
+    def _fused(
+        self, B: np.ndarray, W: np.ndarray | DeviceMatrix, solve: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Loss (), R W' (d, k), W (k, T) and B'R (k, T), at the least squares W with ``solve``."""
+        w = self.to_device(W).data
+        b = torch.as_tensor(np.ascontiguousarray(B, dtype=np.float64)).to(self.device)
+        with self._taking(8 * w.numel() * (len(w) + 6 if solve else 1)):
+            w = w.clone() if solve else w
+            loss, grad_B, grad_W = w.new_zeros(()), torch.zeros_like(b), torch.empty_like(w)
+            for block in self._on_device():
+                tasks = slice(block.first, block.last)
+                here, gradient = w[:, tasks], grad_W[:, tasks]
+                if solve:
+                    self._pass(block, b, here, gradient)
+                    here -= solve_normal(self._normal(block, b), gradient)
+                block_loss, block_grad_B = self._pass(block, b, here, gradient)
+                loss, grad_B = loss + block_loss, grad_B + block_grad_B
+        return loss, grad_B, w, grad_W
 
     def gradients(
         self, B: np.ndarray, W: np.ndarray | DeviceMatrix
@@ -83,19 +97,23 @@ class DeviceGrams(DeviceBlocks):
         B : ndarray of shape (d, k)
         W : DeviceMatrix of shape (k, T)
         """
-        W_data, B_data = self.to_device(W).data, self._small(B)
-        with self._taking(8 * W_data.numel()):
-            loss, grad_B = W_data.new_zeros(()), torch.zeros_like(B_data)
-            grad_W = torch.empty_like(W_data)
-            for block in self._on_device():
-                tasks = slice(block.first, block.last)
-                block_loss, block_grad_B = self._pass(
-                    block, B_data, W_data[:, tasks], grad_W[:, tasks]
-                )
-                loss, grad_B = loss + block_loss, grad_B + block_grad_B
-            WWt = sum_of_products(W_data, W_data)
+        loss, grad_B, w, grad_W = self._fused(B, W, solve=False)
+        with self._taking(8 * w.numel()):
+            WWt = sum_of_products(w, w)
         value, host_B, host_WWt = _to_host(loss, grad_B, WWt)
         return float(value), host_B, DeviceMatrix(grad_W), host_WWt
+
+    def profile(
+        self, B: np.ndarray, W: np.ndarray | DeviceMatrix
+    ) -> tuple[float, np.ndarray, DeviceMatrix]:
+        """Least loss(BW) over W, its gradient R W' (d, k) and that W (k, T).
+
+        One Newton step from the given W, which is exact on a quadratic; if the solution is not
+        unique, the one nearest to the given W.
+        """
+        loss, grad_B, best, _ = self._fused(B, W, solve=True)
+        value, host_B = _to_host(loss, grad_B)
+        return float(value), host_B, DeviceMatrix(best)
 
     def moments(self) -> np.ndarray:
         """Sum of c_t c_t' (d, d), c_t = R_t at V = 0."""
@@ -104,15 +122,15 @@ class DeviceGrams(DeviceBlocks):
         with self._taking(CHUNK_BYTES["cuda"]):
             for block in self._on_device():
                 for chunk in self._chunks(block):
-                    R, _ = self._residuals(chunk, torch.zeros_like(chunk.anchor))
+                    R, _ = self._residuals(chunk, torch.zeros_like(chunk.parts[1]))
                     total += sum_of_products(R.T, R.T)
         return total.cpu().numpy()
 
     def _normal(self, block: GramBlock, B: torch.Tensor) -> torch.Tensor:
         """weight_t B'G_t B of a block, (k, k, m).
 
-        Row c of it is B'R for w = e_c and a response of zero, which is what the kernel computes:
-        k quick passes instead of a kernel of their own.
+        Row c is B'R for w = e_c and a response of zero, so k passes of the Triton kernel compute
+        it and no further kernel is needed.
         """
         k, m = B.shape[1], block.last - block.first
         weight = self.weight[block.first : block.last]
@@ -120,7 +138,7 @@ class DeviceGrams(DeviceBlocks):
         if self.triton is None:
             for chunk in self._chunks(block):
                 inside = slice(chunk.first - block.first, chunk.last - block.first)
-                A[:, :, inside] = (B.T @ (chunk.G @ B)).permute(1, 2, 0) * weight[inside]
+                A[:, :, inside] = (B.T @ (chunk.parts[0] @ B)).permute(1, 2, 0) * weight[inside]
             return A
         zero = torch.zeros_like(weight)
         for c in range(k):
@@ -128,29 +146,6 @@ class DeviceGrams(DeviceBlocks):
             W[c] = 1.0
             self.triton.block_gradients(block.parts, (zero, zero, weight), B, W, A[c])
         return A
-
-    def profile(
-        self, B: np.ndarray, W: np.ndarray | DeviceMatrix
-    ) -> tuple[float, np.ndarray, DeviceMatrix]:
-        """Least loss(BW) over W, its gradient R W' (d, k) and that W (k, T).
-
-        One Newton step from the given W, which is exact on a quadratic; where the least squares is
-        not unique, the solution nearest to the given W.
-        """
-        start, B_data = self.to_device(W).data, self._small(B)
-        k = B.shape[1]
-        with self._taking(8 * k * (k + 6) * self.n_tasks):
-            W_new, grad_W = start.clone(), torch.empty_like(start)
-            loss, grad_B = start.new_zeros(()), torch.zeros_like(B_data)
-            for block in self._on_device():
-                tasks = slice(block.first, block.last)
-                gradient = grad_W[:, tasks]
-                self._pass(block, B_data, start[:, tasks], gradient)
-                W_new[:, tasks] -= solve_normal(self._normal(block, B_data), gradient)
-                block_loss, block_grad_B = self._pass(block, B_data, W_new[:, tasks], gradient)
-                loss, grad_B = loss + block_loss, grad_B + block_grad_B
-        value, host_B = _to_host(loss, grad_B)
-        return float(value), host_B, DeviceMatrix(W_new)
 
 
 def _to_host(*tensors: torch.Tensor) -> list[np.ndarray]:
@@ -161,10 +156,10 @@ def _to_host(*tensors: torch.Tensor) -> list[np.ndarray]:
 
 
 def solve_normal(A: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Solve A_t x_t = b_t, x (k, m), for Gram matrices A (k, k, m), of least norm where singular.
+    """Solve A_t x_t = b_t, x (k, m), for Gram matrices A (k, k, m), by minimum norm if singular.
 
-    Cholesky factors for all tasks at once; eigenvalues where a pivot is small, of which those below
-    ``RANK_TOLERANCE`` of the largest count as zero.
+    By Cholesky factors for all tasks at once. Tasks with a small pivot are solved by eigenvalues,
+    of which those below ``RANK_TOLERANCE`` times the largest count as zero.
     """
     x, pivot = _cholesky_solve(A, b)
     # The comparison is false for NaN, from the root of a negative pivot, and for A = 0.

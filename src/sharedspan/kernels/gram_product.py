@@ -1,9 +1,9 @@
 """The product G u with a packed Gram, in vector registers.
 
-Grams are read in the order in which they lie, once: at sizes beyond the cache only a plain stream
-runs at the speed of memory. A task's vectors live in scratch rows of whole lanes, after ``pad``
-zeros, so that a column has the same lane in every row of the triangle. A row begins in the middle
-of eight lanes; what lies before it in memory, numbers of another row, is read and set to zero.
+Each Gram is read once, in memory order: beyond the size of the cache only a sequential read runs at
+the speed of memory. The vectors of a task are scratch rows of whole lanes, after ``pad`` zeros, so
+that a column has the same lane in every row of the triangle. A row of the triangle may begin in the
+middle of eight lanes; the numbers before it, which belong to another row, are set to zero.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sharedspan.kernels.lanes import (
 )
 
 PAIRED = 48  # up to this many features two rows of a Gram are taken at once
-AHEAD = 1024  # numbers; the processor's own guesses fail where rows are short
+AHEAD = 1024  # distance of prefetches: the hardware prefetcher misses short rows
 
 
 @part
@@ -36,7 +36,7 @@ def padded_size(d):  # type: ignore[no-untyped-def]
 
 @kernel
 def scratch(rows, size):  # type: ignore[no-untyped-def]
-    """Zeros (rows * size,) at a boundary of cache lines: lanes that straddle it are slow."""
+    """Zeros (rows * size,) aligned to cache lines: lanes that straddle two lines are slow."""
     buffer = np.zeros(rows * size + 8)
     begin = -(buffer.ctypes.data // 8) % 8
     return buffer[begin : begin + rows * size]
@@ -44,9 +44,9 @@ def scratch(rows, size):  # type: ignore[no-untyped-def]
 
 @part
 def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
-    """The product y = G u, for the Gram at ``packed[start]``; u and y are scratch rows.
+    """The product y = G u, for the Gram at ``packed[start]``.
 
-    They begin at ``from_u`` and ``from_y``. All arrays are pointers.
+    All arrays are pointers; u and y are scratch rows that begin at ``from_u`` and ``from_y``.
     """
     if padded_size(d) == 16:
         times_in_registers(packed, start, d, u, from_u, y, from_y)
@@ -56,7 +56,7 @@ def gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no
 
 @part
 def times_in_registers(packed, start, d, u, from_u, y, from_y):  # type: ignore[no-untyped-def]
-    """``gram_times`` up to 16 features; row sums are separate, so that no chain gets long."""
+    """``gram_times`` up to 16 features; separate row sums keep the chains of additions short."""
     zero, one = broadcast(0.0), broadcast(1.0)
     u_0, u_1 = load8(u, from_u), load8(u, from_u + 8)
     y_0, y_1, sums_0, sums_1 = zero, zero, zero, zero
@@ -93,8 +93,8 @@ def times_in_scratch(packed, start, d, u, from_u, y, from_y, sums):  # type: ign
     while b < size:
         store8(y, from_y + b, zero)
         b += 8
-    # A plain stream is what memory likes best. Short rows go in pairs that begin in the same lanes:
-    # y is moved half as often, and what a row costs besides is shared.
+    # Long rows are read one by one, which memory serves fastest. Short rows are read in pairs that
+    # begin in the same lanes: y is moved half as often, and a pair shares the cost per row.
     i = size - d
     single = i + (i & 1) if d <= PAIRED else size
     while i < single:
@@ -147,5 +147,5 @@ def times_in_scratch(packed, start, d, u, from_u, y, from_y, sums):  # type: ign
 
 @kernel
 def call_gram_times(packed, start, d, u, from_u, y, from_y, sums):  # type: ignore[no-untyped-def]
-    """``gram_times`` by a call, where that does not matter: shorter to compile."""
+    """``gram_times`` as a call, which compiles faster, for loops in which its cost is small."""
     gram_times(packed, start, d, u, from_u, y, from_y, sums)

@@ -1,7 +1,7 @@
 """The pass over packed Grams: residuals, gradients of the factors, least squares in a span.
 
 Each task's Gram is multiplied by ``gram_product.gram_times``, which reads up to 15 numbers before
-the Gram. The first tasks, which have nothing before them, are copied behind zeros.
+the Gram. So the first tasks of the array are copied behind zeros.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LEAD = 16  # zeros before the copies of the first tasks
 
 @kernel
 def head_of(d, first, last):  # type: ignore[no-untyped-def]
-    """The task up to which there may be fewer numbers before a task than zeros in a row."""
+    """The first task from which enough numbers precede each task in memory."""
     return min(max(first, 1 if d >= 8 else LEAD), last)
 
 
 @kernel
 def with_lead(x, count):  # type: ignore[no-untyped-def]
-    """The first ``count`` numbers of x, with zeros before them."""
+    """The first ``count`` numbers of x, after ``LEAD`` zeros."""
     out = np.zeros(count + LEAD, dtype=x.dtype)
     for i in range(count):
         out[LEAD + i] = x[i]
@@ -98,7 +98,7 @@ def residuals_between(  # type: ignore[no-untyped-def]
 
 @part
 def half_weighted(weight, squares):  # type: ignore[no-untyped-def]
-    """A loss is not negative but for rounding, where the fit is exact; NaN stays NaN."""
+    """Half of weight times squares; negative squares are rounding errors, and NaN stays NaN."""
     return 0.0 if squares < 0.0 else 0.5 * weight * squares
 
 
@@ -114,18 +114,18 @@ def gram_gradients(  # type: ignore[no-untyped-def]
         The transpose of the factor.
     W : ndarray of shape (k, T)
     solve : bool
-        Whether to move to the least squares W of each task first: one Newton step from the given W,
-        on a k x k system, is exact.
+        Whether to move to the least squares W of each task first, by one Newton step from the
+        given W, which is exact.
     out_W : ndarray of shape (k, T)
-        Output: B'R, or with ``solve``, where that is zero, the best W.
+        Output: B'R; with ``solve``, for which B'R is zero, the best W.
     grad_B : ndarray of shape (blocks, k, d)
-        Output, transposed like B. Sums by block, whatever thread does it, make results independent
-        of the number of threads.
+        Output, transposed like B. Sums by block make the results independent of the number of
+        threads.
     loss : ndarray of shape (blocks,)
     bounds : ndarray of shape (blocks + 1,)
         Block i holds the tasks bounds[i] <= t < bounds[i + 1].
     first, last : int
-        Blocks to do.
+        Blocks first <= i < last are computed.
     """
     k, d = B.shape
     P, a, b = packed.reshape(-1), anchor.reshape(-1), g.reshape(-1)
@@ -159,7 +159,7 @@ def gradients_between(  # type: ignore[no-untyped-def]
     packed, anchor, g, q, response, weight, factor, W, solve, out_W, sums, work, d, lead, first,
     last,
 ):  # fmt: skip
-    """Add R W' to ``sums``, scratch rows like the rows of B in ``factor``; returns the loss."""
+    """Add R W' to ``sums`` and return the loss; ``sums`` and ``factor`` hold scratch rows."""
     k = W.shape[0]
     size = padded_size(d)
     pad, triangle = size - d, d * (d + 1) // 2

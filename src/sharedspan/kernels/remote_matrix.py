@@ -11,11 +11,11 @@ import numpy as np
 class RemoteMatrix(ABC):
     """A (k, T) matrix on a GPU or on a cluster.
 
-    Sums, multiples and ``D @ M`` with a small host matrix D stay there; ``M @ N.T`` is small and
-    comes to the host. ``numpy.asarray`` copies the whole matrix to the host.
+    Sums, multiples and ``D @ M`` with a small host matrix D stay there; ``M @ N.T`` is small and is
+    returned to the host. ``numpy.asarray`` copies the whole matrix to the host.
     """
 
-    __array_ufunc__ = None  # NumPy's operators leave the work to the methods of this class
+    __array_ufunc__ = None  # makes NumPy's operators defer to the methods of this class
 
     shape: tuple[int, int]
 
@@ -25,7 +25,7 @@ class RemoteMatrix(ABC):
 
     @abstractmethod
     def product(self, other: Self) -> np.ndarray:
-        """MN' for another matrix N (l, T) in the same place, (k, l)."""
+        """MN' for another matrix N (l, T) on the same device or cluster, (k, l)."""
 
     @property
     def T(self) -> RemoteTransposed:
@@ -38,7 +38,8 @@ class RemoteMatrix(ABC):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError(f"A {type(self).__name__} is not in this memory: it is always copied.")
+            name = type(self).__name__
+            raise ValueError(f"copy=False is not possible: a {name} is always copied to the host.")
         return np.asarray(self.to_host(), dtype=dtype)
 
 

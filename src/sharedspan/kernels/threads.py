@@ -1,4 +1,4 @@
-"""Work on this machine: a few threads over tasks, BLAS held to one thread each.
+"""Threads over tasks on this machine, with BLAS limited to one thread.
 
 Kernels release the interpreter lock and write to their own range of tasks, so plain threads are
 enough. Numba's own parallel loops are not used: their default threading layer ends the process
@@ -18,21 +18,20 @@ from typing import Any
 
 # Below this many floating-point operations a second thread costs more than it saves.
 SERIAL_WORK = 1_000_000
-PIECE = 20_000_000  # operations; large work is cut up further, so that a thread held up by other
-# programs does not hold up all
-
+# Large work is cut into pieces of this many operations, so that one slow thread does not delay all.
+PIECE = 20_000_000
 
 _chosen: int | None = None
 
 
 def use_threads(count: int) -> None:
-    """Use so many threads from now on, as a worker of a cluster does that shares its machine."""
+    """Use ``count`` threads from now on, for a worker that shares its machine with others."""
     global _chosen
     _chosen = count
 
 
 def n_threads() -> int:
-    """Threads to use: ``NUMBA_NUM_THREADS`` (joblib workers set it), else the cores we may use."""
+    """The number in ``NUMBA_NUM_THREADS`` (joblib workers set it), else of the usable cores."""
     if _chosen is not None:
         return _chosen
     configured = os.environ.get("NUMBA_NUM_THREADS", "")
@@ -60,7 +59,7 @@ def over_tasks(work: Callable[[int, int], object], n_tasks: int, cost: float) ->
         Handles the tasks ``first <= t < last`` and releases the interpreter lock.
     n_tasks : int
     cost : float
-        Rough number of floating-point operations in all, to decide whether threads pay.
+        Approximate number of floating-point operations, which decides on the use of threads.
     """
     workers = min(n_threads(), n_tasks)
     if workers < 2 or cost < SERIAL_WORK:
@@ -68,7 +67,7 @@ def over_tasks(work: Callable[[int, int], object], n_tasks: int, cost: float) ->
         return
     pieces = min(n_tasks, max(workers, int(cost / PIECE)))
     bounds = [n_tasks * i // pieces for i in range(pieces + 1)]
-    waiting = deque(range(pieces))  # whoever is free takes the next piece
+    waiting = deque(range(pieces))  # an idle thread takes the next piece
 
     def worker() -> None:
         while waiting:
@@ -96,13 +95,13 @@ def _blas_controller() -> Any:
 
 
 _blas_lock = threading.Lock()
-_blas_holders = 0  # the limit is the process's own: the first to enter sets it, the last lifts it
+_blas_holders = 0  # the limit is global: the first to enter sets it, the last removes it
 _blas_limit: Any = None
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS to one thread: on small matrices its threads cost more than they do."""
+    """Limit BLAS to one thread: on small matrices more threads cost more than they gain."""
     global _blas_holders, _blas_limit
     with _blas_lock:
         if _blas_holders == 0:

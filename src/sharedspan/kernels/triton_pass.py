@@ -1,16 +1,16 @@
 """The pass over tasks as Triton kernels: loss, R W' and B'R from one read of the Grams.
 
-Each kernel runs a fixed grid of programs, each over a fixed list of tasks, and what they write is
-summed in a fixed order: the result does not depend on timing. Sums and products are in float64
-whatever the storage.
+Each kernel runs a fixed grid of programs, each over a fixed list of tasks, and their results are
+summed in a fixed order: the result does not depend on timing. Sums and products are in float64 for
+any storage.
 
-``lanes`` (up to 32 features). 32 tasks lie interleaved, so that neighbouring threads read
+``lanes`` (up to 32 features). 32 tasks are stored interleaved, so that neighbouring threads read
 neighbouring numbers and each thread owns one task: the upper triangle is used without any exchange
 between threads. The Gram, the anchor and g of 32 tasks form one record (P + 2 d, 32),
 P = d (d + 1) / 2.
 
-``full`` (more features). Tasks lie one after the other with all d^2 numbers of their Grams. The
-threads of a program own columns; as a Gram is symmetric, its product with u is a sum over rows,
+``full`` (more features). Tasks are stored one after the other with all d^2 numbers of their Grams.
+The threads of a program own columns; as a Gram is symmetric, its product with u is a sum over rows,
 with little exchange between threads.
 """
 
@@ -27,9 +27,9 @@ import triton.language as tl
 from sharedspan.kernels.device_matrix import sum_of_products
 
 GROUP = 32  # tasks interleaved in a record of the "lanes" layout
-MOST_LANES = 128  # most tasks of a tile; the number of tasks is padded to a multiple
-LANES_MOST_FEATURES = 32  # above, a task exceeds the registers of one thread
-MOST_FEATURES = 1024  # above, the columns of a task exceed the registers of a program
+MOST_LANES = 128  # most tasks in a tile; the number of tasks is padded to a multiple of this
+LANES_MOST_FEATURES = 32  # beyond, a task exceeds the registers of one thread
+MOST_FEATURES = 1024  # beyond, the columns of a task exceed the registers of a program
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Setting:
     Attributes
     ----------
     warps : int
-        Warps of a program.
+        Warps per program.
     per_sm : int
         Programs per multiprocessor.
     rows : int
@@ -54,8 +54,8 @@ class Setting:
     registers: int | None = None
 
 
-# By the largest number of features: the best of several settings on an H200 with d = 10, 30, 64,
-# 100 and 500. The setting for 1,024 is a guess.
+# Keys are largest numbers of features. Each setting was the best of several on an H200, with
+# d = 10, 30, 64, 100 and 500; the setting for 1,024 is a guess.
 COMMON_SETTINGS = {
     16: Setting(warps=1, per_sm=16, registers=128),
     64: Setting(warps=1, per_sm=32, rows=32),
@@ -73,7 +73,7 @@ def setting_for(d: int, dtype: torch.dtype) -> Setting:
     return settings[min(most for most in settings if d <= most)]
 
 
-# Columns of a block of tasks start anywhere: one compiled kernel for all of them.
+# The columns of a block of tasks have any alignment; one compiled kernel serves all of them.
 ANY_ALIGNMENT = ["q", "response", "weight", "W", "grad_W"]
 
 
@@ -86,9 +86,9 @@ def _lanes(
 ):  # fmt: skip
     """One thread per task; tiles are (TILE, D2), the first axis over threads.
 
-    The other axis lies within a thread, so that comparisons of j and c with constants are settled
-    by the compiler and nothing is left of masked numbers. For that the sums start from -0.0:
-    x + 0.0 is an operation (it turns -0.0 into 0.0), x + -0.0 is none.
+    The other axis is within a thread, so that the compiler evaluates comparisons of j and c with
+    constants and removes masked numbers. To allow this, sums start from -0.0: the compiler must
+    perform x + 0.0, which turns -0.0 into 0.0, but can drop x + -0.0.
 
     R W' is summed by the matrix units, one (D2, K2) sum per program.
     """
@@ -99,8 +99,8 @@ def _lanes(
     j = tl.arange(0, D2)[None, :]
     c = tl.arange(0, K2)[None, :]
     nothing = tl.full([1, 1], -(2**63), tl.int64).to(tl.float64, bitcast=True)  # -0.0
-    # ``zero`` is 0, which the compiler does not know. Seeing what is contiguous and aligned, it
-    # would give a thread several tasks, or share a task among threads.
+    # ``zero`` is 0, hidden from the compiler. If it could see what is contiguous and aligned, it
+    # would assign several tasks to a thread, or a task to several threads.
     B_column = B + j * K * (1 + zero) + (lane * 0)[:, None]
     loss = tl.zeros([TILE], tl.float64)
     sums = tl.zeros([D2, K2], tl.float64)
@@ -153,10 +153,10 @@ def _columns(
     grams, anchor, g, q, response, weight, B, W, grad_W, R_out, losses, scratch, n_tasks, stride,
     D: tl.constexpr, K: tl.constexpr, D2: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One task of a program after the other; its threads own the columns j, tiles are (ROWS, D2).
+    """A program handles one task at a time; its threads own the columns j, tiles are (ROWS, D2).
 
-    Rows of a tile need their u_i in all threads: u passes through ``scratch``, D2 numbers per
-    program that never leave the cache.
+    All threads need the u_i of the rows of a tile: u is exchanged through ``scratch``, D2 numbers
+    per program that never leave the cache.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
     j = tl.arange(0, D2)
@@ -193,7 +193,7 @@ def _columns(
 
 
 def multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of the card; 2 under the interpreter, where there is none."""
+    """Multiprocessors of the GPU; 2 in Triton's interpreter, which runs without one."""
     if device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -205,9 +205,9 @@ def records_shape(m: int, d: int) -> tuple[int, int, int]:
 
 
 def write_records(records: torch.Tensor, first: int, pieces: list[torch.Tensor]) -> None:
-    """Write packed (m, P), anchor (m, d) and g (m, d) of the tasks from ``first`` on, m of them.
+    """Write packed (m, P), anchor (m, d) and g (m, d) of m tasks, beginning with task ``first``.
 
-    ``first`` is the first task of a record; what is left of the last record is filled with zeros.
+    ``first`` is the first task of a record; the rest of the last record is filled with zeros.
     """
     rows = torch.cat(pieces, dim=1)
     spare = rows.new_zeros(-len(rows) % GROUP, rows.shape[1])
@@ -240,10 +240,11 @@ def block_gradients(
         q, response and weight of each task.
     B : tensor (d, k) float64, contiguous
     W, grad_W : tensor (k, m) float64
-        Rows may be apart from each other; both with the same distance.
+        Rows need not be adjacent, but both must have the same stride.
     """
     if len(W) > 1 and W.stride(0) != grad_W.stride(0):
-        raise ValueError("W and grad_W must have the same distance between rows.")
+        strides = W.stride(0), grad_W.stride(0)
+        raise ValueError(f"W and grad_W must have the same stride between rows, not {strides}.")
     (d, k), m = B.shape, W.shape[1]
     setting = setting_for(d, parts[0].dtype)
     options = {"num_warps": setting.warps, "num_stages": 1, "maxnreg": setting.registers}

@@ -1,4 +1,4 @@
-"""Atomic writing: a file has its old content, or none, until the new content is complete."""
+"""Atomic writing: a file keeps its old content, or none, until the new content is complete."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path``, which takes its place at the end or is removed.
+    """A temporary file beside ``path``, which replaces it at the end, or is removed after an error.
 
-    The content is on the disk before the name changes. A file that is replaced passes on its
-    permissions, and a symbolic link stays one.
+    The content is on the disk before the name changes. A replaced file passes on its permissions,
+    and a symbolic link remains one.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
@@ -35,10 +35,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
-    with suppress(OSError, AttributeError):  # not every system can do this to a folder
+    with suppress(OSError, AttributeError):  # not every system can open a folder
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(folder)  # so that the new name outlives a loss of power
+            os.fsync(folder)  # so that the new name survives a power failure
         finally:
             os.close(folder)
 

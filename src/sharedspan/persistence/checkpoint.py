@@ -1,4 +1,4 @@
-"""Checkpoints: how far a long fit has come, in a file from which it can go on."""
+"""Checkpoints: files with the state of a long fit, from which it can be resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.task_statistics import TaskStatistics
 
-WRITING_SHARE = 0.05  # the share of the time of a fit that may go into writing
+WRITING_SHARE = 0.05  # largest share of the time of a fit that is spent on writing
 
 
 class CheckpointError(ValueError):
@@ -27,7 +27,7 @@ class CheckpointError(ValueError):
 
 
 CHECKPOINT_FORMAT = TreeFormat(
-    "checkpoint", 1, CheckpointError, "give another checkpoint, or do without"
+    "checkpoint", 1, CheckpointError, "give another checkpoint, or fit without one"
 )
 
 
@@ -37,8 +37,8 @@ class Checkpoint:
 
     path: Path
     fingerprint: Mapping[str, Tree]
-    caller: Tree  # what the caller of the run needs to go on
-    run: Mapping[str, Tree]  # the state of the run
+    caller: Tree  # state of the caller of the run
+    run: Mapping[str, Tree]  # state of the run
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
@@ -48,13 +48,13 @@ class Checkpoint:
             return cls(path, tree["fingerprint"], tree["caller"], tree["run"])
 
     def require(self, fingerprint: Fingerprint) -> None:
-        """Raise a ``CheckpointError`` if it belongs to other data or settings."""
+        """Raise a ``CheckpointError`` if the checkpoint belongs to other data or settings."""
         with CHECKPOINT_FORMAT.interpreting(self.path):
             difference = fingerprint.difference(self.fingerprint)
         if difference is not None:
             raise CheckpointError(
-                f"{str(self.path)!r} is a checkpoint of another fit ({difference}): give it the "
-                "data and settings of that fit, or fit without it."
+                f"{str(self.path)!r} is a checkpoint of another fit ({difference}): use the data "
+                "and settings of that fit, or fit without the checkpoint."
             )
 
     @property
@@ -73,10 +73,10 @@ class Checkpoint:
 class CheckpointOptions:
     """The options ``checkpoint``, ``resume`` and ``checkpoint_seconds`` of a fit, validated."""
 
-    path: pathlib.Path  # where checkpoints are written
-    saved: Checkpoint | None  # what to go on from
+    path: pathlib.Path  # the file to write
+    saved: Checkpoint | None  # the state to resume from
     seconds: float  # between two checkpoints
-    settings: dict[str, Any]  # what must not change between a fit and its continuation
+    settings: dict[str, Any]  # must be the same when a fit is resumed
 
     @classmethod
     def of(
@@ -84,8 +84,8 @@ class CheckpointOptions:
     ) -> CheckpointOptions:
         """The validated options.
 
-        A resumed fit goes on writing to its own file unless it is given another. The checkpoint
-        of another fit that is not complete is never replaced.
+        A resumed fit continues to write to its own file unless another is given. The checkpoint of
+        another fit that is not complete is never replaced.
         """
         path = _as_path("checkpoint", resume if checkpoint is None else checkpoint)
         saved = None if resume is None else Checkpoint.read(_as_path("resume", resume))
@@ -93,18 +93,18 @@ class CheckpointOptions:
         own = saved is not None and path.exists() and path.samefile(saved.path)
         if path.exists() and not own and not Checkpoint.read(path).has_ended:
             raise CheckpointError(
-                f"{str(path)!r} is the checkpoint of a fit that has not come to its end: go on "
-                f"from it with resume={str(path)!r}, give another path, or delete it first."
+                f"checkpoint={str(path)!r} belongs to a fit that is not complete: continue it with "
+                f"resume={str(path)!r}, give another path, or delete the file first."
             )
         return cls(path, saved, seconds, settings)
 
     def saved_map(self, statistics: TaskStatistics) -> np.ndarray | None:
-        """The map P (d, d') of the features that the saved factors go with; None for a new fit.
+        """The map P (d, d') of the features that the saved factors refer to; None for a new fit.
 
-        Axes may have other signs on another machine, so a continuation takes the saved ones.
+        Axes may have other signs on another machine, so a resumed fit uses the saved ones.
 
-        Raises where the checkpoint is of other settings, features or tasks. Data are compared
-        once they are canonical, by ``checkpoints``.
+        Raises if the checkpoint has other settings, features or tasks. ``checkpoints`` compares
+        the data once they are canonical.
         """
         if self.saved is None:
             return None
@@ -119,16 +119,16 @@ class CheckpointOptions:
         canonical: Canonical,
         rng: np.random.Generator,
     ) -> Checkpoints:
-        """The checkpoints of a fit to canonical statistics; raises if ``saved`` is of others."""
+        """The checkpoints of a fit to canonical statistics; raises if ``saved`` has other data."""
         objective = build_objective(statistics.statistics)
         numbers = data_numbers(objective, statistics.statistics, canonical)
         fingerprint = Fingerprint(self.settings, statistics.labels, statistics.names, numbers)
-        return Checkpoints(self.path, fingerprint, rng=rng, seconds=self.seconds, saved=self.saved)
+        return Checkpoints(self.path, fingerprint, rng, seconds=self.seconds, saved=self.saved)
 
 
 def _as_path(name: str, value: Any) -> pathlib.Path:
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name}={value!r} must be the path of a file, or None.")
+        raise TypeError(f"{name}={value!r} must be the path of a file or None.")
     return pathlib.Path(value)
 
 
@@ -136,64 +136,60 @@ def _as_path(name: str, value: Any) -> pathlib.Path:
 class Checkpoints:
     """The checkpoints of one fit, which has one run of a solver or several."""
 
-    path: Path | None  # with None nothing is written
+    path: Path | None  # None to write nothing
     fingerprint: Fingerprint
+    rng: np.random.Generator  # generator of the runs, saved and restored
     _: KW_ONLY
-    rng: np.random.Generator | None = None  # of the runs: saved, and restored when a run goes on
-    seconds: float = 60.0  # between two writes; more where writing takes over a twentieth of it
-    every: float = math.inf  # iterations after which to write, too
-    saved: Checkpoint | None = None  # what to go on from; refused if it belongs to another fit
+    seconds: float = 60.0  # between two writes; more if writing exceeds ``WRITING_SHARE``
+    saved: Checkpoint | None = None  # the state to resume from; must belong to this fit
 
     def __post_init__(self) -> None:
         if self.saved is not None:
             self.saved.require(self.fingerprint)
-        # What the caller will need to go on, such as the number of the run: set before each run.
+        # State of the caller, such as the number of the run, set before each run.
         self.caller: Tree = None if self.saved is None else self.saved.caller
         self._start: Tree = None  # the generator's state when the run began
-        self._pending: dict[str, Tree] | None = None  # the last state that is not written yet
+        self._pending: dict[str, Tree] | None = None  # the last state, if it is not written yet
         self._has_warned = False
-        self._written, self._pause, self._iteration = -math.inf, self.seconds, 0
+        self._written, self._pause = -math.inf, self.seconds
 
     def begin(self) -> Checkpoint | None:
-        """Begin a run: what to go on from, which only the first run has, or None.
+        """Begin a run; returns the saved state, which only the first run has, or None.
 
-        The generator then stands where it stood when that run began.
+        The generator is set to its state at the beginning of the saved run.
         """
         saved, self.saved = self.saved, None
         if saved is not None:
             self.set_rng(saved, "start")
-        self._start = self._rng_state()
+        self._start = self.rng.bit_generator.state
         return saved
 
     def set_rng(self, saved: Checkpoint, when: str) -> None:
-        """Put the generator where it stood at the "start" of a saved run, or "now", at its end."""
-        if self.rng is None:
-            return
+        """Set the generator to its state at the "start" of a saved run, or "now", at its end."""
         try:
             self.rng.bit_generator.state = saved.run["rng"][when]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{str(saved.path)!r} was saved with another kind of random generator than "
-                f"{type(self.rng.bit_generator).__name__}: use a generator of that kind to resume."
+                f"{type(self.rng.bit_generator).__name__}: resume with a generator of that kind."
             ) from error
 
     def update(self, state: Mapping[str, Tree], now: bool = False) -> None:
-        """Take the state of a run, and write it if it is time, or ``now``.
+        """Store the state of a run, and write it if a write is due, or ``now``.
 
-        The state is not copied, so it must not be changed. A function in it is called when it is
-        written.
+        The state is not copied, so it must not be changed. A function in it is called when the
+        state is written.
         """
-        rng = {"start": self._start, "now": self._rng_state()}
+        rng = {"start": self._start, "now": self.rng.bit_generator.state}
         self._pending = {"run": {**state, "rng": rng}, "caller": self.caller}
-        waited, done = time.monotonic() - self._written, state["iteration"] - self._iteration
-        if now or waited >= self._pause or done >= self.every:
+        if now or time.monotonic() - self._written >= self._pause:
             self.flush()
 
     def flush(self) -> None:
         """Write the last state, if it is not written yet.
 
-        The first write of a fit raises an OSError where it fails. Later ones warn, once: hours may
-        be at stake, and the next write may succeed.
+        The first write of a fit raises an OSError if it fails. Later ones warn, once, because hours
+        of work may be lost otherwise and the next write may succeed.
         """
         if self._pending is None or self.path is None:
             return
@@ -206,7 +202,7 @@ class Checkpoints:
                 self._pending = None
                 raise
             self._warn(error)
-        self._written, self._iteration = time.monotonic(), self._pending["run"]["iteration"]
+        self._written = time.monotonic()
         self._pause = max(self.seconds, (self._written - began) / WRITING_SHARE)
         self._pending = None
 
@@ -216,10 +212,7 @@ class Checkpoints:
         self._has_warned = True
         reason = str(error) if isinstance(error, OSError) else f"{str(self.path)!r}: {error!r}"
         warnings.warn(
-            f"A checkpoint was not written; the fit goes on and tries again later. {reason}",
+            f"A checkpoint was not written; the fit continues and tries again later. {reason}",
             RuntimeWarning,
             stacklevel=2,
         )
-
-    def _rng_state(self) -> Tree:
-        return None if self.rng is None else self.rng.bit_generator.state

@@ -1,15 +1,15 @@
-"""Values as trees of JSON and arrays, and back: what a model file holds is data and never runs.
+"""Encode values as trees of JSON and arrays, and decode them: reading a model file runs no code.
 
-Numbers, booleans, strings, lists, arrays of numbers and dicts of strings stand for themselves. What
-JSON does not know is a dict of one key in angle brackets, such as ``{"<date>": "2026-01-31"}``. An
-object is written as a *record*: the names of its class and of its attributes. Only the classes
-listed in ``STORED_CLASSES`` can be made, and only with the attributes that they have: the fields of
-a dataclass, and for any other class the names in its ``stored_axes``.
+Numbers, booleans, strings, lists, arrays of numbers and dicts of strings are written unchanged.
+Types that JSON lacks become a dict with one key in angle brackets, such as
+``{"<date>": "2026-01-31"}``. An object is written as a *record*: the name of its class and its
+attributes. Only the classes listed in ``STORED_CLASSES`` can be created, and only with their own
+attributes: the fields of a dataclass, and for any other class the names in its ``stored_axes``.
 
 A class declares the shapes of its arrays as ``stored_axes = "n B:dk W:kT"``: a letter for each
-axis, where the same letter is the same length. T is the number of tasks, d that of features and k
-that of directions of the model; other letters are known within one record. Names without a colon
-are not checked.
+axis, and axes with the same letter have the same length. T is the number of tasks, d of features
+and k of directions of the model; other letters are local to a record. Names without a colon are not
+checked.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
 def encode(value: Any) -> Tree:
-    """A value as a tree; a TypeError for one that a model file cannot hold."""
+    """A value as a tree; raises a TypeError for a value that a model file cannot hold."""
     if isinstance(value, str):
         return str.__str__(value)  # a subclass may print something else
     if isinstance(value, int) and value.bit_length() > LARGEST_INTEGER_BITS:
-        raise TypeError("A model file cannot hold a number of thousands of digits.")
+        raise TypeError("A model file cannot hold an integer with thousands of digits.")
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, datetime):
@@ -111,9 +111,9 @@ def encode(value: Any) -> Tree:
 
 
 def decode(tree: Tree, sizes: Mapping[str, int]) -> Any:
-    """The value that ``encode`` made a tree of; another tree raises a ValueError or the like.
+    """The value that ``encode`` turned into a tree; any other tree raises an error.
 
-    ``sizes`` are the lengths of axes that are known, {letter: length}.
+    ``sizes`` are the known lengths of axes, {letter: length}.
     """
     if isinstance(tree, list):
         return [decode(part, sizes) for part in tree]
@@ -133,12 +133,12 @@ def decode(tree: Tree, sizes: Mapping[str, int]) -> Any:
 
 
 def current_name(name: str, owner: str = "") -> str:
-    """The name of a class, or of an attribute of a class, that may come from an older file."""
+    """The current name of a class, or of an attribute of ``owner``, from an older file."""
     return RENAMED.get(f"{owner}.{name}", RENAMED.get(name, name))
 
 
 def _attribute_names(kind: Any) -> list[str]:
-    """The names of all that an object of a stored class is made of."""
+    """The names of the stored attributes of a class."""
     if is_dataclass(kind):
         return [field.name for field in fields(kind) if field.metadata.get("stored", True)]
     return list(axes_of(kind))
@@ -154,7 +154,7 @@ def _decode_record(name: str, state: Mapping[str, Tree], sizes: Mapping[str, int
     require_shapes(values, axes_of(kind), sizes)
     if is_dataclass(kind):
         return kind(**values)
-    made = object.__new__(kind)  # its __init__ would begin anew
+    made = object.__new__(kind)  # __init__ would create an empty object
     vars(made).update(values)
     return made
 
@@ -168,7 +168,7 @@ def axes_of(kind: type) -> dict[str, str | None]:
 def require_shapes(
     values: Mapping[str, Any], axes: Mapping[str, str | None], sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Raise unless these are arrays of numbers of their shapes, or None; returns all lengths."""
+    """Raise unless the values are None or numeric arrays of these shapes; returns all lengths."""
     sizes = dict(sizes)
     for name, letters in axes.items():
         value = values.get(name)
@@ -176,7 +176,7 @@ def require_shapes(
             continue
         is_numeric = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
         if not is_numeric or value.ndim != len(letters):
-            raise ValueError(f"{name} is not an array of numbers with {len(letters)} axes.")
+            raise ValueError(f"{name} is not a numeric array with {len(letters)} axes.")
         for letter, length in zip(letters, value.shape, strict=True):
             if sizes.setdefault(letter, length) != length:
                 raise ValueError(f"{name} has shape {value.shape}.")
@@ -184,7 +184,7 @@ def require_shapes(
 
 
 def require_annotated_types(values: Mapping[str, Any], kind: type) -> None:
-    """Raise unless values are of the types that the class and its bases annotate."""
+    """Raise unless the values have the types that the class and its bases annotate."""
     for base in kind.__mro__:
         for key, annotation in get_annotations(base).items():
             if key in values and not _is_of_type(values[key], annotation):
@@ -195,7 +195,7 @@ SCALAR_TYPES = {"float": (float, int), "int": (int,), "str": (str,), "bool": (bo
 
 
 def _is_of_type(value: Any, annotation: str) -> bool:
-    """Whether a value is of an annotated type, as far as annotations of stored classes go."""
+    """Whether a value has a type of the kinds that stored classes annotate."""
     for part in annotation.split(" | "):
         name = part.partition("[")[0].rpartition(".")[2]
         if name == "Any" or (name == "None" and value is None):
@@ -211,32 +211,32 @@ def _is_of_type(value: Any, annotation: str) -> bool:
 
 
 def _require_exact_text(value: datetime) -> None:
-    """Raise for a time that its text does not determine."""
+    """Raise for a time that its ISO text does not determine."""
     if getattr(value, "nanosecond", 0):
         raise TypeError(f"A model file cannot hold the nanoseconds of {value!r}: round it.")
     if value.utcoffset() != value.replace(fold=1 - value.fold).utcoffset():
-        raise TypeError(f"{value!r} may be either of two times: give it in UTC.")
+        raise TypeError(f"{value!r} is ambiguous because of a clock change: give it in UTC.")
 
 
 def _decode_strings(texts: list[str]) -> np.ndarray:
     if any(len(text) > LONG_TEXT for text in texts):
-        raise ValueError("The text is so long that an array of it would be large.")
+        raise ValueError(f"Strings in arrays must not exceed {LONG_TEXT} characters.")
     return np.array(texts, dtype=str)
 
 
 def _bit_generator(state: dict[str, Any]) -> Any:
     if state["bit_generator"] not in GENERATORS:
-        raise ValueError(f"There is no bit generator {state['bit_generator']!r}.")
-    # NumPy takes any position in its buffers, and would read beyond them.
+        raise ValueError(f"The bit generator {state['bit_generator']!r} is unknown.")
+    # NumPy does not check positions in its buffers, and would read beyond them.
     positions = (state.get("buffer_pos", 0), 4), (dict(state["state"]).get("pos", 0), 624)
     if not all(isinstance(position, int) and 0 <= position <= last for position, last in positions):
-        raise ValueError("The bit generator is at a position outside its buffer.")
+        raise ValueError("The position of the bit generator is outside its buffer.")
     made = getattr(np.random, state["bit_generator"])()
     made.state = state
     return made
 
 
-DECODERS: dict[str, Callable[[Any], Any]] = {  # of what JSON does not know, by tag
+DECODERS: dict[str, Callable[[Any], Any]] = {  # for types that JSON lacks, by tag
     "<tuple>": tuple,
     "<dict>": dict,
     "<strings>": _decode_strings,

@@ -4,9 +4,9 @@
     the length of the JSON that follows, 8 bytes
     the tree as JSON, with the dtype, shape and order of each array in its place
     the elements of all arrays, one after the other
-    SHA-256 of all that, 32 bytes
+    SHA-256 of everything above, 32 bytes
 
-Nothing is read before the checksum is verified.
+Nothing is interpreted before the checksum is verified.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import numpy as np
 
 from sharedspan.persistence.atomic_write import atomic_path
 
-KINDS = "biufU"  # of arrays: booleans, numbers and strings; never objects
-ARRAY = "<array>"  # the key that stands for an array in JSON
+KINDS = "biufU"  # dtypes of arrays: booleans, numbers and strings, never objects
+ARRAY = "<array>"  # the key that represents an array in JSON
 DIGEST = hashlib.sha256().digest_size
 
 Tree = Any  # dict, list or tuple of trees, array, number, str or None; tuples come back as lists
@@ -37,19 +37,19 @@ Path = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class TreeFormat:
-    """A kind of file."""
+    """A file format."""
 
     noun: str  # the name of such a file, in its first line and in messages
-    version: int  # of the format that is written; earlier ones are read, later ones refused
-    error: type[ValueError]  # raised for a file that cannot be read as one
-    remedy: str  # what to do about a damaged one
+    version: int  # the version that is written; earlier ones are read, later ones refused
+    error: type[ValueError]  # raised for a file that cannot be read
+    remedy: str  # what to do about a damaged file
 
     @property
     def magic(self) -> bytes:
         return f"sharedspan {self.noun}, format ".encode()
 
     def write(self, path: Path, tree: Tree) -> None:
-        """Write a tree atomically; a function in it stands for what it returns."""
+        """Write a tree atomically; functions in it are called and replaced by their results."""
         arrays: list[np.ndarray] = []
         text = json.dumps(_without_arrays(tree, arrays)).encode()
         head = self.magic + b"%d\n" % self.version + len(text).to_bytes(8, "little")
@@ -74,7 +74,7 @@ class TreeFormat:
             pass
 
     def read(self, path: Path) -> Tree:
-        """The tree in a file, if it is as it was written."""
+        """The tree in a file; raises unless the file is exactly as it was written."""
         if os.path.exists(path) and not os.path.isfile(path):
             raise self.error(f"{os.fspath(path)!r} is not a file: give the path of a {self.noun}.")
         with open(path, "rb") as file, self.interpreting(path):
@@ -87,7 +87,7 @@ class TreeFormat:
 
     @contextmanager
     def interpreting(self, path: Path) -> Iterator[None]:
-        """Whatever the content of the file leads to in this context, the file is at fault."""
+        """Report any error in this context as damage of the file, whose content caused it."""
         try:
             yield
         except (self.error, OSError, MemoryError):
@@ -97,11 +97,11 @@ class TreeFormat:
             raise self.error(f"{damage}: {self.remedy}.") from error
 
     def _verify(self, file: BinaryIO, path: Path) -> int:
-        """Check the first line and the digest; returns where the arrays end."""
+        """Check the first line and the digest; returns the position at which the arrays end."""
         head = file.readline(len(self.magic) + 10)
         version = head[len(self.magic) : -1]
         if not head.startswith(self.magic):
-            raise self.error(f"{os.fspath(path)!r} is not a {self.noun} of sharedspan: give one.")
+            raise self.error(f"{os.fspath(path)!r} is not a {self.noun} of sharedspan.")
         if version.isdigit() and int(version) > self.version:
             raise self.error(
                 f"{os.fspath(path)!r} was written by a newer sharedspan, in format {int(version)}, "
@@ -121,7 +121,7 @@ class TreeFormat:
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[None]:
-        """Refuse to replace a file of another kind, and say which file could not be written."""
+        """Refuse to replace a file of another format, and name the file in errors."""
         exists = os.path.exists(path)
         if exists and not os.path.isfile(path):
             raise self.error(f"{os.fspath(path)!r} is not a file: give another name.")
@@ -129,7 +129,7 @@ class TreeFormat:
             if exists:
                 with open(path, "rb") as file:
                     head = file.read(len(self.magic))
-                if head not in (b"", self.magic):  # a slip in a name must not cost a file
+                if head not in (b"", self.magic):  # a typing error must not destroy a file
                     raise self.error(
                         f"{os.fspath(path)!r} exists and is not a {self.noun}: give another name, "
                         "or remove it first."
@@ -145,7 +145,7 @@ class TreeFormat:
 
 
 def _without_arrays(tree: Tree, arrays: list[np.ndarray]) -> Any:
-    """The tree as JSON can hold it; its arrays, as they lie in memory, go to ``arrays``."""
+    """The tree as JSON; its arrays are appended to ``arrays`` in memory order."""
     if callable(tree):
         tree = tree()
     if tree is None or isinstance(tree, (bool, int, float, str)):
@@ -168,7 +168,7 @@ def _without_arrays(tree: Tree, arrays: list[np.ndarray]) -> Any:
 
 
 def _with_array(node: dict[str, Any], file: BinaryIO, end: int) -> Tree:
-    """A dict of the JSON, or the array that it stands for, read from the file."""
+    """A dict of the JSON, or the array that it represents, read from the file."""
     if ARRAY not in node:
         return node
     name, shape, order = node[ARRAY]
@@ -187,9 +187,9 @@ def _read_exactly(file: BinaryIO, size: int, end: int) -> bytes:
 
 
 def as_python_scalar(value: Any) -> Any:
-    """A NumPy number, boolean or string as Python's own; a TypeError for anything else."""
+    """A NumPy number, boolean or string as a Python object; a TypeError for anything else."""
     if isinstance(value, np.generic) and value.dtype.kind in KINDS:
         item = value.item()
-        if not isinstance(item, np.generic):  # as that of a longdouble would be
+        if not isinstance(item, np.generic):  # the item of a longdouble is a longdouble
             return item
     raise TypeError(f"A file cannot hold {value!r}, a {type(value).__name__}.")

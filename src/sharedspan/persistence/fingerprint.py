@@ -1,4 +1,4 @@
-"""What tells one fit from another: its settings, features, tasks and data."""
+"""Fingerprints, which distinguish fits by their settings, features, tasks and data."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sharedspan.persistence.container import KINDS, Tree, as_python_scalar
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.rows import Statistics
 
-TOLERANCE = 1e-9  # relative to a task: another order of summation changes less, other rows more
+TOLERANCE = 1e-9  # relative: another order of summation changes less, other rows more
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What must be the same for a fit to go on: settings, features, tasks and data.
+    """Settings, features, tasks and data, which must be the same when a fit is resumed.
 
     The numbers are sums over the rows of each task. Their last digits depend on the order of
-    summation, so they may differ by 1e-9 of the largest number in the task's row: where one may
-    cancel to nearly zero, put its scale beside it.
+    summation, so they may differ by 1e-9 of the largest number in the task's row: a number that may
+    cancel to nearly zero needs its scale beside it.
     """
 
-    settings: Mapping[str, Any]  # what JSON can hold; compared exactly
-    labels: Sequence[Any]  # (T,) of the tasks, in their order; compared by type and ``repr``
+    settings: Mapping[str, Any]  # values that JSON can hold; compared exactly
+    labels: Sequence[Any]  # (T,) of the tasks, in order; compared by type and ``repr``
     names: Sequence[str]  # (d,) of the features
     numbers: Mapping[str, np.ndarray]  # (T,) or (T, m) each
 
@@ -42,7 +42,7 @@ class Fingerprint:
 
     @cached_property
     def tree(self) -> dict[str, Tree]:
-        """What a checkpoint holds of the fingerprint: only a hash of each label."""
+        """The fingerprint as a checkpoint stores it, with a hash of each label."""
         texts = (f"{type(label).__name__} {label!r}" for label in self.labels)
         digests = (hashlib.sha256(text.encode("utf-8", "surrogatepass")) for text in texts)
         return {
@@ -53,7 +53,7 @@ class Fingerprint:
         }
 
     def difference(self, saved: Mapping[str, Tree]) -> str | None:
-        """In words, what differs from the ``tree`` of another fit; None where nothing does."""
+        """A description of the difference from the ``tree`` of another fit, if there is one."""
         return (
             _changed_settings(saved["settings"], self.tree["settings"])
             or _changed_names(saved["names"], self.tree["names"])
@@ -67,7 +67,7 @@ class Fingerprint:
             return None
         new, n_gone = np.flatnonzero(~np.isin(now, then)), np.sum(~np.isin(then, now))
         changes = [f"{len(new)} new, such as {self.labels[new[0]]!r}"] if len(new) else []
-        changes += [f"{n_gone} no longer there"] if n_gone else []
+        changes += [f"{n_gone} missing"] if n_gone else []
         return "the tasks: " + (", ".join(changes) or "in another order")
 
     def _changed_rows(self, then: Mapping[str, np.ndarray]) -> str | None:
@@ -105,26 +105,26 @@ def _changed_names(then: Sequence[str], now: Sequence[str]) -> str | None:
 def data_numbers(
     objective: Objective, statistics: Statistics, canonical: Canonical
 ) -> dict[str, np.ndarray]:
-    """Numbers for a ``Fingerprint``, each beside its scale: one changed row changes them.
+    """Numbers for a ``Fingerprint``, each beside its scale, which any changed row changes.
 
-    Objective and statistics are canonical, but the features enter by a fixed random combination
-    x'p, as read and not as whitened: whitened axes have no sign of their own. Two passes.
+    Objective and statistics are canonical, but the numbers use a fixed random combination x'p of
+    the features before whitening, because whitened axes may change sign. Takes two passes.
     """
     units, P, T = canonical.units, canonical.P, objective.n_tasks
     inverse = np.eye(len(units.scale)) if P is None else np.linalg.pinv(P)  # (d', d)
-    # Each feature by its own spread, or a large one would hide what happens to the others; to a
-    # power of two, which a changed row leaves alone.
+    # Each feature is divided by its spread, or a large one would hide changes of the others. The
+    # spread is rounded to a power of two, which a changed row leaves alone.
     variance = np.maximum(statistics.variances(), 0.0) @ inverse**2
     power = np.round(np.log2(np.where(variance > 0, variance, 1.0)) / 2)
     p = (np.random.default_rng(0).standard_normal(len(power)) * 2.0**-power)[:, None]
-    q = inverse @ p  # canonical features have x'Pq = x'p
+    q = inverse @ p  # so that x'Pq = x'p
     zeros, ones = np.zeros((1, T)), np.ones((1, T))
     at_zero, at_one = (
         np.asarray(objective.gradients(q, objective.to_device(w))[2])[0] for w in (zeros, ones)
     )
     n = np.maximum(objective.n, np.finfo(float).tiny)
-    size = np.sqrt(objective.squares(0 * q, zeros) / n)  # of y, within the task
-    spread = np.sqrt(np.maximum(at_one - at_zero, 0.0))  # of x'p
+    size = np.sqrt(objective.squares(0 * q, zeros) / n)  # spread of y within the task
+    spread = np.sqrt(np.maximum(at_one - at_zero, 0.0))  # spread of x'p
     level = statistics.mean @ q[:, 0] + (units.origin * units.scale) @ canonical.widen(q)
     return {
         "rows": objective.n,

@@ -26,8 +26,8 @@ class ModelFileError(ValueError):
     """A file that is not a model, is damaged, or was written by a newer version."""
 
 
-# Other names or attributes of stored classes are another format. Once it is released, a change of
-# them needs a new number, an entry in ``codec.RENAMED`` and new golden files in the tests.
+# A change of the names or attributes of stored classes changes the format: after a release it needs
+# a new number, an entry in ``codec.RENAMED`` and new golden files in the tests.
 MODEL_FORMAT = TreeFormat("model file", 2, ModelFileError, "copy it or save the model again")
 
 
@@ -39,7 +39,7 @@ def save_model(model: TaskRegressor, path: Path, statistics: bool) -> None:
     name = type(model).__name__
     if ESTIMATORS.get(name) != type(model).__module__:
         raise TypeError(f"The model is a {name}: only estimators of sharedspan can be saved.")
-    _ = model.fitted_span  # standard errors that wait to be asked for are computed and saved
+    _ = model.fitted_span  # computes deferred standard errors, so that they are saved
     state: Any = model.__getstate__()
     tree = {
         "model": name,
@@ -82,7 +82,7 @@ def load(path: Path) -> Any:
 
 
 def _is_fitted_name(name: str, kind: type) -> bool:
-    """Whether an attribute of this name is set by a fit; users may set others."""
+    """Whether a fit sets an attribute of this name; users may set others."""
     return name.endswith("_") and not name.startswith("__") and not hasattr(kind, name)
 
 
@@ -104,7 +104,7 @@ def _decode_model(tree: Tree) -> TaskRegressor:
     sizes = require_shapes(parts, axes, {})
     fitted = {key: decode(part, sizes) for key, part in parts.items()}
     if not all(_is_fitted_name(key, kind) for key in fitted):
-        raise ValueError(f"{sorted(fitted)} are not all attributes of a fitted model.")
+        raise ValueError(f"Some of {sorted(fitted)} are not attributes of a fitted model.")
     require_annotated_types(fitted, kind)
     require_annotated_types({key[:-1]: value for key, value in fitted.items()}, FittedSpan)
     columns = fitted.get("trace_", {}).values()
@@ -119,9 +119,9 @@ def _decode_model(tree: Tree) -> TaskRegressor:
 
 
 def _require_names(tasks: np.ndarray, names: np.ndarray, sizes: dict[str, int]) -> None:
-    """Raise unless every task and every feature has a name, and no two tasks the same."""
+    """Raise unless every task has a unique label and every feature a name."""
     labels = tasks.tolist()
     if len(set(labels)) != sizes["T"] or any(map(is_missing, labels)):
-        raise ValueError("Not every task has a name of its own.")
+        raise ValueError("Not every task has a unique label.")
     if len(names) != sizes["d"] or not all(isinstance(name, str) for name in names.tolist()):
-        raise ValueError("Not every feature has a name that is text.")
+        raise ValueError("Not every feature has a name.")

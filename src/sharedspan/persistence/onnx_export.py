@@ -1,10 +1,10 @@
 """Fitted models as ONNX graphs: X (rows, d) and task (rows,) in, prediction (rows,) out.
 
-    code       = LabelEncoder(task)                      position of the task, T for any other
+    code       = LabelEncoder(task)                      position of the task, T for a new task
     prediction = sum_j X_j coef[code]_j + intercept[code]
 
-Row T of coefficients and intercepts is the mean task, or NaN where a model refuses new tasks: a
-graph cannot raise.
+Row T of coefficients and intercepts is the mean task, or NaN if the model refuses new tasks, since
+a graph cannot raise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sharedspan.persistence.atomic_write import atomic_path
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor
 
-# Opsets and version are older than what onnxruntime 1.17 reads, which is 20, 4 and 9.
+# onnxruntime 1.17 reads opsets up to 20 and 4, and versions up to 9.
 GRAPH = """
 <ir_version: 7, opset_import: ["" : 13, "ai.onnx.ml" : 2], producer_name: "sharedspan">
 sharedspan ({number}[rows, {d}] X, {label}[rows] task) => ({number}[rows] prediction)
@@ -35,9 +35,9 @@ sharedspan ({number}[rows, {d}] X, {label}[rows] task) => ({number}[rows] predic
     prediction = Add (total, level)
 }}
 """
-NUMBERS = {"float64": "double", "float32": "float"}  # dtypes by their names in a graph
-LARGEST = 2**31 - 2**16  # bytes: protobuf ends at 2 GiB, and the graph itself takes a little
-LABEL_BYTES = 32  # at most, of one label beside its text: its code, lengths and tags
+NUMBERS = {"float64": "double", "float32": "float"}  # dtypes and their names in a graph
+LARGEST = 2**31 - 2**16  # bytes: the limit of protobuf, minus some for the graph itself
+LABEL_BYTES = 32  # at most, for the code, lengths and tags of a label, without its text
 
 
 def write_onnx(
@@ -82,7 +82,7 @@ def write_onnx(
 
 
 def _graph(onnx: Any, keys: list[Any], coef: np.ndarray, intercept: np.ndarray) -> Any:
-    """The model; ``coef`` (T + 1, d) and ``intercept`` (T + 1,) end with the row of other tasks."""
+    """The model; ``coef`` (T + 1, d) and ``intercept`` (T + 1,) end with the row for new tasks."""
     number, T, d = NUMBERS[coef.dtype.name], len(keys), coef.shape[1]
     is_text = isinstance(keys[0], bytes)
     label, attribute = ("string", "keys_strings") if is_text else ("int64", "keys_int64s")
@@ -97,27 +97,27 @@ def _graph(onnx: Any, keys: list[Any], coef: np.ndarray, intercept: np.ndarray) 
 
 
 def _label_keys(labels: Sequence[Any], n_tasks: int) -> list[Any]:
-    """The labels as a LabelEncoder has them: all integers of 64 bits, or all strings in UTF-8."""
+    """The labels as keys of a LabelEncoder: all integers of 64 bits, or all strings in UTF-8."""
     if len(labels) != n_tasks:
-        raise ValueError(f"There are {len(labels)} labels for {n_tasks} tasks: give one for each.")
+        raise ValueError(f"labels has {len(labels)} entries for {n_tasks} tasks: give one each.")
     is_text = all(isinstance(label, str) for label in labels)
     keys = [_as_utf8(label) if is_text else _as_int64(label) for label in labels]
     if len(set(keys)) < n_tasks:
-        raise ValueError("Some of the labels are equal: give each task its own.")
+        raise ValueError("Some entries of labels are equal: give each task its own label.")
     return keys
 
 
 def _as_int64(label: Any) -> int:
     if isinstance(label, bool) or not isinstance(label, (int, np.integer)):
         raise TypeError(
-            f"The task label {label!r} is a {type(label).__name__}: ONNX knows tasks by integers "
-            "or by strings, all of one kind. Give labels=, one per task in the order of tasks_, "
-            "such as labels=[str(task) for task in model.tasks_]."
+            f"The task label {label!r} is a {type(label).__name__}: ONNX needs integers or "
+            "strings, all of one kind. Give labels=, one per task in the order of tasks_, such as "
+            "labels=[str(task) for task in model.tasks_]."
         )
     if not -(2**63) <= label < 2**63:
         raise ValueError(
-            f"The task label {label!r} has more than 64 bits: give labels= of smaller integers, or "
-            "of strings."
+            f"The task label {label!r} exceeds 64 bits: give labels=, with smaller integers or "
+            "strings."
         )
     return int(label)
 
@@ -127,8 +127,8 @@ def _as_utf8(label: str) -> bytes:
         return label.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"The task label {label!r} cannot be written as text: {error.reason}. Give "
-            "labels=, one per task in the order of tasks_."
+            f"The task label {label!r} cannot be encoded in UTF-8: {error.reason}. Give labels=, "
+            "one per task in the order of tasks_."
         ) from None
 
 
@@ -137,6 +137,6 @@ def _require_size(keys: Sequence[Any], T: int, d: int, dtype: str) -> None:
     size = (T + 1) * (d + 1) * np.dtype(dtype).itemsize + text + LABEL_BYTES * T
     if size > LARGEST:
         raise ValueError(
-            f"{T:,} tasks of {d:,} features take {size / 2**30:.1f} GiB, and an ONNX file holds "
-            "less than 2: use dtype='float32', or serve the tasks from several files."
+            f"{T:,} tasks with {d:,} features take {size / 2**30:.1f} GiB, and the limit of an "
+            "ONNX file is 2 GiB: use dtype='float32', or export the tasks to several files."
         )
