@@ -279,7 +279,7 @@ MISTAKES = {
     "odd ending": (["predict", "{m}", "{t}", "-o", "p.txt"], "must end in .csv or .parquet"),
     "output over table": (["predict", "{m}", "{t}", "-o", "{t}"], "one of the files to be read"),
     "no folder": (["predict", "{m}", "{t}", "-o", "no/p.csv"], "There is no folder"),
-    "no level": (["predict", "{m}", "{t}", "--interval", "2", "-o", "p.csv"], "between 0 and 1"),
+    "no level": (["predict", "{m}", "{t}", "--interval", "2", "-o", "p.csv"], "0<x<1"),
     "no column to keep": (["predict", "{m}", "{t}", "--keep", "z", "-o", "p.csv"], "'z'"),
     "adapt over the model": (["adapt", "{m}", "{t}", "-o", "{m}"], "one of the files to be read"),
     "adapt over a text": (["adapt", "{m}", "{t}", "-o", "notes.txt"], "exists and is not a model"),

@@ -200,14 +200,14 @@ def test_what_does_not_fit_the_page_is_left_out_and_said(fitted, tmp_path, monke
 
     monkeypatch.setattr(tables, "NUMBERS", T * 4 * 4 + T * 8 * 2)
     page = read(write_report(model, tmp_path / "few.html"))
-    assert f"Of {d} features the 3 whose coefficients vary most" in page
+    assert f"This table has the 3 of {d} features whose coefficients vary most" in page
     deviation = directions_of(model).metric.deviation
     most = np.sort(np.argsort(-(model.coef_ * deviation).std(axis=0))[:3])
     assert [c["name"] for c in data_of(page)["columns"]][1:4] == [f"x{j}" for j in most]
 
     monkeypatch.setattr(tables, "MOST_TASKS", 10)
     page = read(write_report(model, tmp_path / "tasks.html"))
-    assert f"Of {T} tasks this page shows 10" in page
+    assert f"This page shows 10 of {T} tasks" in page
     assert len(data_of(page)["tasks"]) == 10
 
 

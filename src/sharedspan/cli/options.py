@@ -1,4 +1,4 @@
-"""Options that several commands have, under one name and with one meaning."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-
-from sharedspan.cli.errors import MistakeError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -30,14 +28,7 @@ rank = click.option(
 
 def whole_number(name: str, parameter: str, text: str, least: int = 1, **more: Any) -> Decorator:
     """A whole number with a lower bound."""
-
-    def check(_: click.Context, __: click.Parameter, value: int | None) -> int | None:
-        if value is not None and value < least:
-            bound = f"at least {least}" if least else "zero or more"
-            raise MistakeError(f"{name} {value} must be {bound}.")
-        return value
-
-    return click.option(name, parameter, type=int, callback=check, help=text, **more)
+    return click.option(name, parameter, type=click.IntRange(least), help=text, **more)
 
 
 n_tasks = whole_number("--tasks", "n_tasks", "Number of tasks T.", required=True)

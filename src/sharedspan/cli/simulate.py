@@ -22,7 +22,7 @@ from sharedspan.progress import progress_bar
     "--condition-number",
     type=float,
     default=1.0,
-    help="Largest over least singular value of the coefficients.",
+    help="Ratio of the largest to the smallest singular value of the coefficients.",
 )
 @options.seed("all draws")
 @click.option("--float64/--float32", "double", default=True, help="Precision of the numbers.")

@@ -1,6 +1,6 @@
-"""The report in words: what was fitted, how well it predicts, why this rank, what to do next.
+"""Sentences of the report: the fit, its errors, the choice of the rank, and advice.
 
-Sentences that need no more than a choice by what is known stand in the template.
+Sentences that only depend on which facts are known are in the template.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHOLE = 0.995  # share from which it is shown as all
 
 
 def summary(facts: Facts) -> Iterator[str]:
-    """What was fitted, in a few sentences."""
+    """Describe the fitted model in a few sentences."""
     diagnosis, errors = facts.diagnosis, facts.errors
     features, tasks = count(diagnosis.n_features, "feature"), count(diagnosis.n_tasks, "task")
     rows = f", from {count(facts.n_rows, 'row')}" if facts.n_rows else ""
@@ -43,7 +43,7 @@ def summary(facts: Facts) -> Iterator[str]:
 
 
 def _shared(facts: Facts, rank: int) -> str:
-    """How many directions the tasks share, and how much of their differences these hold."""
+    """Describe the number of shared directions and their share of the differences."""
     diagnosis = facts.diagnosis
     about_mean = facts.directions.about_mean
     what = "deviations from the common coefficients" if about_mean else "coefficients"
@@ -57,7 +57,7 @@ def _shared(facts: Facts, rank: int) -> str:
 
 
 def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
-    """Name, value and explanation of each number that there is."""
+    """Name, value and explanation of each known number."""
     errors = facts.errors
     if errors is not None:
         words = f"root mean squared error on rows held out, in units of {facts.target}"
@@ -77,7 +77,7 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
 
 
 def against(errors: HoldoutErrors, baseline: str) -> str:
-    """The model against a baseline, in words; where it is worse, they say so."""
+    """Compare the model with a baseline in a sentence, whether it is better or worse."""
     against_it = errors.change(baseline)
     ratio, size = against_it.ratio, ""
     if ratio >= 3:
@@ -90,14 +90,14 @@ def against(errors: HoldoutErrors, baseline: str) -> str:
 
 
 def interval(against_it: Change) -> str:
-    """The interval of the change against a baseline, or that there is none."""
+    """The interval of the change against a baseline, or a note that there is none."""
     if not against_it.bounded:
         return "too few tasks for an interval"
     return f"95\u00a0% interval {change(against_it.low)} to {change(against_it.high)}"
 
 
 def advice(facts: Facts) -> Iterator[str]:
-    """What to do; first of all where a simpler model clearly predicts better."""
+    """Advice on what to do, first of all if a simpler model clearly predicts better."""
     errors = facts.errors
     changes = {} if errors is None else {name: errors.change(name) for name in errors.baselines}
     ahead = [name for name, one in changes.items() if one.ratio > 1 and one.clear]
@@ -119,7 +119,7 @@ def advice(facts: Facts) -> Iterator[str]:
 
 
 def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
-    """How the errors were computed."""
+    """Explain how the errors were computed."""
     fits = ["by the model" + (" with its rank as selected" if _selected_rank(facts) else "")]
     fits += [BASELINES[name].fit for name in errors.baselines]
     return (
@@ -129,7 +129,7 @@ def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
 
 
 def holdout_reading(facts: Facts, errors: HoldoutErrors) -> Iterator[str]:
-    """How to read the figures."""
+    """Explain how to read the figures."""
     smallest = min(errors.task_rmse(name)[errors.rows > 0].min() for name in errors.squares)
     yield "Each point is a task" + ("; scales are logarithmic." if smallest > 0 else ".")
     yield "Below the line the model predicts it better."
@@ -140,7 +140,7 @@ def holdout_reading(facts: Facts, errors: HoldoutErrors) -> Iterator[str]:
 
 
 def _selected_rank(facts: Facts) -> bool:
-    """Whether rows decided the rank, and not the user."""
+    """Whether the rank was selected by the rows and not given by the user."""
     return bool(facts.diagnosis.rank) and isinstance(facts.view.params.get("rank"), str)
 
 
@@ -148,7 +148,7 @@ def _selected_rank(facts: Facts) -> bool:
 
 
 def path_reason(path: RankPath) -> Iterator[str]:
-    """Why this rank was selected among the ranks of a path."""
+    """Explain why this rank was selected among the ranks of a path."""
     if path.method == "auto":
         tied = [int(r) for r in path.ranks[path.difference <= path.standard_error]]
         yield "Ranks were compared by their error on held-out rows, in five folds within tasks."
@@ -171,13 +171,13 @@ def path_reason(path: RankPath) -> Iterator[str]:
             yield f"Under the next best they are less probable by a factor of {factor}."
     else:
         yield (
-            f"The rank counts the directions of separate fits that stand out of the noise: "
+            f"The rank counts the directions of separate fits that exceed the noise: "
             f"{count(path.rank, 'singular value')} of them above the threshold."
         )
 
 
 def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
-    """Why this rank was selected among descriptions of how tasks vary."""
+    """Explain why this rank was selected among candidate covariances."""
     tried, slopes = extra["candidates"], extra["slopes"]
     chosen = [row for row in tried if (row["slopes"], row["rank"]) == (slopes, rank)]
     others = [row for row in tried if row not in chosen]
