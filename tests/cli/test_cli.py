@@ -1,4 +1,4 @@
-"""The commands together, as someone with a table and no other knowledge would use them."""
+"""The commands together, as a new user with a table would use them."""
 
 import csv
 import json
@@ -191,7 +191,7 @@ def test_labels_keep_their_kind_whatever_the_next_table_looks_like(tmp_path):
 
 
 def test_hostile_labels_and_names_pass_through_every_command(tmp_path):
-    """Fit, save, predict, adapt, coefficients as CSV: what comes out is what went in."""
+    """Fit, save, predict, adapt and write coefficients without changing names or labels."""
     rng = np.random.default_rng(0)
     names = [f"{label} {j}".strip() for j, label in enumerate(LABELS)]
     task = np.repeat(np.array(LABELS, dtype=object), 40)

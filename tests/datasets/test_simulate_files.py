@@ -1,4 +1,4 @@
-"""Simulated tasks in files: the truth of ``simulate``, whatever the format and size of files."""
+"""Simulated tasks in files have the truth of ``simulate`` for every format and file size."""
 
 import re
 from pathlib import Path

@@ -431,7 +431,7 @@ def test_ticks_lie_within_their_scale(ends, log):
 
 
 def doubled(rounding):
-    """Rows whose last feature is three times the one before it, but for some rounding.
+    """Rows whose last feature is three times the one before it, up to rounding.
 
     The tasks differ in the first feature; the collinear pair has one effect in all of them.
     """
@@ -446,7 +446,7 @@ def doubled(rounding):
 
 
 def direction_by_predictions(model, X, task):
-    """Shares of the variance within tasks of what slopes predict, by rows alone."""
+    """Shares of the variance within tasks that slopes predict, computed from rows alone."""
     centred = X - np.array([X[task == t].mean(axis=0) for t in model.tasks_])[task]
     predicted = np.linalg.svd(centred, full_matrices=False)
     root = (predicted.S[:, None] * predicted.Vh) / np.sqrt(len(X))

@@ -1,4 +1,4 @@
-"""What the report says: its sentences and captions, where the model is unlike the usual one."""
+"""Sentences and captions of the report for unusual models."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ from sharedspan.report.text import against, holdout_reading
 
 
 class Page(HTMLParser):
-    """Text of a page by section, what its drawings say, and its data."""
+    """Text of a page by section, descriptions of its plots, and its data."""
 
     def __init__(self, path):
         super().__init__()

@@ -111,7 +111,7 @@ def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
         if name in given and name not in known and name not in signature(kind.fit).parameters:
             option = "noise-per-task" if name == "noise" else name.replace("_", "-")
             raise ValueError(f"{estimator} has no {name} parameter: leave --{option} out.")
-    parameters = {"solver": "auto", "random_state": seed} | given
+    parameters = {"random_state": seed} | given
     if str(given.get("rank")).isdigit():
         parameters["rank"] = int(given["rank"])
     return kind(**{name: value for name, value in parameters.items() if name in known})

@@ -247,10 +247,9 @@ def recommend(entries: Sequence[Entry]) -> tuple[str | None, str]:
 
 
 def _estimator(name: str, seed: int) -> Any:
-    """The estimator as ``sharedspan fit`` makes it by default."""
-    kind = estimator_class(name)
-    options, known = {"solver": "auto", "random_state": seed}, kind().get_params()
-    return kind(**{option: value for option, value in options.items() if option in known})
+    """The estimator with default parameters, and with this seed if it has one."""
+    model: Any = estimator_class(name)()
+    return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
 
 
 def _compile_kernels(methods: Sequence[str]) -> None:

@@ -189,7 +189,7 @@ def _about(facts: Facts, tasks: np.ndarray) -> Iterator[Column]:
         for misfit in diagnosis.misfits:
             reasons.setdefault(misfit.task, []).append(misfit.reason)
         texts = {i: "; ".join(reasons.get(labels[t], [])) for i, t in enumerate(tasks)}
-        yield Column("odd", "does not fit", texts={i: said for i, said in texts.items() if said})
+        yield Column("odd", "does not fit", texts={i: text for i, text in texts.items() if text})
     for j in range(min(facts.directions.rank, PLACES)):
         yield Column(f"direction {j + 1}", f"direction {j + 1}", facts.directions.places[tasks, j])
     if facts.levels is not None:

@@ -47,13 +47,13 @@ def _shared(facts: Facts, rank: int) -> str:
     diagnosis = facts.diagnosis
     about_mean = facts.directions.about_mean
     what = "deviations from the common coefficients" if about_mean else "coefficients"
-    said = f"The tasks’ {what} share {count(rank, 'direction')}"
+    sentence = f"The tasks’ {what} share {count(rank, 'direction')}"
     if diagnosis.span_share is not None and diagnosis.span_share_by != "construction":
         hold, share = "holds" if rank == 1 else "hold", percent(diagnosis.span_share)
-        said += f", which {hold} {share} of how slopes differ between tasks"
+        sentence += f", which {hold} {share} of how slopes differ between tasks"
         if diagnosis.span_share_by == "rows" and diagnosis.span_share < WHOLE:
-            said += "; the model leaves out the rest"
-    return said + "."
+            sentence += "; the model leaves out the rest"
+    return sentence + "."
 
 
 def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
@@ -84,9 +84,9 @@ def against(errors: HoldoutErrors, baseline: str) -> str:
         size = f"{format_number(ratio, 2)} times "
     elif abs(ratio - 1) >= 0.0005:
         size = f"{percent(abs(ratio - 1))} {'below' if ratio < 1 else 'above'} "
-    said = f"Its error on held-out rows is {size}that of {BASELINES[baseline].name}"
+    sentence = f"Its error on held-out rows is {size}that of {BASELINES[baseline].name}"
     chance = "" if against_it.clear else ", which may be chance"
-    return f"{said} ({interval(against_it)}){chance}."
+    return f"{sentence} ({interval(against_it)}){chance}."
 
 
 def interval(against_it: Change) -> str:
@@ -108,13 +108,13 @@ def advice(facts: Facts) -> Iterator[str]:
         more = f"{percent(ratio - 1)} larger"
         if ratio >= 3:
             more = f"{format_number(ratio, 2)} times as large"
-        said = (
+        sentence = (
             f"On held-out rows {baseline.name} {baseline.verb} better than this model, whose error "
             f"is {more} ({interval(changes[best])}): use {other} (--estimator {other})"
         )
         if not facts.view.is_population:
-            said += ", or see whether AdaptiveSpanRegressor does better than both"
-        yield said + "."
+            sentence += ", or see whether AdaptiveSpanRegressor does better than both"
+        yield sentence + "."
     yield from facts.diagnosis.advice
 
 
@@ -134,7 +134,7 @@ def holdout_reading(facts: Facts, errors: HoldoutErrors) -> Iterator[str]:
     yield "Each point is a task" + ("; scales are logarithmic." if smallest > 0 else ".")
     yield "Below the line the model predicts it better."
     if any(errors.change(name).bounded for name in errors.baselines):
-        yield "Intervals are by the spread over tasks."
+        yield "Intervals are computed from the spread over tasks."
     if _selected_rank(facts):
         yield "The rank was selected with all rows, which favours the model a little."
 
@@ -181,16 +181,16 @@ def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
     tried, slopes = extra["candidates"], extra["slopes"]
     chosen = [row for row in tried if (row["slopes"], row["rank"]) == (slopes, rank)]
     others = [row for row in tried if row not in chosen]
-    yield f"{count(len(tried), 'description')} of how tasks vary, from simple to rich, competed."
+    yield f"The fit compared {count(len(tried), 'description')} of how tasks vary, simple to rich."
     if chosen and others:
         best = max(others, key=lambda row: row["score"])
         ahead = max(row["score"] for row in chosen) - best["score"]
-        said = f"The one chosen has rank {rank} and variances of the kind “{slopes}”"
+        sentence = f"The one chosen has rank {rank} and variances of the kind “{slopes}”"
         if ahead > 0:
-            said += (
+            sentence += (
                 f"; the score of the next best, rank {best['rank']} and “{best['slopes']}”, is "
                 f"{format_number(float(ahead), 2)} lower"
             )
-        yield said + "."
+        yield sentence + "."
     elif chosen:
-        yield f"There was one to choose: rank {rank}."
+        yield f"There was only one to choose from: rank {rank}."
