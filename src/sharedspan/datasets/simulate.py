@@ -146,8 +146,9 @@ def draw_truth(
     deviations = _per_task(noise, T, "noise").astype(float)
     if (sizes < 1).any():
         raise ValueError(f"n_samples must be at least 1 for every task, not {sizes.min()}.")
-    if not ((deviations >= 0) & (deviations < np.inf)).all():
-        raise ValueError(f"noise={noise!r} must be finite standard deviations of zero or more.")
+    wrong = deviations[~((deviations >= 0) & (deviations < np.inf))]
+    if len(wrong):
+        raise ValueError(f"noise must be finite and zero or more for every task, not {wrong[0]}.")
 
     B = _orthonormal(d, k, rng)
     s = np.geomspace(1.0, 1.0 / condition_number, k)

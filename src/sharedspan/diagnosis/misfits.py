@@ -33,7 +33,7 @@ class Misfit:
     what: str  # a key of REASONS
     value: float
     typical: float  # median over the tasks
-    surprise: float  # -log10 of the p-value; for "coefficients", of not being an outlier
+    surprise: float  # -log10 of the p-value, or of the probability of not being an outlier
     feature: str | None = None  # whose coefficient differs most
 
     @property
