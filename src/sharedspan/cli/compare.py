@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @options.target
 @options.drop
 @options.missing
-@options.whole_number("--repeats", "repeats", "Splits, at least two.", least=2, default=5)
+@click.option("--repeats", type=click.IntRange(2), default=5, help="Number of splits.")
 @options.seed("splits and fits")
 @options.json_output
 @options.out("Write the leaderboard to this CSV file too.", required=False)

@@ -24,21 +24,18 @@ missing = click.option(
 rank = click.option(
     "--rank", type=int, required=True, metavar="K", help="Dimension of the shared span."
 )
-
-
-def whole_number(name: str, parameter: str, text: str, least: int = 1, **more: Any) -> Decorator:
-    """A whole number with a lower bound."""
-    return click.option(name, parameter, type=click.IntRange(least), help=text, **more)
-
-
-n_tasks = whole_number("--tasks", "n_tasks", "Number of tasks T.", required=True)
-n_features = whole_number("--features", "n_features", "Number of features d.", required=True)
+POSITIVE = click.IntRange(1)
+n_tasks = click.option(
+    "--tasks", "n_tasks", type=POSITIVE, required=True, help="Number of tasks T."
+)
+n_features = click.option(
+    "--features", "n_features", type=POSITIVE, required=True, help="Number of features d."
+)
 
 
 def seed(purpose: str) -> Decorator:
     """The seed of whatever is random in a command."""
-    text = f"Seed of {purpose}."
-    return whole_number("--seed", "seed", text, least=0, default=0)
+    return click.option("--seed", type=click.IntRange(0), default=0, help=f"Seed of {purpose}.")
 
 
 def _column(name: str, text: str, *, required: bool = True) -> Decorator:

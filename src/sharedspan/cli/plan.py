@@ -16,7 +16,9 @@ from sharedspan.cli import errors, options, output
 @options.rank
 @click.option("--noise", type=float, required=True, help="Standard deviation of the noise.")
 @click.option("--error", type=float, help="Target for the mean over tasks of |v - v*|^2.")
-@options.whole_number("--rows", "n_samples", "Rows per task; give this or --error.")
+@click.option(
+    "--rows", "n_samples", type=options.POSITIVE, help="Rows per task; give this or --error."
+)
 @options.json_output
 def plan_command(as_json: bool, **problem: Any) -> None:
     """Compute how many rows per task a target error needs, or the error to expect for given rows.

@@ -16,7 +16,7 @@ from sharedspan.progress import progress_bar
 @options.n_tasks
 @options.n_features
 @options.rank
-@options.whole_number("--rows", "n_samples", "Rows per task.", default=100)
+@click.option("--rows", "n_samples", type=options.POSITIVE, default=100, help="Rows per task.")
 @click.option("--noise", type=float, default=0.5, help="Standard deviation of the noise.")
 @click.option(
     "--condition-number",
