@@ -74,9 +74,9 @@ def setting(value: Any) -> str:
     return short(repr(value), 80)
 
 
-def count(n: int, one: str, many: str | None = None) -> str:
+def count(n: int, noun: str) -> str:
     """A number with a noun in the singular or plural."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def listed(names: Sequence[str], most: int | None = None) -> str:
