@@ -1,4 +1,4 @@
-"""The commands together, as someone with a table and no other knowledge would use them."""
+"""The commands together, as a new user with a table would use them."""
 
 import csv
 import json
@@ -191,7 +191,7 @@ def test_labels_keep_their_kind_whatever_the_next_table_looks_like(tmp_path):
 
 
 def test_hostile_labels_and_names_pass_through_every_command(tmp_path):
-    """Fit, save, predict, adapt, coefficients as CSV: what comes out is what went in."""
+    """Fit, save, predict, adapt and write coefficients without changing names or labels."""
     rng = np.random.default_rng(0)
     names = [f"{label} {j}".strip() for j, label in enumerate(LABELS)]
     task = np.repeat(np.array(LABELS, dtype=object), 40)
@@ -279,7 +279,7 @@ MISTAKES = {
     "odd ending": (["predict", "{m}", "{t}", "-o", "p.txt"], "must end in .csv or .parquet"),
     "output over table": (["predict", "{m}", "{t}", "-o", "{t}"], "one of the files to be read"),
     "no folder": (["predict", "{m}", "{t}", "-o", "no/p.csv"], "There is no folder"),
-    "no level": (["predict", "{m}", "{t}", "--interval", "2", "-o", "p.csv"], "between 0 and 1"),
+    "no level": (["predict", "{m}", "{t}", "--interval", "2", "-o", "p.csv"], "0<x<1"),
     "no column to keep": (["predict", "{m}", "{t}", "--keep", "z", "-o", "p.csv"], "'z'"),
     "adapt over the model": (["adapt", "{m}", "{t}", "-o", "{m}"], "one of the files to be read"),
     "adapt over a text": (["adapt", "{m}", "{t}", "-o", "notes.txt"], "exists and is not a model"),

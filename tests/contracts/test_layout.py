@@ -139,7 +139,7 @@ def test_the_demo_prints_both_tables_and_writes_its_figure(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["-o", "no/such/folder/x.png"], "no folder"), (["-o", "figure.txt"], "must end in"),
-     (["--seed", "-1"], "zero or more"), (["--seed", "x"], "not a valid integer")],
+     (["--seed", "-1"], "x>=0"), (["--seed", "x"], "not a valid integer")],
     ids=str,
 )  # fmt: skip
 def test_mistakes_on_the_command_line_exit_with_two_and_one_line(arguments, message):

@@ -1,4 +1,4 @@
-"""Bundled tables, and CSV and Parquet files: what comes in, and what is refused in which words."""
+"""Bundled tables, and CSV and Parquet files: the arrays read, and the messages of errors."""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Simulated tasks in files: the truth of ``simulate``, whatever the format and size of files."""
+"""Simulated tasks in files have the truth of ``simulate`` for every format and file size."""
 
 import re
 from pathlib import Path
@@ -60,15 +60,15 @@ def test_shuffled_rows_are_mixed_over_the_files_and_none_is_lost(tmp_path):
 @pytest.mark.parametrize(
     ("before", "more", "words"),
     [
-        ({}, ("--rank", 9), "rank=9 must lie between 1 and"),
-        ({}, ("--rows", 0), "--rows 0 must be at least 1"),
+        ({}, ("--rank", 9), "rank=9 must be between 1 and"),
+        ({}, ("--rows", 0), "'--rows': 0 is not in the range x>=1"),
         ({}, ("--noise", -1), "zero or more"),
-        ({}, ("--seed", -1), "--seed -1 must be zero or more"),
+        ({}, ("--seed", -1), "'--seed': -1 is not in the range x>=0."),
         ({}, ("--rows-per-file", 0), "must be at least 1"),
         ({"s/part-00000.parquet": "old"}, (), "is not empty.*--overwrite"),
         ({"s/mine.txt": "old"}, ("--overwrite",), "holds mine.txt, which no simulation wrote"),
         ({"s": "old"}, (), "is a file"),
-        ({"s.csv": "old"}, ("-o", "s.csv"), "s.csv is there already"),
+        ({"s.csv": "old"}, ("-o", "s.csv"), "s.csv exists already"),
         ({}, ("-o", "no/s"), "There is no folder"),
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""Diagnoses of fitted models: known answers, and advice only where there is a cause."""
+"""Diagnoses of fitted models: known answers, and advice only if there is a cause."""
 
 import datetime
 
@@ -117,9 +117,9 @@ def test_outliers_are_named_exactly(spoiled, robust, with_rows):
 
 def test_outliers_show_in_the_residuals_of_a_plain_span(spoiled):
     model = span(spoiled)
-    assert ss.diagnose(model).outliers == []  # such a model knows nothing of them
+    assert ss.diagnose(model).outliers == []  # such a model has no information on outliers
     diagnosis = ss.diagnose(model, spoiled.X, spoiled.y, spoiled.task)
-    # An outlier may have drawn the span to itself, so not all need show.
+    # An outlier may have distorted the span, so not all of them need be found.
     assert len(diagnosis.outliers) >= 4
     assert spoiled.is_outlier[diagnosis.outliers].all()
 
@@ -392,7 +392,7 @@ def test_ridges_pay_for_what_they_use_alone():
 
 def test_what_is_odd_off_the_span_is_larger_than_what_is_typical():
     noise = np.full(60, 1.0)
-    noise[7] = 0.01  # so quiet that what the span leaves of it shows
+    noise[7] = 0.01  # so small that the effect outside the span is visible
     sim = ss.simulate(**(COMMON | {"noise": noise}), random_state=0)
     y = sim.y + np.where(sim.task == 7, 0.2 * sim.X[:, 5], 0.0)
     model = ss.SharedSpanRegressor(rank=2, random_state=0).fit(sim.X, y, task=sim.task)

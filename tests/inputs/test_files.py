@@ -648,7 +648,7 @@ def fit(folder, *more):
         (("-o", "c.csv"), "would hold a model, not a table"),
         (("-o", "c.span", "--coefficients", "c.txt"), "must end in .csv or .parquet"),
         (("-o", "no/c.span"), "There is no folder"),
-        (("--seed", "-1", "-o", "c.span"), "zero or more"),
+        (("--seed", "-1", "-o", "c.span"), "x>=0"),
         (("--rank", "many", "-o", "c.span"), "rank='many' is unknown"),
         (("--estimator", "PooledRegressor", "--rank", "2", "-o", "c.span"), "has no rank"),
         (("--solver", "magic", "-o", "c.span"), "magic"),

@@ -201,14 +201,14 @@ def test_one_direction_is_a_strip(small):
 
 @pytest.mark.parametrize("directions", [(0, 2), (-1, 0), (2,)])
 def test_directions_that_are_not_there_are_refused(directions, model):
-    with pytest.raises(ValueError, match="out of range: the span has 0 to 1"):
+    with pytest.raises(ValueError, match="out of range: give an integer from 0 to 1"):
         plot_tasks(model, directions=directions)
     with pytest.raises(ValueError, match="out of range"):
         plot_loadings(model, direction=max(directions, key=lambda j: abs(j - 0.5)))
 
 
 def test_three_directions_do_not_fit_on_a_page(model):
-    with pytest.raises(ValueError, match="give one direction, or two"):
+    with pytest.raises(ValueError, match="must be one or two integers"):
         plot_tasks(model, directions=(0, 1, 0))
 
 

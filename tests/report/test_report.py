@@ -200,14 +200,14 @@ def test_what_does_not_fit_the_page_is_left_out_and_said(fitted, tmp_path, monke
 
     monkeypatch.setattr(tables, "NUMBERS", T * 4 * 4 + T * 8 * 2)
     page = read(write_report(model, tmp_path / "few.html"))
-    assert f"Of {d} features the 3 whose coefficients vary most" in page
+    assert f"This table has the 3 of {d} features whose coefficients vary most" in page
     deviation = directions_of(model).metric.deviation
     most = np.sort(np.argsort(-(model.coef_ * deviation).std(axis=0))[:3])
     assert [c["name"] for c in data_of(page)["columns"]][1:4] == [f"x{j}" for j in most]
 
     monkeypatch.setattr(tables, "MOST_TASKS", 10)
     page = read(write_report(model, tmp_path / "tasks.html"))
-    assert f"Of {T} tasks this page shows 10" in page
+    assert f"This page shows 10 of {T} tasks" in page
     assert len(data_of(page)["tasks"]) == 10
 
 
@@ -431,7 +431,7 @@ def test_ticks_lie_within_their_scale(ends, log):
 
 
 def doubled(rounding):
-    """Rows whose last feature is three times the one before it, but for some rounding.
+    """Rows whose last feature is three times the one before it, up to rounding.
 
     The tasks differ in the first feature; the collinear pair has one effect in all of them.
     """
@@ -446,7 +446,7 @@ def doubled(rounding):
 
 
 def direction_by_predictions(model, X, task):
-    """Shares of the variance within tasks of what slopes predict, by rows alone."""
+    """Shares of the variance within tasks that slopes predict, computed from rows alone."""
     centred = X - np.array([X[task == t].mean(axis=0) for t in model.tasks_])[task]
     predicted = np.linalg.svd(centred, full_matrices=False)
     root = (predicted.S[:, None] * predicted.Vh) / np.sqrt(len(X))

@@ -1,4 +1,4 @@
-"""The report in a real browser: what a person sees and does there."""
+"""The report in a real browser."""
 
 import csv
 import shutil
@@ -64,7 +64,7 @@ def hostile(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser):
-    """Open a page; at the end nothing may have gone wrong in it, and nothing been asked for."""
+    """Open a page, and check at the end that it had no errors and made no requests."""
     contexts, complaints, requests, opened = [], [], [], []
 
     def go(path, width=1000, scheme="light", **options):

@@ -1,4 +1,4 @@
-"""What the report says: its sentences and captions, where the model is unlike the usual one."""
+"""Sentences and captions of the report for unusual models."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ from sharedspan.report.text import against, holdout_reading
 
 
 class Page(HTMLParser):
-    """Text of a page by section, what its drawings say, and its data."""
+    """Text of a page by section, descriptions of its plots, and its data."""
 
     def __init__(self, path):
         super().__init__()
@@ -260,7 +260,7 @@ def test_a_response_that_does_not_vary_is_told_in_one_sentence(levels, page_of):
 
 @pytest.mark.parametrize(
     ("n_samples", "given", "words"),
-    [(8, True, "by construction: no task has the 12 rows that it takes to measure it"),
+    [(8, True, "by construction: no task has the 12 rows needed to measure it"),
      (8, False, "by construction: rows (--data) would measure it"),
      (30, True, "")],
 )  # fmt: skip
@@ -276,7 +276,7 @@ def test_common_coefficients_say_how_many_are_shown_and_what_is_open(page_of):
     rows = rows_of(n_tasks=15, n_features=27, n_samples=60)
     said = page_of(fitted("AdaptiveSpan", rows), *rows)["common"]
     assert "The 20 largest of 27 features." in said
-    assert "circles are open where this range contains zero" in said
+    assert "circles are open if this range contains zero" in said
 
 
 def test_choice_of_the_rank_has_a_quantity_and_a_unit(page_of):
@@ -309,7 +309,7 @@ def test_plain_words_stand_before_technical_ones(kind, page_of):
 def test_circles_of_the_spectrum_are_explained(page_of):
     rows = rows_of()
     page = page_of(fitted("SharedSpan", rows, rank=2, solver="auto"), *rows)
-    assert "it shrinks coefficients, so that circles may lie below points" in page["rank"]
+    assert "it shrinks coefficients, so that circles may be below points" in page["rank"]
 
 
 def test_settings_that_are_arrays_are_told_by_their_shape(page_of):

@@ -1,4 +1,4 @@
-"""``sharedspan adapt``: fit new tasks from few rows with what a saved model has learned."""
+"""``sharedspan adapt``: fit new tasks from few rows with the span and prior of a saved model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sharedspan compare``: rank all estimators on one table, and say which one to use."""
+"""``sharedspan compare``: rank all estimators on one table and recommend one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @options.target
 @options.drop
 @options.missing
-@options.whole_number("--repeats", "repeats", "Splits, at least two.", least=2, default=5)
+@click.option("--repeats", type=click.IntRange(2), default=5, help="Number of splits.")
 @options.seed("splits and fits")
 @options.json_output
 @options.out("Write the leaderboard to this CSV file too.", required=False)
@@ -37,11 +37,11 @@ def compare_command(
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Rank all estimators on your table, and say which one to use.
+    """Rank all estimators on your table and recommend one.
 
-    TABLE is a CSV or Parquet file. All columns but task, target and dropped ones are features and
-    must hold numbers. Each split fits on three quarters of every task's rows and tests on the rest,
-    which takes minutes on tables of thousands of rows; --repeats 2 is quicker.
+    TABLE is a CSV or Parquet file. All columns except task, target and dropped ones are features
+    and must hold numbers. Each split fits on three quarters of every task's rows and tests on the
+    rest, which takes minutes on tables of thousands of rows; --repeats 2 is quicker.
 
     Example: sharedspan compare school.csv --task school --target exam_score
     """

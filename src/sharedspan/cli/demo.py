@@ -1,4 +1,4 @@
-"""``sharedspan demo``: show the gain in a minute, or write tables to try the other commands on."""
+"""``sharedspan demo``: compare methods in a minute, or write tables for the other commands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def demo_command(out: Path, seed: int, tables: Path | None, as_json: bool) -> No
 
 
 def _write_tables(folder: Path, as_json: bool) -> None:
-    """Write the bundled tables as CSV files, and say what can be done with them."""
+    """Write the bundled tables as CSV files, and print an example command."""
     with errors.one_line_errors(folder), errors.write_errors(folder):
         from sharedspan.datasets.bundled import load_communities_crime, load_parkinsons
 

@@ -1,4 +1,4 @@
-"""Users' errors as one-line messages with exit codes, and the checks before any work is done."""
+"""Users' errors as one-line messages with exit codes, and checks of files before any work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 
 class MistakeError(click.ClickException):
-    """An error that the user can correct, told in one line that ends in a full stop."""
+    """An error that the user can correct, with a message of one line that ends in a full stop."""
 
     exit_code = 2
 
@@ -39,7 +39,7 @@ def one_line_usage_errors() -> Iterator[None]:
 def one_line_errors(out: Path | None = None) -> Iterator[None]:
     """Turn errors of the input into one line with exit code 2, and Ctrl-C into exit code 130.
 
-    After Ctrl-C the message says that the output ``out`` was not written.
+    After Ctrl-C a message states that the output ``out`` was not written.
     """
     try:
         yield
@@ -61,7 +61,7 @@ def one_line_errors(out: Path | None = None) -> Iterator[None]:
 
 
 def exit_interrupted(message: str) -> NoReturn:
-    """Exit after Ctrl-C with a message; a second Ctrl-C meanwhile changes nothing."""
+    """Exit after Ctrl-C with a message; a second Ctrl-C meanwhile is ignored."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -71,7 +71,7 @@ def exit_interrupted(message: str) -> NoReturn:
 
 @contextmanager
 def write_errors(out: Path) -> Iterator[None]:
-    """Say which output could not be written, and why."""
+    """Turn errors of the operating system into a message that names the output."""
     try:
         yield
     except OSError as error:
@@ -84,7 +84,7 @@ def check_output(
 ) -> None:
     """Raise if ``out`` cannot be a file with one of the endings, or is one of the inputs.
 
-    The inputs are files, and the files that ``tables`` stand for.
+    The inputs are files; ``tables`` are files, folders or patterns that are expanded to files.
     """
     from sharedspan.inputs.files import find_files
 
@@ -92,9 +92,9 @@ def check_output(
     if out is None:
         return
     if out.parent.exists() and not out.parent.is_dir():
-        raise MistakeError(f"{out.parent} is a file, not a folder: give another --out.")
+        raise MistakeError(f"{out.parent} is a file, not a folder: give another path.")
     if not out.parent.is_dir():
-        raise MistakeError(f"There is no folder {out.parent}: make it or give another --out.")
+        raise MistakeError(f"There is no folder {out.parent}: make it, or give another path.")
     if out.is_dir():
         raise MistakeError(f"{out} is a folder: give the name of a file.")
     if endings and out.suffix.lower() not in endings:
@@ -104,7 +104,7 @@ def check_output(
 
 
 def check_model_output(out: Path, tables: Sequence[str], inputs: Iterable[str | Path] = ()) -> None:
-    """Raise if a model cannot be written to ``out``, or its name is that of a table or a page."""
+    """Raise if a model cannot be written to ``out``, or if it has the ending of a table or page."""
     from sharedspan.persistence.model_file import MODEL_FORMAT
 
     if out.suffix.lower() in (".csv", ".parquet", ".html"):
@@ -117,7 +117,7 @@ def check_model_output(out: Path, tables: Sequence[str], inputs: Iterable[str | 
 
 
 def read_model(path: Path) -> Any:
-    """The fitted model in a file; a misspelt name is answered with the most similar one."""
+    """Load a model; the error about a missing file suggests the most similar name."""
     from sharedspan.inputs.files import nearest
     from sharedspan.persistence.model_file import load
 

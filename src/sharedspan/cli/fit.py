@@ -12,7 +12,7 @@ from sharedspan.cli import errors, options, output
 from sharedspan.estimators import ESTIMATORS, estimator_class
 from sharedspan.progress import progress_bar
 
-# A regression for new tasks begins with a fitted model: `sharedspan adapt` makes it.
+# NewTaskRegressor needs a fitted model: `sharedspan adapt` uses it.
 FITTED_TO_TABLES = [name for name in ESTIMATORS if name != "NewTaskRegressor"]
 PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that estimators take
 
@@ -34,7 +34,7 @@ PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that e
     type=click.Choice(FITTED_TO_TABLES),
     metavar="NAME",
     default="SharedSpanRegressor",
-    help="What to fit; `sharedspan compare` says which one suits a table.  One of "
+    help="What to fit; `sharedspan compare` recommends one for a table.  One of "
     f"{', '.join(FITTED_TO_TABLES)}.",
 )
 @click.option(
@@ -83,8 +83,8 @@ def fit_command(
     """Fit all tasks of your files together, and save the model.
 
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes; the files together may
-    be larger than memory. All columns but task, target and dropped ones are features. While the fit
-    runs, sorted rows take space in the folder that the environment variable TMPDIR names.
+    be larger than memory. All columns except task, target and dropped ones are features. During
+    the fit, sorted rows take space in the folder named by the environment variable TMPDIR.
 
     Example: sharedspan fit "sales/*.parquet" --task shop --target units --rank 3 -o sales.span
     """
@@ -102,7 +102,7 @@ def fit_command(
 
 
 def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
-    """The estimator with the given parameters; raise for those that it does not have."""
+    """The estimator with the given parameters; raise if it does not have one of them."""
     from inspect import signature
 
     kind: Any = estimator_class(estimator)
@@ -111,7 +111,7 @@ def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
         if name in given and name not in known and name not in signature(kind.fit).parameters:
             option = "noise-per-task" if name == "noise" else name.replace("_", "-")
             raise ValueError(f"{estimator} has no {name} parameter: leave --{option} out.")
-    parameters = {"solver": "auto", "random_state": seed} | given
+    parameters = {"random_state": seed} | given
     if str(given.get("rank")).isdigit():
         parameters["rank"] = int(given["rank"])
     return kind(**{name: value for name, value in parameters.items() if name in known})
@@ -120,9 +120,9 @@ def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
 def fit_and_save(
     model: Any, out: Path, coefficients: Path | None = None, **reading: Any
 ) -> dict[str, Any]:
-    """Fit a model with ``fit_file``, whose arguments are ``reading``, and save it to ``out``.
+    """Call ``fit_file`` with the arguments ``reading``, and save the model to ``out``.
 
-    The result is what ``echo_fit`` prints. A table of coefficients goes to ``coefficients``.
+    The result is printed by ``echo_fit``. A table of coefficients is written to ``coefficients``.
     """
     import time
 
@@ -145,7 +145,7 @@ def fit_and_save(
     return {
         "estimator": type(model).__name__,
         "n_tasks": len(model.tasks_),
-        "n_rows": n_read - model.n_rows_dropped_ if n_read else None,  # a cluster does not count
+        "n_rows": n_read - model.n_rows_dropped_ if n_read else None,  # unknown on a cluster
         "n_rows_dropped": model.n_rows_dropped_,
         "n_features": len(model.coef_names_),
         "rank": None if rank is None else int(rank),

@@ -1,4 +1,4 @@
-"""Fitted models on the command line: the columns of their tables, and their use on plain arrays."""
+"""Fitted models on the command line: the columns of their tables, and their use on arrays."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sharedspan.inputs.columns import Columns, Feature
 def columns_of(
     model: Any, task: str | None = None, target: str | None = None, *, needs_target: bool = False
 ) -> Columns:
-    """What a table for a fitted model must look like.
+    """The columns that a table for a fitted model must have.
 
-    A model that was fitted to files knows it; otherwise the features are ``coef_names_``. Names of
-    the task and target columns may differ from the fit.
+    A model that was fitted to files stores them; otherwise the features are ``coef_names_``. Names
+    of the task and target columns may differ from the fit.
     """
     columns: Columns | None = model.fitted_span.extra.get("columns")
     if columns is None:
@@ -23,7 +23,7 @@ def columns_of(
     columns = replace(columns, task=task or columns.task, target=target or columns.target)
     if needs_target and columns.target is None:
         raise ValueError(
-            "The model does not know which column it predicts: say which one (--target)."
+            "The model has no name of its target: give the column to predict (--target)."
         )
     return columns
 
@@ -31,8 +31,8 @@ def columns_of(
 def _columns_of_arrays(model: Any, task: Any) -> Columns:
     if not isinstance(task, str):
         raise ValueError(
-            "The model was not fitted to a table with a task column: say which column holds the "
-            "tasks (--task)."
+            "The model was not fitted to a table with a task column: give the column of the tasks "
+            "(--task)."
         )
     is_text = all(isinstance(label, str) for label in model.tasks_.tolist())
     numbers = {"f": "DOUBLE", "u": "UBIGINT", "i": "BIGINT"}
@@ -46,7 +46,7 @@ def _columns_of_arrays(model: Any, task: Any) -> Columns:
 
 
 def without_feature_names(model: Any) -> Any:
-    """A copy of a model for arrays of its features, with labels beside them."""
+    """A copy of a model that predicts arrays of features with separate task labels."""
     copied = copy(model)
     copied.__dict__.pop("feature_names_in_", None)
     copied.task_column, copied.n_features_in_ = None, len(copied.coef_names_)

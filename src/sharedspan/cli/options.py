@@ -1,4 +1,4 @@
-"""Options that several commands have, under one name and with one meaning."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-
-from sharedspan.cli.errors import MistakeError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -26,28 +24,18 @@ missing = click.option(
 rank = click.option(
     "--rank", type=int, required=True, metavar="K", help="Dimension of the shared span."
 )
-
-
-def whole_number(name: str, parameter: str, text: str, least: int = 1, **more: Any) -> Decorator:
-    """A whole number with a lower bound."""
-
-    def check(_: click.Context, __: click.Parameter, value: int | None) -> int | None:
-        if value is not None and value < least:
-            bound = f"at least {least}" if least else "zero or more"
-            raise MistakeError(f"{name} {value} must be {bound}.")
-        return value
-
-    return click.option(name, parameter, type=int, callback=check, help=text, **more)
-
-
-n_tasks = whole_number("--tasks", "n_tasks", "Number of tasks T.", required=True)
-n_features = whole_number("--features", "n_features", "Number of features d.", required=True)
+POSITIVE = click.IntRange(1)
+n_tasks = click.option(
+    "--tasks", "n_tasks", type=POSITIVE, required=True, help="Number of tasks T."
+)
+n_features = click.option(
+    "--features", "n_features", type=POSITIVE, required=True, help="Number of features d."
+)
 
 
 def seed(purpose: str) -> Decorator:
     """The seed of whatever is random in a command."""
-    text = f"Seed of {purpose}."
-    return whole_number("--seed", "seed", text, least=0, default=0)
+    return click.option("--seed", type=click.IntRange(0), default=0, help=f"Seed of {purpose}.")
 
 
 def _column(name: str, text: str, *, required: bool = True) -> Decorator:

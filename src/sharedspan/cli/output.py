@@ -1,11 +1,9 @@
-"""What commands print: JSON for programs, lines and tables for people."""
+"""Output of the commands: JSON for programs, lines and tables for people."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +13,7 @@ TEXT_COLUMNS = ("", "method", "claim", "verdict")  # the other columns hold numb
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """A list that holds the warnings of the block at its end, each of them once."""
+    """Collect the distinct warnings of the block; the list is complete at its end."""
     import warnings
 
     messages: list[str] = []
@@ -42,18 +40,8 @@ def echo_json(result: Any) -> None:
     """Print a result as JSON: null for numbers that are not finite, paths as text."""
     import json
 
-    click.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
-
-
-def _plain(value: Any) -> Any:
-    """The same value with None for numbers that are not finite, and paths as text."""
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+    finite = json.loads(json.dumps(result, default=str), parse_constant=lambda _: None)
+    click.echo(json.dumps(finite, indent=2))
 
 
 def print_wrapped(*lines: str) -> None:
@@ -82,5 +70,5 @@ def print_table(
 
 
 def missing_rows(n_rows: int) -> list[str]:
-    """The line that says how many rows were left out; none if there are no such rows."""
+    """A line with the number of rows that were left out; no line if there are none."""
     return [f"{n_rows:,} row(s) with missing values were left out."] if n_rows else []

@@ -1,4 +1,4 @@
-"""``sharedspan plan``: rows for a wanted error, or the error to expect from given rows."""
+"""``sharedspan plan``: rows needed for a target error, or the expected error for given rows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import click
 from sharedspan.cli import errors, options, output
 
 
-@click.command("plan", short_help="Say how many rows a wanted error needs.")
+@click.command("plan", short_help="Compute how many rows a target error needs.")
 @options.n_tasks
 @options.n_features
 @options.rank
 @click.option("--noise", type=float, required=True, help="Standard deviation of the noise.")
-@click.option("--error", type=float, help="Wanted mean over tasks of |v - v*|^2.")
-@options.whole_number("--rows", "n_samples", "Rows per task; give this or --error.")
+@click.option("--error", type=float, help="Target for the mean over tasks of |v - v*|^2.")
+@click.option(
+    "--rows", "n_samples", type=options.POSITIVE, help="Rows per task; give this or --error."
+)
 @options.json_output
 def plan_command(as_json: bool, **problem: Any) -> None:
-    """Say how many rows per task a wanted error needs, or what error given rows allow.
+    """Compute how many rows per task a target error needs, or the error to expect for given rows.
 
     Example: sharedspan plan --tasks 100 --features 50 --rank 3 --noise 0.5 --error 0.02
     """

@@ -1,4 +1,4 @@
-"""``sharedspan predict``: predict more rows by a saved model."""
+"""``sharedspan predict``: predict rows with a saved model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sharedspan.inputs.reader import RowBatch, RowReader
 
 
-@click.command("predict", short_help="Predict rows by a saved model.")
+@click.command("predict", short_help="Predict rows with a saved model.")
 @options.model
 @options.tables
 @options.task_of_model
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 @click.option(
     "--unseen",
     type=click.Choice(["error", "mean"]),
-    help="Tasks that were not fitted: refuse them, or predict by the mean over tasks.  "
+    help="Tasks that were not fitted: refuse them, or predict with the mean over tasks.  "
     "[default: the model's]",
 )
 @click.option(
     "--interval",
-    type=float,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
     metavar="LEVEL",
-    help="Add low and high: an interval that this share of responses fall into, such as 0.95.",
+    help="Add columns low and high, an interval with this coverage, such as 0.95.",
 )
 @click.option(
     "--keep", multiple=True, metavar="COL", help="Column to copy to the output; repeatable."
@@ -47,18 +47,16 @@ def predict_command(
     as_json: bool,
     out: Path,
 ) -> None:
-    """Predict the rows of your files by a model that `sharedspan fit` has saved.
+    """Predict the rows of your files with a model that `sharedspan fit` has saved.
 
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes, with the columns that
     the model was fitted to; it may be larger than memory. The output has a line for each row, in
     the same order: the task, copied columns, the target if the table has it, and the prediction.
-    With a target the error is printed, too. Rows that --missing drop leaves out are not in the
-    output: copy a column that identifies rows with --keep.
+    If there is a target, the error is printed, too. The output lacks rows that --missing drop
+    leaves out: use --keep to copy a column that identifies rows.
 
     Example: sharedspan predict sales.span next_week.csv --interval 0.9 -o predicted.csv
     """
-    if interval is not None and not 0 < interval < 1:
-        raise errors.MistakeError(f"--interval {interval} must lie between 0 and 1, such as 0.95.")
     with errors.one_line_errors(out), progress_bar() as progress:
         from sharedspan.cli.models import columns_of, without_feature_names
         from sharedspan.diagnosis.text import short
@@ -107,7 +105,7 @@ def _predict(
             names = [f"({name})" if name in copied else name for name in predicted]
             write([*copied.values(), *predicted.values()], [*copied, *names])
             residual = batch.y - predicted["prediction"]
-            known = residual == residual  # NaN where the table has no target
+            known = residual == residual  # NaN if the table has no target
             squares += float(residual[known] @ residual[known])
             n_known += int(known.sum())
             n_rows += len(labels)
@@ -124,7 +122,7 @@ def _predict(
 
 
 def _copied(batch: RowBatch, rows: RowReader) -> dict[str, Any]:
-    """The columns of the table that the output has as well."""
+    """The columns of the table that are copied to the output."""
     columns = rows.selection.columns
     copied: dict[str, Any] = {columns.task: batch.labels}
     copied |= dict(zip(rows.also, batch.also, strict=True))

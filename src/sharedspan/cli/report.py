@@ -1,4 +1,4 @@
-"""``sharedspan report``: write one page about a saved model, to read and to show to others."""
+"""``sharedspan report``: write an HTML page about a saved model."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def report_command(
     """Write one page about a saved model: what was fitted, how good it is, and what to do next.
 
     The page needs no network and no other file. With --data (a CSV or Parquet file, a folder, or a
-    pattern in quotes, best that of the fit) it also shows the error on rows left out, against
-    separate and pooled regressions.
+    pattern in quotes, preferably the data of the fit) it also shows errors on held-out rows,
+    compared with separate and pooled regressions.
 
     Example: sharedspan report school.span --data school.csv -o school.html
     """
@@ -63,7 +63,7 @@ def report_command(
         fitted = errors.read_model(model)
         errors.check_output(out, ".html", ".htm", inputs=[model], tables=data)
         rows: dict[str, Any] = {}
-        columns = fitted.fitted_span.extra.get("columns")  # of a model that was fitted to files
+        columns = fitted.fitted_span.extra.get("columns")  # if the model was fitted to files
         if data:
             columns = columns_of(fitted, task, target, needs_target=True)
             progress("reading", 0, 0)

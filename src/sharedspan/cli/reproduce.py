@@ -36,7 +36,7 @@ def reproduce_command(
     """Run the paper's figures, tables and theory again, and judge its claims.
 
     NAME is figure1, figure2, ablation, table1, table2, transfer, curriculum or theory; all by
-    default. Give the command of a stopped run again to continue it.
+    default. To continue a stopped run, give the same command again.
 
     Example: sharedspan reproduce figure1 table2 --quick -o results
     """

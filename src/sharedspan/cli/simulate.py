@@ -16,13 +16,13 @@ from sharedspan.progress import progress_bar
 @options.n_tasks
 @options.n_features
 @options.rank
-@options.whole_number("--rows", "n_samples", "Rows per task.", default=100)
+@click.option("--rows", "n_samples", type=options.POSITIVE, default=100, help="Rows per task.")
 @click.option("--noise", type=float, default=0.5, help="Standard deviation of the noise.")
 @click.option(
     "--condition-number",
     type=float,
     default=1.0,
-    help="Largest over least singular value of the coefficients.",
+    help="Ratio of the largest to the smallest singular value of the coefficients.",
 )
 @options.seed("all draws")
 @click.option("--float64/--float32", "double", default=True, help="Precision of the numbers.")

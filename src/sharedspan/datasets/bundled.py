@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Dataset:
-    """A table of tasks, with where it comes from."""
+    """A table of tasks with its description and licence."""
 
     X: np.ndarray  # (rows, d)
     y: np.ndarray  # (rows,)
@@ -62,7 +62,7 @@ def load_parkinsons(target: str = "total_updrs") -> Dataset:
     """
     targets = ("total_updrs", "motor_updrs")
     if target not in targets:
-        raise ValueError(f"target={target!r} is unknown: use 'total_updrs' or 'motor_updrs'.")
+        raise ValueError(f"target={target!r} must be 'total_updrs' or 'motor_updrs'.")
     description = (
         "Parkinsons Telemonitoring, UCI Machine Learning Repository (Tsanas and Little 2009). "
         "Scores were interpolated linearly between visits to the clinic, so within a patient "
@@ -84,15 +84,15 @@ def load_communities_crime() -> Dataset:
     """
     description = (
         "Communities and Crime, UCI Machine Learning Repository (Redmond 2002), CC BY 4.0. "
-        "Census, police and FBI data of 1990 to 1995. Without the 22 police columns that are "
-        "mostly missing, without names and codes of places, and without the fold numbers; one "
-        "missing OtherPerCap is the median."
+        "Census, police and FBI data of 1990 to 1995. The 22 police columns that are mostly "
+        "missing, the names and codes of places and the fold numbers were removed; one missing "
+        "OtherPerCap was replaced by the median."
     )
     return _load("communities_crime.csv.gz", "state", "ViolentCrimesPerPop", {"fold"}, description)
 
 
 def _load(file: str, task: str, target: str, left_out: set[str], description: str) -> Dataset:
-    """A bundled table; all columns but task, target and ``left_out`` are features."""
+    """A bundled table; all columns except task, target and ``left_out`` are features."""
     path = files("sharedspan.datasets") / "files" / file
     with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as text:
         names = text.readline().strip().split(",")
@@ -122,7 +122,7 @@ def load_table(
     drop : str or iterable of str, optional
         Columns that are not features; all others must hold numbers.
     missing : {"error", "drop"}, default="error"
-        "drop" leaves out the rows that lack a value; ``n_dropped`` says how many.
+        "drop" leaves out the rows with a missing value and counts them in ``n_dropped``.
 
     Returns
     -------

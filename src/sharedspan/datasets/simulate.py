@@ -1,4 +1,4 @@
-"""Simulated tasks with a known answer."""
+"""Simulated tasks with known coefficients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Truth:
     noise: np.ndarray  # (T,) standard deviations
     n_samples: np.ndarray  # (T,)
     singular_values: np.ndarray  # (k,) of representation @ task_weights
-    mean_slope: np.ndarray  # (d,) shared by all tasks, zero unless asked for
+    mean_slope: np.ndarray  # (d,) shared by all tasks, zero by default
     is_outlier: np.ndarray  # (T,) tasks off the span
 
 
@@ -68,8 +68,8 @@ def simulate(
         Condition number of the feature covariance, whose eigenvalues fall geometrically around a
         mean of 1 in a random basis.
     degrees_of_freedom : float, optional
-        Rows follow a multivariate t of so many degrees of freedom (above 2), scaled to the same
-        covariance: heavy tails. None means Gaussian rows.
+        Rows follow a multivariate t with these degrees of freedom (above 2), scaled to the same
+        covariance, with heavy tails. None means Gaussian rows.
     intercept : float
         Standard deviation of the task intercepts.
     mean_slope : float
@@ -83,7 +83,7 @@ def simulate(
     Returns
     -------
     Simulation
-        With X, y, task, coef, representation, task_weights and more of the truth.
+        Contains X, y, task and the truth: coef, representation, task_weights and more.
     """
     d = n_features
     if not feature_condition >= 1:
@@ -137,17 +137,18 @@ def draw_truth(
     """Draw the coefficients of all tasks; see ``simulate`` for the parameters."""
     T, d, k = n_tasks, n_features, rank
     if not 1 <= k <= min(d, T):
-        raise ValueError(f"rank={k} must lie between 1 and min(n_features={d}, n_tasks={T}).")
+        raise ValueError(f"rank={k} must be between 1 and min(n_features={d}, n_tasks={T}).")
     if not condition_number >= 1:
         raise ValueError(f"condition_number={condition_number} must be at least 1.")
     if not 0 <= outliers <= 1:
-        raise ValueError(f"outliers={outliers} is a share of the tasks: between 0 and 1.")
+        raise ValueError(f"outliers={outliers} must be a share of the tasks between 0 and 1.")
     sizes = _per_task(n_samples, T, "n_samples").astype(int)
     deviations = _per_task(noise, T, "noise").astype(float)
     if (sizes < 1).any():
-        raise ValueError("n_samples must be at least 1 for every task.")
-    if not ((deviations >= 0) & (deviations < np.inf)).all():
-        raise ValueError("noise is a standard deviation: it must be zero or more for every task.")
+        raise ValueError(f"n_samples must be at least 1 for every task, not {sizes.min()}.")
+    wrong = deviations[~((deviations >= 0) & (deviations < np.inf))]
+    if len(wrong):
+        raise ValueError(f"noise must be finite and zero or more for every task, not {wrong[0]}.")
 
     B = _orthonormal(d, k, rng)
     s = np.geomspace(1.0, 1.0 / condition_number, k)

@@ -1,4 +1,4 @@
-"""Simulated tasks as files, in bounded memory: tables of any size with a known answer."""
+"""Simulated tasks as files of any size, written in bounded memory, with known coefficients."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sharedspan.progress import ProgressCallback, no_progress
 
 BLOCK_ROWS = 1 << 16  # drawn together: the rows do not depend on how they are cut into files
 SHUFFLED_ROWS = 1 << 20  # rows whose tasks are shuffled together
-MOST_SHUFFLED = 10**9  # rows that can be shuffled over files, a limit of the generator
+MOST_SHUFFLED = 10**9  # rows from which NumPy's generator cannot shuffle them
 PART_NAME = re.compile(r"part-\d+\.(parquet|csv)|truth\.npz")
 TRUTH = ("coef", "representation", "task_weights", "intercept", "noise")
 
 
 @dataclass(frozen=True)
 class SimulatedFiles:
-    """What ``simulate_files`` has written."""
+    """The files that ``simulate_files`` has written."""
 
     files: tuple[Path, ...]
     truth: Path
@@ -62,11 +62,11 @@ def simulate_files(
     n_tasks, n_features, rank, n_samples, noise, condition_number, random_state
         See ``simulate``.
     csv : bool
-        CSV parts instead of Parquet.
+        Whether to write CSV files instead of Parquet.
     dtype : {"float64", "float32"}
-        Of the features and the target.
+        Type of the features and the target.
     rows_per_file : int
-        Of a folder.
+        Rows in each file of a folder.
     shuffle : bool
         Whether rows of all tasks are shuffled over the files; otherwise they come task by task.
     overwrite : bool
@@ -80,7 +80,7 @@ def simulate_files(
     path = Path(path)
     single = path.suffix.lower() in (".parquet", ".csv") and not path.is_dir()
     if dtype not in ("float64", "float32"):
-        raise ValueError(f"dtype={dtype!r} is unknown: use 'float64' or 'float32'.")
+        raise ValueError(f"dtype={dtype!r} must be 'float64' or 'float32'.")
     if rows_per_file < 1:
         raise ValueError(f"rows_per_file={rows_per_file} must be at least 1.")
     rng = np.random.default_rng(random_state)
@@ -90,13 +90,13 @@ def simulate_files(
     )  # fmt: skip
     n_rows = int(truth.n_samples.sum())
     if shuffle and n_rows >= MOST_SHUFFLED:
-        raise ValueError(f"{n_rows} rows are too many to shuffle: take fewer, or no shuffle.")
+        raise ValueError(f"shuffle=True needs fewer than {MOST_SHUFFLED:,} rows, not {n_rows:,}.")
     ending = path.suffix.lower() if single else ".csv" if csv else ".parquet"
     size = n_rows if single else rows_per_file
     folder = path.parent if single else path
     old = _earlier_files(path, single)
     if old and not overwrite:
-        what = f"{old[0]} is there already" if single else f"The folder {path} is not empty"
+        what = f"{old[0]} exists already" if single else f"The folder {path} is not empty"
         raise ValueError(f"{what}: give another path, or replace it (--overwrite).")
     with atomic_folder(folder, old) as hidden:
         tasks = _shuffled_tasks(truth, rng) if shuffle else _ordered_tasks(truth)
@@ -126,9 +126,9 @@ def _ordered_tasks(truth: Truth) -> Iterator[np.ndarray]:
 
 
 def _shuffled_tasks(truth: Truth, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """The task of each row, every order equally likely, in blocks and without a list of all rows.
+    """The task of each row in random order, in blocks and without a list of all rows.
 
-    How many rows of each task a block gets is drawn first, as from an urn of the rows left.
+    The number of rows of each task in a block is drawn first, as from an urn of the remaining rows.
     """
     left = truth.n_samples.copy()
     while left.any():

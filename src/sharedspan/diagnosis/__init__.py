@@ -1,1 +1,1 @@
-"""Facts about a fitted model: misfits, outliers, spans, advice."""
+"""Diagnosis of fitted models: outliers, shared directions, held-out errors, advice."""

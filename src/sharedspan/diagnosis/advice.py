@@ -1,4 +1,4 @@
-"""What to do about a diagnosis, each sentence by a rule of its own."""
+"""Advice that follows from a diagnosis, one rule per sentence."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from sharedspan.mixed_model import LARGEST_RANK
 if TYPE_CHECKING:
     from sharedspan.diagnosis.diagnose import Diagnosis
 
-UNEQUAL = 2.0  # ratio of noise deviations of tasks from which they had better be told apart
+UNEQUAL = 2.0  # ratio of the tasks' noise deviations from which noise per task is advised
 WEAK = 10.0  # condition number from which the last direction is called weak
 UNDETERMINED = 0.05  # share of the usual variance of a task's features along the span
-# Of all tasks per number of the model: below, errors are twice the floor (see planning.py).
+# Rows of all tasks per parameter of the span: with fewer, errors are twice the floor.
 ROWS_PER_NUMBER = 3
-NEGLIGIBLE = 0.01  # variance between tasks over that of the noise
-STANDARD_ERRORS = 2000  # numbers d k up to which standard errors are cheap enough to ask for
-CHANCE = 0.01  # level of the test whether slopes differ
+NEGLIGIBLE = 0.01  # ratio of the variance between tasks to the noise variance
+STANDARD_ERRORS = 2000  # entries d k of B up to which standard errors are cheap to compute
+CHANCE = 0.01  # level of the test that slopes differ
 MANY = 10  # collinear features that are too many to drop one by one
 NAMED = 5  # tasks named in a sentence
 NAMED_GROUPS, NAMED_FEATURES = 5, 4  # of collinear features
 
 
 def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterator[str]:
-    """What to do, each sentence by a rule of its own; ``good`` (T,) are the tasks that fit."""
+    """Sentences of advice, one rule each; ``good`` (T,) marks the tasks that fit."""
     if view.span.converged is False:
         why = (view.span.message or "").rstrip(".")
         remedy = "see whether a smaller rank= (--rank) or fewer features predict as well."
         if "max_iter" in view.params:
             remedy = "raise max_iter (--max-iter), or lower the rank."
-        said = f"The fit did not converge ({why})" if why else "The fit did not converge"
-        yield f"{said}: do not trust the last digits; {remedy}"
+        problem = f"The fit did not converge ({why})" if why else "The fit did not converge"
+        yield f"{problem}: do not trust the last digits; {remedy}"
     if diagnosis.outliers:
         many = len(diagnosis.outliers) > 1
         yield (
@@ -87,7 +87,7 @@ def _advice_on_span(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
         )
     if share is not None and share < 0.5:
         yield (
-            f"Only {100 * share:.0f} % of how slopes differ between tasks lies in the span: "
+            f"Only {100 * share:.0f} % of how slopes differ between tasks is in the span: "
             + ("see how much each coefficient varies by itself (slope_std_) before you read the "
                "directions." if view.is_population
                else "use AdaptiveSpanRegressor, which lets tasks leave it.")
@@ -119,7 +119,7 @@ def _advice_on_rows(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
     if flat:
         yield (
             f"The features of task{'s' if len(flat) > 1 else ''} {_named(flat)} hardly vary along "
-            "some direction of the span: coefficients there are not from rows of their own."
+            "some direction of the span: coefficients there are not determined by their own rows."
         )
 
 
@@ -147,19 +147,19 @@ def named_groups(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
 
 
 def _no_variation(view: ModelView, good: np.ndarray) -> bool:
-    """Whether slopes differ between tasks by nothing that matters, or no more than by chance."""
+    """Whether slopes differ between tasks only negligibly, or no more than by chance."""
     if len(view.labels) == 1 or view.model.shares == "slopes":
         return False
     total = float(np.sum(view.shift[good] ** 2))
     if total <= 1e-12 * np.sum(view.coef[good] ** 2):
         return True
-    # This is the variance within tasks that slopes of their own explain.
+    # The variance within tasks that the slopes of single tasks explain.
     if view.noise and total / good.sum() < NEGLIGIBLE * view.noise**2:
         return True
     uncertainty = view.span.uncertainty
     if not isinstance(uncertainty, SpanUncertainty) or uncertainty.B.size > STANDARD_ERRORS:
         return False
-    # Whether the weights of all tasks are one vector, by the chi-square test of their errors.
+    # A chi-square test that all tasks have the same weights.
     from scipy.stats import chi2
 
     W, k = uncertainty.W[good], uncertainty.B.shape[1]
@@ -171,7 +171,7 @@ def _no_variation(view: ModelView, good: np.ndarray) -> bool:
 
 
 def _noise_ratio(view: ModelView, good: np.ndarray) -> float:
-    """Ninth over first decile of the tasks' noise deviations, less what chance makes of it."""
+    """Ratio of the ninth to the first decile of the tasks' noise, corrected for chance."""
     if view.residuals is None:
         return 1.0
     ids, squares, degrees = view.residuals
@@ -179,12 +179,13 @@ def _noise_ratio(view: ModelView, good: np.ndarray) -> float:
     if enough.sum() < 10:
         return 1.0
     logs = 0.5 * np.log(squares[enough] / degrees[enough])
-    # A log deviation of f degrees of freedom has variance 1 / 2f; deciles lie 2.56 apart.
+    # A log deviation with f degrees of freedom has variance 1 / 2f; in standard deviations, the
+    # two deciles of a normal distribution are 2.56 apart.
     apart = np.subtract(*np.quantile(logs, [0.9, 0.1])) / 2.56
     excess = apart**2 - np.mean(0.5 / degrees[enough])
     return float(np.exp(2.56 * np.sqrt(max(excess, 0.0))))
 
 
 def _named(labels: Sequence[Hashable]) -> str:
-    """The first few labels, in words."""
+    """The first few labels as text."""
     return listed([short(label) for label in labels], NAMED)

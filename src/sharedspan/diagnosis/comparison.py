@@ -1,8 +1,8 @@
-"""Which estimator to use on a table: all of them on the same repeated splits.
+"""Comparison of all estimators on the same repeated splits of a table.
 
-Each split holds out a quarter of every task's rows. Errors of two estimators on one split share
-its luck, so they are compared by their *paired* difference: its mean over splits, and the standard
-error of that mean. Splits share rows, so this standard error is a little too small.
+Each split holds out a quarter of every task's rows. Errors of two estimators on one split are
+correlated, so they are compared by their *paired* difference: its mean over splits, and the
+standard error of that mean. Splits share rows, so this standard error is a little too small.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from sharedspan.inputs.rows import validate_rows
 from sharedspan.progress import ProgressCallback, current_progress
 
 _BASELINES = [name for name, module in ESTIMATORS.items() if module.endswith(".baselines")]
-# The simplest first. NewTaskRegressor is for tasks that come after a fit, and not compared.
+# The simplest first. NewTaskRegressor is for tasks that come after a fit, so it is not compared.
 COMPARED = (*_BASELINES, *(n for n in ESTIMATORS if n not in (*_BASELINES, "NewTaskRegressor")))
 PREFERRED = "AdaptiveSpanRegressor"  # among methods that are equally good
-LEADERBOARD = {  # columns of the written leaderboard, and the fields of an entry that they hold
+LEADERBOARD = {  # columns of the written leaderboard, and the corresponding fields of an entry
     "rank": "rank", "method": "method", "test_rmse": "rmse", "difference_to_best": "difference",
     "standard_error": "standard_error", "fit_seconds": "seconds", "failure": "failure",
     "note": "note",
@@ -37,12 +37,12 @@ LEADERBOARD = {  # columns of the written leaderboard, and the fields of an entr
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the leaderboard; None where there is no number."""
+    """One line of the leaderboard; a number that does not exist is None."""
 
     method: str
     rank: int | None  # 1 is the best; a failed method has none
     rmse: float | None  # mean over splits of the test RMSE
-    difference: float | None  # mean over splits of the RMSE minus that of the best
+    difference: float | None  # mean over splits of the RMSE minus the best method's
     standard_error: float | None  # of this mean difference
     seconds: float | None  # mean time of a fit
     failure: str | None  # why the method failed
@@ -59,7 +59,7 @@ class Entry:
         return rank, self.method, rmse, difference, seconds
 
     def _difference_with_error(self) -> str:
-        """Both to the second digit of the error; fewer digits say nothing, more are noise."""
+        """The difference and its error, both rounded to the second digit of the error."""
         if self.difference is None or self.standard_error is None:
             return "-"
         if not self.standard_error > 0:
@@ -123,7 +123,7 @@ class Runs:
 
     @property
     def failure(self) -> str | None:
-        """Why the method failed, if it did."""
+        """The reason why the method failed, or None."""
         if self.error is not None or not self.unconverged:
             return self.error
         return f"{self.unconverged[0]}, in {len(self.unconverged)} of {len(self.rmse)} splits"
@@ -151,7 +151,7 @@ def compare(
         Splits, at least two. Each holds out a quarter of the rows of every task that has at least
         four rows; smaller tasks are left out.
     seed : int, default=0
-        Of the splits and of the estimators.
+        Seed of the splits and of the estimators.
     methods : sequence of str, optional
         Names of estimators of the package; other names are ignored.
     progress : callable, optional
@@ -175,8 +175,8 @@ def compare(
     n_tasks = int(large.sum())
     if n_tasks < 2:
         raise ValueError(
-            f"{n_tasks} of {tasks.n_tasks} task(s) have at least {FEWEST_ROWS} rows, and a "
-            "comparison needs two: give more rows, or another task column."
+            f"{n_tasks} of {tasks.n_tasks} task(s) have at least {FEWEST_ROWS} rows, but a "
+            "comparison needs two such tasks: give more rows, or another task column."
         )
     order = np.arange(tasks.n_rows) if tasks.order is None else tasks.order
     rows, size = order[np.repeat(large, size)], size[large]
@@ -224,10 +224,10 @@ def leaderboard(runs: Mapping[str, Runs]) -> tuple[Entry, ...]:
 
 
 def recommend(entries: Sequence[Entry]) -> tuple[str | None, str]:
-    """The method to use, and why in one sentence.
+    """The method to use, and a sentence with the reason.
 
     Among the methods whose mean difference to the best is at most its standard error, this is the
-    adaptive one, or else the simplest, which stands first in COMPARED.
+    adaptive one, or else the simplest, which is the first of them in COMPARED.
     """
     ranked = [entry for entry in entries if entry.rank is not None]
     if not ranked:
@@ -247,10 +247,9 @@ def recommend(entries: Sequence[Entry]) -> tuple[str | None, str]:
 
 
 def _estimator(name: str, seed: int) -> Any:
-    """The estimator as ``sharedspan fit`` makes it by default."""
-    kind = estimator_class(name)
-    options, known = {"solver": "auto", "random_state": seed}, kind().get_params()
-    return kind(**{option: value for option, value in options.items() if option in known})
+    """The estimator with default parameters, and with this seed if it has one."""
+    model: Any = estimator_class(name)()
+    return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
 
 
 def _compile_kernels(methods: Sequence[str]) -> None:
@@ -260,7 +259,7 @@ def _compile_kernels(methods: Sequence[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in methods:
-            with suppress(Exception):  # the table will raise it as well, and it is told there
+            with suppress(Exception):  # the fit to the table raises and reports it as well
                 _estimator(name, 0).fit(X, X[:, 0] + noise, task=np.repeat(np.arange(4), 8))
 
 
@@ -276,7 +275,7 @@ def _run(
             rmse = math.sqrt(np.mean(errors**2))
         if not math.isfinite(rmse):
             raise ArithmeticError("its predictions are not finite")
-    except Exception as error:  # any exception: the other methods go on
+    except Exception as error:  # any exception: the other methods continue
         runs.error = _first_sentence(error, name) or type(error).__name__
         return
     runs.rmse.append(rmse)

@@ -1,4 +1,4 @@
-"""What a fitted model says of its tasks: how much they share, which do not fit, what to do next."""
+"""Diagnosis of a fitted model: how much its tasks share, which do not fit, and advice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = 15  # lines of the table of tasks that do not fit
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of ``diagnose``; print it. None stands where there is nothing to say.
+    """The result of ``diagnose``; print it for an explanation. Unknown numbers are None.
 
     Attributes
     ----------
@@ -28,35 +28,35 @@ class Diagnosis:
     n_tasks, n_features : int
     rank : int or None
     condition_number : float or None
-        s_1 / s_k of the coefficients within the span; of their deviations from the mean where the
-        model has a mean of its own. As all that compares coefficients here, by what they predict:
-        v'Sv, S the pooled covariance of the features within tasks.
+        s_1 / s_k of the coefficients within the span, or of their deviations from the mean if the
+        model has a ``mean_coef_``. Like all comparisons of coefficients here, it is based on their
+        predictions, v'Sv with S the pooled covariance of the features within tasks.
     standardised : bool
-        Whether the covariance or the deviations of the features are known, by the model or by
+        Whether the covariance or the deviations of the features are known, from the model or from
         rows; otherwise coefficients are compared in the features' own units.
     span_share : float or None
-        Share of the variation of coefficients between tasks that lies in the span. By the
-        coefficients of the model; where these lie in the span by construction and tasks have
-        enough rows, by what the span leaves of the rows.
+        Share of the variation of coefficients between tasks that is in the span, measured by the
+        coefficients of the model. If these are in the span by construction and tasks have enough
+        rows, it is measured by how well the span explains the rows.
     span_share_by : str
-        "coefficients" or "rows", what it was measured by, or "construction": the model knows
-        nothing off its span, for the reason ``not_measured``.
+        "coefficients" or "rows" if the share was measured by these, or "construction" if nothing
+        outside the span could be measured, for the reason ``not_measured``.
     noise : float or None
         Standard deviation, the median over tasks.
     outliers : list
         Labels of the tasks that do not fit, the most surprising first.
     misfits : list of Misfit
-        Why, in the same order; a task may have several reasons.
+        The reasons, in the same order; a task may have several.
     advice : list of str
     signal_to_noise : float or None
-        Variance within tasks of the fitted part over that of the noise.
+        Ratio of the variance within tasks of the fitted part to the noise variance.
     isometry : float or None
         Largest deviation from one of the eigenvalues of a task's feature covariance along the
-        span, after pooled whitening; ``isometry_task`` is the task, ``isometry_by_chance`` about
-        what Gaussian features of one covariance would give.
+        span, after pooled whitening. ``isometry_task`` is the task, and ``isometry_by_chance`` is
+        about the value for Gaussian features with the same covariance in all tasks.
     rows_per_task : dict of label to int
     task_r2 : dict of label to float
-        R^2 about the task's own mean; without tasks whose responses are all equal.
+        R^2 about the mean of the task; without tasks whose responses are all equal.
     """
 
     model: str
@@ -94,8 +94,8 @@ class Diagnosis:
         return "\n".join(lines)
 
     def numbers(self, target: str | None = None) -> Iterator[tuple[str, str, str]]:
-        """Name, value and explanation of each number that there is; ``target`` is the response."""
-        units = "" if self.standardised else ", in units of the features: rows would compare them"
+        """Name, value and explanation of each known number; ``target`` names the response."""
+        units = "" if self.standardised else ", in units of the features: give rows to standardise"
         if self.rank is not None:
             words = "directions along which the tasks vary together"
             yield "rank", str(self.rank), words if self.rank else "no direction is shared"
@@ -111,7 +111,7 @@ class Diagnosis:
             words = "standard deviation" + ("" if target is None else f", in units of {target}")
             yield "noise", format_number(self.noise), words
         if self.signal_to_noise is not None:
-            words = "variance that the slopes explain over that of the noise (signal to noise)"
+            words = "variance explained by the slopes over the noise variance (signal to noise)"
             yield "explained over noise", format_number(self.signal_to_noise), words
         if self.rows_per_task:
             rows = list(self.rows_per_task.values())
@@ -125,22 +125,22 @@ class Diagnosis:
             yield "R² within tasks", format_number(median, 2), words
         if self.isometry is not None:
             words = (
-                f"how far the features of task {short(self.isometry_task)} vary otherwise than "
-                "those of all tasks, along the span; by chance alone about "
+                f"how differently the features of task {short(self.isometry_task)} vary along the "
+                "span from the features of all tasks; by chance alone about "
                 f"{format_number(self.isometry_by_chance or 0.0, 2)} (isometry)"
             )
             yield "unlike features", format_number(self.isometry, 2), words
 
 
 def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diagnosis:
-    """How much the tasks of a fitted model share, which do not fit, and what to do about it.
+    """Diagnose how much the tasks of a fitted model share and which do not fit, with advice.
 
     Parameters
     ----------
     model : fitted estimator of this package
         Or a Pipeline that ends in one.
     X, y, task : optional
-        Rows, as for ``fit``; the rows of the fit tell the most. They add ``signal_to_noise``,
+        Rows, as for ``fit``, preferably those of the fit. They add ``signal_to_noise``,
         ``isometry``, rows and R^2 per task, and detect tasks that do not fit by their residuals.
         Rows of tasks that were not fitted are left out.
 
@@ -164,7 +164,7 @@ def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diag
 
 
 def diagnose_view(view: ModelView) -> Diagnosis:
-    """The diagnosis of a model and rows that were read."""
+    """The diagnosis of a model and its rows."""
     misfits = find_misfits(view)
     outliers = list(dict.fromkeys(misfit.task for misfit in misfits))
     good = np.array([label not in set(outliers) for label in view.labels])
@@ -193,15 +193,15 @@ def diagnose_view(view: ModelView) -> Diagnosis:
 
 
 def _not_measured(view: ModelView) -> str:
-    """Why nothing is known of what lies off a span that coefficients cannot leave."""
+    """The reason why variation outside a span that coefficients cannot leave is unknown."""
     if view.rows is None:
         return "rows (--data) would measure it"
     if view.rank == len(view.names):
-        return "the span holds all features"
+        return "the span contains all features"
     needed = len(view.names) + int(view.centred) + SPARE_ROWS
     if view.rows.sizes[1].max() < needed:
-        return f"no task has the {needed:,} rows that it takes to measure it"
-    return "these rows do not tell what lies outside it"
+        return f"no task has the {needed:,} rows needed to measure it"
+    return "these rows do not determine the variation outside it"
 
 
 def _misfit_lines(misfits: Sequence[Misfit]) -> list[str]:

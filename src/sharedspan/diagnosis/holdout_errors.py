@@ -25,12 +25,12 @@ from sharedspan.statistics.folds import folds_by_hash
 N_FOLDS = 4
 FEWEST_ROWS = 4  # of a task: one to hold out, three to fit
 FEWEST_TASKS = 5  # that an interval by their spread needs
-STEADY = 1e-24  # share of the squares of the response within tasks that is rounding
+STEADY = 1e-24  # share of the response's sum of squares within tasks that is rounding
 NOTHING_TO_PREDICT = (
     "The response does not vary within tasks: there is nothing for features to predict."
 )
-ROUNDING = 1e-9  # share by which two errors differ without meaning it
-# Of the refits, where the model has such a parameter.
+ROUNDING = 1e-9  # relative difference of two errors that is rounding
+# Parameters of the refits, if the model has them.
 PLAIN = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None,
          "random_state": 0, "callback": None}  # fmt: skip
 
@@ -39,8 +39,8 @@ class Baseline(NamedTuple):
     """A simple model that others are compared with."""
 
     name: str
-    verb: str  # that goes with the name
-    fit: str  # how it is fitted
+    verb: str  # singular or plural, as the name
+    fit: str  # description of the fit
     estimator: str  # its name in the registry
 
 
@@ -59,32 +59,32 @@ BASELINES = {
 
 @dataclass(frozen=True)
 class Change:
-    """The model's error over that of a baseline: below one the model gains."""
+    """Ratio of the model's error to a baseline's: below one the model is better."""
 
     ratio: float  # of root mean squared errors over all rows
-    low: float  # 95 % interval, by the spread over tasks; 0 to infinity where they are too few
+    low: float  # 95 % interval, by the spread over tasks; 0 to infinity with too few tasks
     high: float
     gains: int  # tasks with a smaller error
     losses: int  # tasks with a larger one
 
     @property
     def bounded(self) -> bool:
-        """Whether there were tasks enough for an interval."""
+        """Whether there were enough tasks for an interval."""
         return math.isfinite(self.high)
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out no change."""
+        """Whether the interval excludes a ratio of one."""
         return not self.low <= 1 <= self.high
 
 
 @dataclass(frozen=True)
 class HoldoutErrors:
-    """Held-out squared errors; ``squares`` is by name ("model", "separate", "pooled"), (T,) each.
+    """Held-out squared errors; ``squares`` maps "model", "separate" and "pooled" to (T,) sums.
 
-    ``rows`` (T,) counts the rows held out of each task, 0 where a task has too few; ``small`` is
-    the number of such tasks, ``total`` the sum of squares about the tasks' means, and ``notes``
-    are the warnings of the fits.
+    ``rows`` (T,) counts the rows held out of each task, 0 if a task has too few; ``small`` is the
+    number of such tasks, ``total`` the sum of squares about the tasks' means, and ``notes`` are
+    the warnings of the fits.
     """
 
     squares: dict[str, np.ndarray]
@@ -109,7 +109,7 @@ class HoldoutErrors:
 
     @property
     def explained(self) -> float:
-        """Share of the squares about the tasks' means that the model predicts."""
+        """Share of the sum of squares about the tasks' means that the model predicts."""
         return 1 - float(self.squares["model"].sum()) / self.total if self.total > 0 else math.nan
 
     def change(self, baseline: str) -> Change:
@@ -119,7 +119,7 @@ class HoldoutErrors:
         if not (mine.sum() > 0 and other.sum() > 0):
             return Change(1.0, 1.0, 1.0, 0, 0)
         ratio = math.sqrt(mine.sum() / other.sum())
-        # The log ratio, to first order a sum over tasks.
+        # To first order, the error of the log ratio is a sum over tasks.
         parts = 0.5 * (mine / mine.sum() - other / other.sum())
         error = math.sqrt(np.sum(parts**2) * len(parts) / max(len(parts) - 1, 1))
         margin, interval = ROUNDING * other, _interval(ratio, error, len(parts))
@@ -140,7 +140,7 @@ def _interval(ratio: float, error: float, n_tasks: int) -> tuple[float, float]:
 def holdout_errors(
     view: ModelView, progress: ProgressCallback = no_progress
 ) -> HoldoutErrors | str:
-    """Cross-validated errors of each task, or a sentence that says why there are none."""
+    """Cross-validated errors of each task, or a sentence with the reason why there are none."""
     rows = view.rows
     assert rows is not None
     assert rows.y is not None
@@ -149,8 +149,8 @@ def holdout_errors(
     large = size >= FEWEST_ROWS
     if not large.any() or np.sum(size > 0) < 2:
         return (
-            f"Held-out errors need rows of two tasks, of one of them at least {FEWEST_ROWS}: give "
-            "more rows."
+            f"Held-out errors need rows of two tasks, one of which has at least {FEWEST_ROWS}: "
+            "give more rows."
         )
     # Rows of small tasks are always fitted, and never held out.
     fold = np.where(large[rows.codes], random_folds(size, np.random.default_rng(0)), -1)
@@ -176,7 +176,7 @@ def holdout_errors(
 def _errors_in_folds(
     view: ModelView, fold: np.ndarray, progress: ProgressCallback
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Errors (rows,) of the model and its baselines, and what the fits of the model warned of."""
+    """Errors (rows,) of the model and its baselines, and the warnings of the model's fits."""
     rows, makers, labels = view.rows, _refits(view), np.empty(len(view.labels), dtype=object)
     assert rows is not None
     assert rows.y is not None
@@ -194,7 +194,7 @@ def _errors_in_folds(
 
 
 def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One of N_FOLDS folds for each row, (rows,), of tasks of these sizes, row after row."""
+    """Random folds (rows,) for the rows of tasks of these sizes, sorted by task."""
     starts = np.append(0, np.cumsum(size))
     return folds_by_hash(rng.random(starts[-1]), starts, np.arange(len(size)), N_FOLDS)
 
@@ -202,7 +202,7 @@ def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def fit_and_predict(
     model: Any, X: np.ndarray, y: np.ndarray, task: np.ndarray, held: np.ndarray
 ) -> tuple[np.ndarray, float, list[warnings.WarningMessage]]:
-    """Errors on the rows ``held`` of a fit to the others, the seconds of the fit, its warnings."""
+    """Fit the other rows; return the errors on rows ``held``, the seconds and the warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         began = time.perf_counter()
@@ -212,7 +212,7 @@ def fit_and_predict(
 
 
 def _refits(view: ModelView) -> dict[str, Callable[[], TaskRegressor]]:
-    """How to make the model again with what it selected, and the baselines that it is not."""
+    """Constructors of the model, with what it selected, and of baselines that differ from it."""
     model, params, span = view.model, view.params, view.span
     again = params | {name: value for name, value in PLAIN.items() if name in params}
     for name in ("penalty", "slopes"):

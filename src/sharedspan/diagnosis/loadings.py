@@ -1,13 +1,13 @@
-"""What each shared direction means: loadings of standardised features, with intervals.
+"""Shared directions: loadings of standardised features with intervals, and places of tasks.
 
-The span is turned to its principal axes by what coefficients predict (metric.py): the strongest
-first, each of one unit of prediction within tasks. A task's place along a direction is the standard
-deviation of its predictions that comes from it, in units of the response, and a loading is the
-coefficient, per standard deviation of the feature, of a task at place one:
+The span is rotated to its principal axes in the metric of predictions (metric.py): the strongest
+first, each with one unit of prediction within tasks. A task's place along a direction is the
+standard deviation of its predictions that comes from the direction, in units of the response, and a
+loading is the coefficient, per standard deviation of the feature, of a task at place one:
 
     coefficient * deviation = sum_j place_j * loading_j,
 
-but for collinear features, whose combined effect is shared evenly between them.
+except for collinear features, whose combined effect is shared evenly between them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.subspace import ordered_factors
 
 LEVEL = 0.95
-UNDETERMINED = 1.0  # half width of an interval from which a loading says nothing
+UNDETERMINED = 1.0  # half width of an interval from which a loading is not determined
 
 
 @dataclass(frozen=True)
 class SharedDirections:
-    """The span in standardised features, and where the tasks lie in it."""
+    """The span in standardised features, and the places of the tasks in it."""
 
     metric: Metric  # deviations and correlations of the features, as far as they are known
     loadings: np.ndarray  # (d, k)
@@ -37,12 +37,12 @@ class SharedDirections:
     strength: np.ndarray  # (k,) norms of the places of the tasks that fit
     n_fit: int  # number of the tasks that fit
     reach: np.ndarray | None  # (d, k) half the width of the 95 % intervals of the loadings
-    no_intervals: str  # why there is no reach
-    # (k,) of the variance within tasks that all slopes predict; that their deviations from the
-    # mean predict where the model has one.
+    no_intervals: str  # the reason if there is no reach
+    # (k,) of the variance within tasks predicted by all slopes, or by their deviations from the
+    # mean if the model has one.
     share: np.ndarray
-    spectrum: np.ndarray  # (min(d, T),) singular values of what these predict, over sqrt(T)
-    about_mean: bool  # whether they are deviations from a mean that the model has
+    spectrum: np.ndarray  # (min(d, T),) singular values of these predictions over sqrt(T)
+    about_mean: bool  # whether these are deviations from the mean_coef of the model
 
     @property
     def rank(self) -> int:
@@ -51,13 +51,13 @@ class SharedDirections:
 
     @property
     def determined(self) -> np.ndarray:
-        """Loadings (d, k) whose intervals say anything; all where there are no intervals."""
+        """Loadings (d, k) with informative intervals; all of them if there are no intervals."""
         if self.reach is None:
             return np.ones(self.loadings.shape, dtype=bool)
         return self.reach <= np.maximum(UNDETERMINED, np.abs(self.loadings))
 
     def leading(self, j: int, names: Sequence[str], most: int = 3) -> tuple[list[str], list[str]]:
-        """Names of the largest loadings that are told from zero, positive and negative."""
+        """Names of the largest positive and negative loadings that differ from zero."""
         values = self.loadings[:, j]
         reach = np.zeros(len(values)) if self.reach is None else self.reach[:, j]
         size = np.where(self.determined[:, j], np.abs(values), 0.0)
@@ -68,25 +68,20 @@ class SharedDirections:
     def about_equally_strong(self) -> list[tuple[int, int]]:
         """Runs of neighbouring directions, first and last, that are about equally strong.
 
-        By the rule of North et al. (1982): variances closer than their sampling error over tasks.
+        These have variances closer than their sampling error over tasks (North et al. 1982).
         """
         size = self.strength**2
         close = size[:-1] - size[1:] < size[:-1] * np.sqrt(2 / self.n_fit)
-        runs: list[tuple[int, int]] = []
-        for j in np.flatnonzero(close).tolist():
-            if runs and runs[-1][1] == j:
-                runs[-1] = (runs[-1][0], j + 1)
-            else:
-                runs.append((j, j + 1))
-        return runs
+        ends = np.flatnonzero(np.diff(close.astype(int), prepend=0, append=0)).tolist()
+        return list(zip(ends[::2], ends[1::2], strict=True))
 
 
 def shared_directions(
     view: ModelView, odd: Sequence[int] = (), *, all_alike: bool = False
 ) -> SharedDirections:
-    """The directions of a fitted model, none where it has no span or all of them are alike.
+    """The directions of a fitted model; none if it has no span or if ``all_alike`` is true.
 
-    Tasks ``odd`` do not fit: principal axes and shares are computed without them.
+    Principal axes and shares are computed without the tasks ``odd``, which do not fit.
     """
     metric, about_mean = view.metric, view.span.mean_coef is not None
     S = view.shift if about_mean else view.coef  # (T, d)
@@ -112,9 +107,9 @@ def shared_directions(
 
 
 def _signs(places: np.ndarray, loadings: np.ndarray) -> np.ndarray:
-    """One or minus one for each direction, (k,): most tasks lie ahead, where most lie on one side.
+    """Signs (k,) of the directions, such that the places of tasks are mostly positive.
 
-    Otherwise the largest loading is positive.
+    If tasks are on both sides of zero, the largest loading is positive.
     """
     mean, spread = places.mean(axis=0), places.std(axis=0)
     largest = np.abs(loadings).argmax(axis=0)
@@ -125,15 +120,15 @@ def _signs(places: np.ndarray, loadings: np.ndarray) -> np.ndarray:
 def _reach(
     view: ModelView, loadings: np.ndarray, axes: np.ndarray, places: np.ndarray
 ) -> tuple[np.ndarray | None, str]:
-    """Half the widths of the intervals of the loadings (d, k), or why there are none.
+    """Half the widths of the intervals of the loadings (d, k), or the reason for their absence.
 
-    A direction errs by leaving the span, and by turning within it.
+    Errors of a direction are outside the span, or rotations within it.
     """
     from scipy.stats import t
 
     uncertainty, metric, rows = view.span.uncertainty, view.metric, view.rows
     if isinstance(uncertainty, SpanUncertainty):
-        # Errors off the span are A D change, D the error whose covariance is known.
+        # Errors off the span are A D change, where the covariance of the error D is known.
         to_user, deviation = uncertainty.canonical.to_user, metric.deviation[:, None]
         B, A = to_user(uncertainty.B) * deviation, to_user(uncertainty.Q) * deviation
         change = np.linalg.lstsq(B, loadings, rcond=None)[0]
@@ -166,17 +161,17 @@ def _reach(
 def _turned(
     error: np.ndarray, loadings: np.ndarray, places: np.ndarray, metric: Metric
 ) -> np.ndarray:
-    """Variances (d, k) of turns within the span, from the covariances (T, k, k) of the places.
+    """Variances (d, k) of rotations within the span, from covariances (T, k, k) of the places.
 
-    Principal axes i and j turn towards each other by sum_t (z_i e_j + z_j e_i) / (l_i - l_j), z the
-    places, e their errors and l the sums of squares of z.
+    Principal axes i and j rotate towards each other by sum_t (z_i e_j + z_j e_i) / (l_i - l_j),
+    with places z, their errors e and the sums of squares l of z.
     """
     size, own = np.sum(places**2, axis=0), np.einsum("tii->ti", error)
     moved = places.T**2 @ own
     crossed = np.einsum("ti,tj,tij->ij", places, places, error)
     gap = (size[:, None] - size) ** 2
     np.fill_diagonal(gap, np.inf)
-    # Axes turned at will lie by half their square along each other.
+    # The squared cosine of a random rotation in a plane has mean one half.
     angle = np.minimum((moved + moved.T + 2 * crossed) / np.maximum(gap, 1e-300), 0.5)
     return metric.shared_evenly(loadings.T).T ** 2 @ angle
 
@@ -194,7 +189,7 @@ def _population_variances(
     assert view.rows is not None
     Q, metric, extra = loadings, view.metric, view.span.extra
     d, k = Q.shape
-    # Errors of an axis that predict other than the span does, in standardised features.
+    # Errors of an axis whose predictions are outside the span, in standardised features.
     A = np.linalg.pinv(metric.root, rcond=1e-5) @ np.linalg.qr(axes, mode="complete")[0][:, k:]
     deviation = metric.deviation
     D = (extra["slope_std"] * deviation) ** 2

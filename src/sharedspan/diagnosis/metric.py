@@ -1,9 +1,9 @@
-"""The metric of predictions: how far apart coefficients are by what they predict.
+"""The metric of predictions: the distance between coefficients by their predictions.
 
 With S the pooled covariance of the features within tasks, v'Sv is the variance within tasks of the
 predictions x'v. In standardised features, s_j = v_j * deviation_j, it is s'Rs = |R^(1/2) s|^2, with
-R their correlation. Coefficients of collinear features may be far apart and predict the same: in
-this metric, in which spans are fitted when features are whitened, they are near.
+R their correlation. Coefficients of collinear features may differ widely and yet predict the same:
+in this metric, in which spans are fitted if features are whitened, their distance is small.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ENOUGH = 2  # rows per feature from which their correlations are computed
 class Metric:
     """Deviations and correlations of the features within tasks, pooled."""
 
-    # (d,) zero for features that do not vary within tasks; all one where nothing is known.
+    # (d,) zero for features that do not vary within tasks; all ones if nothing is known.
     deviation: np.ndarray
-    # (d, d); None is the identity: nothing is known, or there are too many features.
+    # (d, d); None means the identity, if nothing is known or there are too many features.
     correlation: np.ndarray | None
     known: bool  # whether the deviations are known
 
@@ -51,8 +51,8 @@ class Metric:
     def groups(self) -> list[list[int]]:
         """Features that are nearly linear combinations of each other, the most collinear first.
 
-        By the inverse of R: its diagonal is the inflation of variances, 1 / (1 - R^2), and what
-        is off the diagonal are, but for scale, partial correlations.
+        They are found by the inverse of R: its diagonal is the variance inflation 1 / (1 - R^2),
+        and its other entries are, up to scale, partial correlations.
         """
         from scipy.sparse.csgraph import connected_components
 
@@ -76,8 +76,8 @@ class Metric:
     def shared_evenly(self, standardised: np.ndarray) -> np.ndarray:
         """Coefficients (., d) whose collinear features share their combined effect.
 
-        Of all that predict about the same these are the smallest: without the combinations of a
-        group that hardly vary.
+        Among all with nearly the same predictions these are the smallest, without the combinations
+        of a group that hardly vary.
         """
         out = np.array(standardised, dtype=float)
         for group in self.groups:
@@ -89,13 +89,13 @@ class Metric:
 
 
 def feature_metric(span: FittedSpan, rows: RowsByTask | None, centred: bool) -> Metric:
-    """The metric of the fit where the model stores it, or of the rows, or that of unit scales.
+    """The metric of the fit if the model stores it, else of the rows, else with unit scales.
 
     With ``centred``, tasks have intercepts and features vary about the means of tasks.
     """
     covariance, largest = span.feature_covariance, np.abs(span.coef).max()
     if covariance is not None and np.isfinite(covariance).all() and largest < SAFE:
-        size: Any = 0.0  # of the features, (d,), against which a deviation may be rounding
+        size: Any = 0.0  # of the features, (d,), relative to which a deviation may be rounding
         if rows is not None:
             size = np.abs(rows.X).max(axis=0)
         elif span.uncertainty is not None:
@@ -106,29 +106,29 @@ def feature_metric(span: FittedSpan, rows: RowsByTask | None, centred: bool) -> 
         return Metric(deviation, _correlation(covariance, deviation), True)
     if rows is not None:
         return _metric_of_rows(rows, centred)
-    # Only the proportions of coefficients count whose squares overflow.
+    # Coefficients whose squares would overflow are scaled down: only their proportions matter.
     unit = 1.0 if largest < SAFE else 1 / largest
     return Metric(np.full(span.coef.shape[1], unit), None, False)
 
 
 def _metric_of_rows(rows: RowsByTask, centred: bool) -> Metric:
-    """About the means of tasks, or about zero without intercepts."""
+    """Deviations and correlations about the means of tasks, or about zero without intercepts."""
     n, d = rows.X.shape
     ids, counts = rows.sizes
     size = np.abs(rows.X).max(axis=0)
-    unit = np.where(size > 0, size, 1.0)  # squares of very large or small units need not exist
+    unit = np.where(size > 0, size, 1.0)  # so that squares neither overflow nor underflow
     Z = rows.X / unit
     if centred:
         starts = np.cumsum(counts) - counts
         Z -= np.repeat(np.add.reduceat(Z, starts) / counts[:, None], counts, axis=0)
     deviation = np.sqrt(np.mean(Z**2, axis=0))
     deviation[deviation <= CONSTANT] = 0.0
-    # With few rows any features are correlated.
+    # With few rows, sample correlations are large by chance.
     enough = ENOUGH * d <= n - centred * len(ids) and d <= LARGEST
     return Metric(deviation * unit, _correlation(Z.T @ Z / n, deviation) if enough else None, True)
 
 
 def _correlation(covariance: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Correlations (d, d); zero beside features that do not vary."""
+    """Correlations (d, d); zero for features that do not vary."""
     inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
     return covariance * inverse * inverse[:, None]

@@ -1,4 +1,4 @@
-"""Tasks that do not fit: by the model's own probabilities, by features off the span, by noise."""
+"""Tasks that do not fit, by outlier probabilities, by features off the span, or by noise."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ REASONS = {
     "off the span": "explained by features off the span, over its noise",
     "noise": "more noise than others",
 }
-OFF = 0.5  # probability from which a task is named an outlier
-STRANGE = 4.0  # robust deviations from the other tasks beyond which one is named
-LEAST_SPREAD = 0.1  # of log variances; less would name tasks for differences that do not matter
-MOST_STRANGE = 0.25  # share of tasks
-CHANCE = 0.01  # probability that any task at all is named by chance
+OFF = 0.5  # probability from which a task is called an outlier
+STRANGE = 4.0  # robust standard deviations from the other tasks beyond which a task is reported
+LEAST_SPREAD = 0.1  # of log variances; a smaller one would report unimportant differences
+MOST_STRANGE = 0.25  # share of tasks up to which they are reported
+CHANCE = 0.01  # probability that any task is reported by chance
 
 
 @dataclass(frozen=True)
 class Misfit:
     """One reason why a task does not fit.
 
-    Values are in units of the response; with the reason "off the span" a value is what other
-    features explain, by degree of freedom, in standard deviations of the task's own noise.
+    Values are in units of the response. For the reason "off the span" the value is how much other
+    features explain per degree of freedom, in standard deviations of the task's own noise.
     """
 
     task: Hashable
     what: str  # a key of REASONS
     value: float
     typical: float  # median over the tasks
-    surprise: float  # -log10 of the probability by chance; for "coefficients" of being no outlier
-    feature: str | None = None  # where coefficients differ most
+    surprise: float  # -log10 of the p-value, or of the probability of not being an outlier
+    feature: str | None = None  # whose coefficient differs most
 
     @property
     def reason(self) -> str:
-        """The reason in words, without the feature."""
+        """The reason as text, without the feature."""
         return REASONS[self.what]
 
 
@@ -53,7 +53,7 @@ def find_misfits(view: ModelView) -> list[Misfit]:
 
 
 def _by_probability(view: ModelView) -> Iterator[Misfit]:
-    """Tasks that the model itself calls outliers."""
+    """Tasks with a high outlier probability in the model."""
     off = view.span.extra.get("outlier_probability", np.zeros(0))
     typical = float(np.median(view.off_span))
     if typical <= np.sqrt(NO_VARIATION) * view.off_span.max():  # rounding
@@ -65,7 +65,7 @@ def _by_probability(view: ModelView) -> Iterator[Misfit]:
 
 
 def _by_span(view: ModelView) -> Iterator[Misfit]:
-    """Tasks that other features explain, far beyond what the span leaves of the others."""
+    """Tasks for which features off the span explain far more than in other tasks."""
     from scipy.stats import f
 
     if not len(view.fits_off_span) or not view.noise:
@@ -77,7 +77,7 @@ def _by_span(view: ModelView) -> Iterator[Misfit]:
 
 
 def _by_noise(view: ModelView) -> Iterator[Misfit]:
-    """Tasks with far more noise than the others: by residuals, or else as they were fitted."""
+    """Tasks with far more noise than the others, by residuals or else by the fitted variances."""
     from scipy.stats import chi2
 
     variance, squares = view.span.noise_variance, view.noise_squares
@@ -97,10 +97,10 @@ def _by_noise(view: ModelView) -> Iterator[Misfit]:
 def _strange_tasks(
     view: ModelView, what: str, tasks: np.ndarray, values: np.ndarray, chance: np.ndarray | None
 ) -> Iterator[Misfit]:
-    """Tasks whose variances lie far above the others and, by log probabilities, beyond chance.
+    """Tasks whose variances are far above the others' and, by log p-values, not due to chance.
 
-    Both are asked for: a real table has no task that fits by the letter of a test, and among few
-    tasks one is always the largest.
+    Both conditions are needed: in real tables every task fails a strict test, and among few tasks
+    one is always the largest.
     """
     if len(values) < 3:
         return
@@ -110,7 +110,7 @@ def _strange_tasks(
     far = logs - middle > STRANGE * max(spread, LEAST_SPREAD)
     if chance is not None:
         far &= chance < np.log(CHANCE / len(view.labels))
-    if far.mean() > MOST_STRANGE:  # many at once are no outliers, but two kinds of tasks
+    if far.mean() > MOST_STRANGE:  # so many are a second kind of task, not outliers
         return
     typical = float(np.sqrt(np.median(values)))
     for i in np.flatnonzero(far):

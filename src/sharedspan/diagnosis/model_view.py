@@ -1,7 +1,7 @@
 """A fitted model as the diagnosis reads it: measures of its coefficients, and of rows if given.
 
-Coefficients are compared by what they predict (metric.py), so that a feature in grams weighs as
-much as the same one in tons, and what cancels between collinear features counts for nothing.
+Coefficients are compared by their predictions (metric.py), so that the units of features do not
+matter, and neither do effects that cancel between collinear features.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sharedspan.estimators.base import TaskRegressor, fitted_span_of
 from sharedspan.estimators.prediction import predicted_mean
 from sharedspan.subspace import orthonormal_basis
 
-SPARE_ROWS = 5  # rows beyond its features that a task needs to tell what lies off the span
+SPARE_ROWS = 5  # rows beyond its features that a task needs to measure effects off the span
 ROUNDING = 1e-12  # of the largest eigenvalue of a Gram
 NO_VARIATION = 1e-10  # share of the variation off the span that is rounding
 
@@ -31,21 +31,21 @@ class ModelView:
     model, span, params : estimator, its FittedSpan and its parameters
     rows : RowsByTask or None
     labels, names : list
-        Of tasks and features.
+        Labels of the tasks and names of the features.
     representation : ndarray of shape (d, k) or None
-        None where tasks share no span: a prior on all slopes is none.
+        None if tasks share no span; a prior on all slopes is not a span.
     metric : Metric
     coef, shift : ndarray of shape (T, d)
-        R^(1/2) times standardised coefficients, and their deviations from the mean: that of the
-        population where the model has one, else of the tasks.
+        R^(1/2) times standardised coefficients, and their deviations from the mean: the population
+        mean if the model has one, otherwise the mean over tasks.
     basis : ndarray of shape (d, k)
-        Orthonormal, of the span in the same coordinates.
+        Orthonormal basis of the span in the same coordinates.
     off_span, off_feature : ndarray of shape (T,)
-        Lengths of the deviations off the span, and the feature where they are largest.
+        Norms of the deviations off the span, and the feature for which they are largest.
     confined : bool
-        Whether coefficients cannot leave the span and so tell nothing of what lies off it.
+        Whether coefficients cannot leave the span, so that they are not informative outside it.
     residuals : tuple of ndarray or None
-        Task codes, sums of squared residuals and about their degrees of freedom, (T',) each.
+        Task codes, sums of squared residuals and their approximate degrees of freedom, (T',) each.
     noise : float or None
         Standard deviation, the median over tasks.
     """
@@ -103,7 +103,7 @@ class ModelView:
     # Numbers
 
     def condition_number(self, good: np.ndarray) -> float | None:
-        """s_1 / s_k within the span, of the tasks ``good`` (T,)."""
+        """s_1 / s_k within the span, over the tasks ``good`` (T,)."""
         if not self.basis.size:
             return None
         V = (self.shift if self.is_population else self.coef)[good]
@@ -113,7 +113,7 @@ class ModelView:
         return float(s[0] / s[-1]) if s[-1] > 0 else float("inf")
 
     def span_share(self, good: np.ndarray) -> tuple[float | None, str]:
-        """Share of the variation between tasks in the span, of tasks ``good`` (T,), and its source.
+        """Share of the variation between tasks ``good`` (T,) that is in the span, and its source.
 
         The source is "coefficients", "rows" or "construction".
         """
@@ -125,7 +125,7 @@ class ModelView:
             fits = fits[fitting] if fitting.any() else fits
             _, inside, outside, extra, left, spare = fits.T
             noise, n = left.sum() / spare.sum(), len(left)
-            # The span itself was fitted, k (d - k) numbers, to what it explains.
+            # The span itself was fitted, with k (d - k) parameters.
             spent = self.rank * extra[0] * n / len(self.labels)
             within = max(float(inside.sum() - noise * self.rank * n), 0.0)
             beyond = max(float(np.sum(outside - noise * extra) + noise * spent), 0.0)
@@ -137,7 +137,7 @@ class ModelView:
         return 1 - float(np.sum(self.off_span[good] ** 2)) / total, source
 
     def signal_to_noise(self) -> float | None:
-        """Variance within tasks of Xv over that of the noise."""
+        """Ratio of the variance within tasks of Xv to the noise variance."""
         if self.rows is None or not self.noise:
             return None
         variance = self.span.noise_variance
@@ -147,7 +147,7 @@ class ModelView:
         return float(sum(squares)) / len(self.rows.X) / level
 
     def task_r2(self) -> dict[Hashable, float]:
-        """R^2 about the mean of each task; not of tasks whose responses are all equal."""
+        """R^2 about the mean of each task, without tasks whose responses are all equal."""
         if self.residuals is None or self.rows is None:
             return {}
         totals = ((t, float(np.sum(y**2))) for t, _, y in self.rows.tasks(True))
@@ -158,7 +158,7 @@ class ModelView:
         }
 
     def isometry(self) -> dict[str, Any]:
-        """The task whose features vary least like the features of all tasks, along the span."""
+        """The task whose features vary most differently from all tasks' along the span."""
         if self.rows is None or not self.span_eigenvalues:
             return {}
         worst = {t: np.abs(values - 1).max() for t, values in self.span_eigenvalues.items()}
@@ -173,14 +173,14 @@ class ModelView:
 
     @cached_property
     def span_eigenvalues(self) -> dict[int, np.ndarray]:
-        """Eigenvalues (k,) of B'S_t B of each task with rows, after whitening by the pooled one.
+        """Eigenvalues (k,) of B'S_t B of each task with rows, whitened by their pooled mean.
 
-        Along the span, whitening all features first is the same as whitening these k alone.
+        Within the span this equals whitening all features first.
         """
         if self.rows is None or not self.rank or self.representation is None:
             return {}
         size = np.abs(self.representation * self.metric.deviation[:, None]).max(axis=0)
-        basis = self.representation / np.where(size > 0, size, 1.0)  # whose squares do not overflow
+        basis = self.representation / np.where(size > 0, size, 1.0)  # whose squares are finite
         along = [X @ basis for _, X, _ in self.rows.tasks(self.centred)]
         moments = np.stack([Z.T @ Z / len(Z) for Z in along])
         ids, counts = self.rows.sizes
@@ -195,7 +195,7 @@ class ModelView:
     def _residual_squares(
         self, rows: RowsByTask, y: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Codes, sums of squares and degrees of freedom, zero where a fit's are not known."""
+        """Task codes, sums of squares and degrees of freedom, zero if these are not known."""
         residual = y - predicted_mean(self.model, rows.X, rows.codes)
         ids, counts = rows.sizes
         squares = np.bincount(rows.codes, residual**2, minlength=len(self.labels))[ids]
@@ -203,10 +203,10 @@ class ModelView:
         return ids, squares, np.maximum(counts - used, 0.0)
 
     def _degrees_of_slopes(self, rows: RowsByTask, ids: np.ndarray) -> np.ndarray:
-        """Degrees of freedom that the slopes of tasks ``ids`` take, (T',)."""
+        """Degrees of freedom of the slopes of tasks ``ids``, (T',)."""
         if self.rank is not None:
             return np.full(len(ids), float(self.rank))
-        if not np.ptp(self.span.coef, axis=0).any():  # one vector for all
+        if not np.ptp(self.span.coef, axis=0).any():  # all tasks have the same slopes
             return np.full(len(ids), self.coef.shape[1] / len(self.labels))
         if self.model.shares != "nothing":
             return np.full(len(ids), np.inf)
@@ -220,14 +220,14 @@ class ModelView:
         return np.array(spent)
 
     def _least_squares(self, X: np.ndarray, y: np.ndarray) -> tuple[float, int]:
-        """What least squares in all features leaves of a task's squares, and its rank."""
+        """Residual sum of squares and rank of a task's least squares fit in all features."""
         Z = X / np.where(self.metric.deviation > 0, self.metric.deviation, 1.0)
         slopes, _, rank, _ = np.linalg.lstsq(Z, y, rcond=None)
         return float(np.sum((y - Z @ slopes) ** 2)), int(rank)
 
     @cached_property
     def noise_squares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """The residuals; for ridges those after least squares, as shrinkage resembles noise."""
+        """The residuals; those of least squares for ridge, whose shrinkage resembles noise."""
         if self.residuals is None or self.rows is None or self.model.shares != "nothing":
             return self.residuals
         fits = [(len(X), *self._least_squares(X, y)) for _, X, y in self.rows.tasks(self.centred)]
@@ -238,8 +238,8 @@ class ModelView:
     def fits_off_span(self) -> np.ndarray:
         """Least squares of each task with enough rows, in the span and in all features, (T', 6).
 
-        Columns are the task, the squares that the span explains about the mean task, the squares
-        that other features add and their degrees of freedom, the rest and its degrees of freedom.
+        Columns are the task, the sum of squares that the span explains about the mean task, the
+        sum that other features add with its degrees of freedom, and the residual sum with its.
         """
         if not self.confined or self.residuals is None or self.rows is None:
             return np.zeros((0, 6))

@@ -1,4 +1,4 @@
-"""Rows that a fitted model is diagnosed with, in the order of its tasks."""
+"""The rows for a diagnosis, in the order of the model's tasks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class RowsByTask:
         return np.unique(self.codes, return_counts=True)
 
     def tasks(self, centred: bool) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Code, features (n, d) and responses (n,) of each task, less their means if centred.
+        """Code, features (n, d) and responses (n,) of each task, minus their means if centred.
 
-        Responses are zero where none were given.
+        Responses are zero if none were given.
         """
         ids, counts = self.sizes
         ends = np.cumsum(counts)

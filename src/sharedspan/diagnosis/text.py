@@ -1,18 +1,21 @@
-"""Labels and numbers as a reader sees them.
+"""Labels and numbers as text for readers.
 
-Names come from users' tables and may hold anything. They are shown short and with all characters
-visible, and downloaded as they are.
+Names come from users' tables and may contain any characters. They are shortened and control
+characters are made visible; downloads contain them unchanged.
 """
 
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 SHOWN = 44  # characters of a name that are shown
 SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+# Control characters become visible, and those that change the direction of text are removed.
+VISIBLE: dict[int, str] = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], "\ufffd")
+VISIBLE |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "")
+VISIBLE |= str.maketrans({"\t": "⇥"} | dict.fromkeys("\n\r\u2028\u2029", "↵"))
 
 
 def whole(label: Any) -> str:
@@ -21,32 +24,16 @@ def whole(label: Any) -> str:
 
 
 def short(label: Any, limit: int = SHOWN) -> str:
-    """A label on one line of at most ``limit`` characters, its middle left out where it is longer.
-
-    Control characters become visible, and those that turn the direction of text vanish.
-    """
+    """A visible label on one line of at most ``limit`` characters, without its middle if longer."""
     text = whole(label)
     if len(text) > limit:
         tail = limit // 3
         text = f"{text[: limit - tail - 1]}…{text[len(text) - tail :]}"
-    text = text.replace("\r\n", "\n")
-    return "".join(map(_visible, text)) or "(empty)"
-
-
-def _visible(character: str) -> str:
-    if character in "\n\r\u2028\u2029":
-        return "↵"
-    if character == "\t":
-        return "⇥"
-    kind = unicodedata.category(character)
-    if kind == "Cc":
-        return "\ufffd"
-    turns = unicodedata.bidirectional(character)
-    return "" if kind == "Cf" and turns not in ("BN", "L", "R", "AL", "ON") else character
+    return text.replace("\r\n", "\n").translate(VISIBLE) or "(empty)"
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """A number of ``digits`` significant digits, with a minus sign and thousands apart."""
+    """A number with ``digits`` significant digits, a minus sign and separated thousands."""
     if not math.isfinite(value):
         return "–" if math.isnan(value) else ("∞" if value > 0 else "−∞")
     if value == 0:
@@ -59,7 +46,7 @@ def format_number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in per cent, with a digit after the point where it is small."""
+    """A share in per cent, with a digit after the point if it is small."""
     size = 100 * share
     if 0 < size < 0.05:
         return "<0.1\u00a0%"
@@ -69,7 +56,7 @@ def percent(share: float) -> str:
 
 
 def change(ratio: float) -> str:
-    """The change that a ratio means: in per cent with its sign, or as a factor from 3 on."""
+    """A ratio as a change in per cent with its sign, or as a factor if it is 3 or more."""
     if ratio >= 3:
         return f"×{format_number(ratio, 2)}"
     size = 100 * (ratio - 1)
@@ -80,20 +67,20 @@ def change(ratio: float) -> str:
 
 
 def setting(value: Any) -> str:
-    """A parameter as its user would write it; of an array its shape."""
+    """A parameter as a user would write it; for an array, its shape."""
     shape = getattr(value, "shape", ())
     if shape:
         return f"array of {' × '.join(f'{size:,}' for size in shape)} numbers"
     return short(repr(value), 80)
 
 
-def count(n: int, one: str, many: str | None = None) -> str:
-    """A number of things, in words."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
+def count(n: int, noun: str) -> str:
+    """A number with a noun in the singular or plural."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def listed(names: Sequence[str], most: int | None = None) -> str:
-    """Names in a sentence, at most ``most`` of them with the number of the others."""
+    """A list of names for a sentence: at most ``most``, then the number of the others."""
     if most is not None and len(names) > most:
         names = [*names[:most], f"{len(names) - most:,} more"]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -27,6 +27,6 @@ EXPERIMENTS = {
 
 
 def experiment_named(name: str) -> Experiment:
-    """The experiment of this name, imported when it is asked for."""
+    """Import and return the experiment of this name."""
     module, class_name = EXPERIMENTS[name]
     return getattr(import_module(f"sharedspan.paper.{module}"), class_name)()

@@ -30,7 +30,7 @@ Findings = Iterator[Check | str]
 
 
 def claim(letter: str, says: str, experiment: str, rule: str) -> Callable[[Rule], Rule]:
-    """Register the function that yields the checks of a claim, and texts on why it may fail."""
+    """Register a function that yields the checks of a claim, and texts on why it may fail."""
 
     def register(check: Rule) -> Rule:
         CLAIMS[Claim(letter, says, experiment, rule)] = check
@@ -101,9 +101,9 @@ def _lowest_error(table: ResultTable) -> Findings:
     rows = plotted(table).where(iteration=first, setting=WELL_SET)
     ratio = max(median_ratios(rows, "error", TPGD, (LOSS_2, NSGD), "N"))
     yield (
-        f"Nobody is lower by more than rounding and chance (at worst {max(worst.values()):.2f} of "
-        "the best rival), but GD + Loss 1, which takes the same steps, is level, and so is every "
-        f"method once it has converged. Against the other two TPGD has {ratio:.2f} of the "
+        f"No rival is lower by more than rounding and chance (at worst {max(worst.values()):.2f} "
+        "of the best rival), but GD + Loss 1, which takes the same steps, is equal, and so is "
+        f"every method once it has converged. Against the other two TPGD has {ratio:.2f} of the "
         f"error after {first} iterations, well set."
     )
 
@@ -120,8 +120,8 @@ def _phase_one_slower(table: ResultTable) -> Findings:
     last = table.where(part=LOW, setting=PAPER, iteration=max(table.values("iteration")))
     (ratio,) = median_ratios(last, "error", PHASE_ONE_ONLY, (TPGD,), "part")
     yield (
-        "Until its second phase begins TPGD is Phase I alone, and by then it has arrived. Both end "
-        f"at the same error ({ratio:.3f} of TPGD's at k = 7)."
+        "Until its second phase begins TPGD is Phase I alone, and by then it has converged. Both "
+        f"end at the same error ({ratio:.3f} of TPGD's at k = 7)."
     )
 
 
@@ -138,8 +138,8 @@ def _phase_two_worse(table: ResultTable) -> Findings:
     gap, end = median_ratios(low, "error", PHASE_TWO_ONLY, (TPGD,), "iteration")
     yield (
         "All variants have one minimiser; Phase II alone takes smaller steps in the paper's "
-        f"setting, so it is behind on the way ({gap:.2f} of TPGD's error after {early} iterations "
-        f"at k = 7) and level at the end ({end:.2f} after {last})."
+        f"setting, so its error is larger on the way ({gap:.2f} of TPGD's after {early} iterations "
+        f"at k = 7) and equal at the end ({end:.2f} after {last})."
     )
 
 
@@ -197,9 +197,9 @@ def _transfer_rates(table: ResultTable) -> Findings:
         yield power_check(where, rows.where(part="Gaussian"), "M", -1.0, 0.3)
         yield Check(f"{where} in k", rank.value <= 1.3, f"{rank} for +1 at most")
     yield (
-        "As a bound it holds. For new tasks of unit length the span's error grows like "
-        f"k^{spans['k'].exponent('k').value:.2f}, as the paper's remark on E|w|² of order 1/k has "
-        "it, not like k²."
+        "The rate holds as a bound. For new tasks of unit length the span's error grows like "
+        f"k^{spans['k'].exponent('k').value:.2f}, as in the paper's remark on E|w|² of order 1/k, "
+        "not like k²."
     )
 
 
@@ -218,7 +218,7 @@ def _any_features(table: ResultTable) -> Findings:
 
 
 @claim("k", "A curriculum beats pooling.", "curriculum",
-       "Its median error is below that of a pooled fit.")  # fmt: skip
+       "Its median error is below the median error of a pooled fit.")  # fmt: skip
 def _curriculum_beats_pooling(table: ResultTable) -> Findings:
     for name in curriculum.ALGORITHM_3:
         ratios = median_ratios(table, "error", name, (curriculum.POOLED,), "part")
@@ -230,8 +230,8 @@ def _curriculum_beats_pooling(table: ResultTable) -> Findings:
         for m in (curriculum.POOLED, curriculum.WEIGHTED, curriculum.FROZEN)
     )
     yield (
-        "Algorithm 3 refits the span on noisier rows, and on fewer of them, which loses what the "
-        "easy tasks taught. The idea can be saved: keeping the span of level 1, which the paper "
+        "Algorithm 3 refits the span on noisier and fewer rows, which loses what was learned from "
+        "the easy tasks. The idea can be saved: keeping the span of level 1, which the paper "
         f"does not propose, has {frozen:.2f} of the error with B known, plain pooling "
         f"{pooled:.2f}; but so has a pooled fit weighted by the noise, {weighted:.2f} (noise "
         f"{part})."
@@ -252,13 +252,13 @@ def _phase_one_ends_near(table: ResultTable) -> Findings:
     if scarce:
         yield (
             f"In {len(scarce)} runs of {len(rows)} the minimiser of the loss is itself "
-            f"{min(scarce):.3f} of σ_k^½ or more from the truth: the theorem asks for rows in "
+            f"{min(scarce):.3f} of σ_k^½ or more from the truth: the theorem needs rows in "
             "proportion to κ⁴, and there are too few."
         )
     if len(failed) > len(scarce):
         yield (
             f"In {len(failed) - len(scarce)} runs Phase I was not over: from that start the last "
-            "direction takes longer to grow than the length we gave it."
+            "direction takes longer to grow than the number of iterations that we allowed."
         )
 
 

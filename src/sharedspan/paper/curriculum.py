@@ -1,4 +1,4 @@
-"""The curriculum, Algorithm 3 of the paper: tasks of little noise are learned first."""
+"""The curriculum, Algorithm 3 of the paper: tasks with little noise are learned first."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NOISE_LEVELS = {
     "0.5, 0.5, 0.5": (0.5, 0.5, 0.5),
 }
 POOLED, WEIGHTED, FROZEN = "pooled", "pooled, weighted", "span of level 1 kept"
-ALGORITHM_3 = ("Algorithm 3 (B_j w)", "Algorithm 3 (B_1 w)")  # its two readings
+ALGORITHM_3 = ("Algorithm 3 (B_j w)", "Algorithm 3 (B_1 w)")  # two interpretations of its formula
 CURRICULUM_MODES = {
     WEIGHTED: "weighted", ALGORITHM_3[0]: "pair", ALGORITHM_3[1]: "literal", FROZEN: "freeze",
 }  # fmt: skip
 
 
 def error_with_B_known(levels: str) -> float:
-    """K mean(sigma_t^2) / N, which the corollary promises up to a constant."""
+    """K mean(sigma_t^2) / N, the bound of the corollary up to a constant."""
     return K * float(np.mean(np.square(NOISE_LEVELS[levels]))) / N
 
 
@@ -46,7 +46,7 @@ class Curriculum(Experiment):
         ]  # fmt: skip
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:
-        """Every mode on the same rows."""
+        """Errors of all methods on the same rows."""
         problem = SimulatedProblem(cell, noise=np.repeat(NOISE_LEVELS[cell.part], PER_LEVEL))
         common: dict[str, Any] = {"rank": K, "fit_intercept": False, "random_state": cell.seed}
         levels = dict(enumerate(np.repeat([1, 2, 3], PER_LEVEL).tolist()))
@@ -57,7 +57,7 @@ class Curriculum(Experiment):
             yield cell.row(method=name, error=problem.fit_error(model))
 
     def draw(self, table: ResultTable) -> Any:
-        """Errors over the promise, one panel for each set of levels."""
+        """Errors relative to the bound, one panel for each set of levels."""
         parts = table.values("part")
         figure, (panels,) = blank_figure(1, len(parts), (4.4 * len(parts), 3.6))
         for part, panel in zip(parts, panels, strict=True):

@@ -1,4 +1,4 @@
-"""Figures 1 and 2 and the ablation: what methods reach as iterations or rows grow."""
+"""Figures 1 and 2 and the ablation: errors of the methods as iterations or rows grow."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from sharedspan.paper.problem import SimulatedProblem, geometric
 from sharedspan.paper.table import ResultRow, ResultTable
 
 BUDGETS = (50, 200, 800)  # iterations of Figure 2
-# The paper prints k = 70 = d for its ablation, where nothing is low-rank. Its k was probably 7.
+# The paper prints k = 70 = d for its ablation, which is not low-rank. Its k was probably 7.
 LOW, LITERAL, TOO_HIGH = "k = 7", "k = 70", "k = 70, truth 7"
 MODEL_RANK = {LOW: 7, LITERAL: 70, TOO_HIGH: 70}
 
 
 def plotted(table: ResultTable) -> ResultTable:
-    """The errors that the paper plots: of rivals the tail average, but last iterates when well set.
+    """The errors that the paper plots: tail averages of rivals, but last iterates when well set.
 
-    NSGD's last iterate stays in a ball of noise, so it is averaged in both.
+    NSGD's last iterate stays in a ball of noise, so it is averaged in both settings.
     """
     return ResultTable(
         row | {"error": row["tail"]}
@@ -53,8 +53,8 @@ def slowdown(table: ResultTable) -> float:
 class ErrorCurves(Experiment):
     """The errors of the likelihood methods, in two rows of panels by setting."""
 
-    across: str  # the column whose values have a panel each
-    by: str  # the column along an axis
+    across: str  # the column with one panel per value
+    by: str  # the column of the horizontal axis
     xlabel: str
     panel_title: str
 
@@ -112,7 +112,7 @@ class Figure2(ErrorCurves):
     def run(self, cell: Cell) -> Iterator[ResultRow]:
         problem = SimulatedProblem(cell)
         for method in cell.methods:
-            for budget in BUDGETS:  # a run for each: TPGD changes phase after half of it
+            for budget in BUDGETS:  # one run each, because TPGD changes phase after half of it
                 yield from problem.curve(method, [budget])
 
 

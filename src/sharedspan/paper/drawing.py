@@ -1,4 +1,4 @@
-"""Curves of the paper: log scales, a median with a band, colours for every eye."""
+"""Curves of the paper: log scales, medians with bands, colours safe for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sharedspan.paper.table import ResultRow, ResultTable
 from sharedspan.report.figures import GREY, blank_figure
 
 # Okabe and Ito's colours. A method has the same colour and marker in every figure.
-# TPGD is broad and pale and lies below the others: curves that coincide all stay visible.
+# TPGD is drawn broad and pale below the others, so that curves that coincide stay visible.
 BROAD = "TPGD"
 DASHES = {"GD + Loss 2": "--", "Phase II only": "--", "NSGD": "-."}
 STYLES: dict[str | int, tuple[str, str]] = {
@@ -35,8 +35,8 @@ STYLES: dict[str | int, tuple[str, str]] = {
     "least squares in the span": ("#D55E00", "s"),
     "best in the span": (GREY, "x"),
 }
-STYLES |= dict(enumerate(list(STYLES.values())[:7]))  # of curves that are no method
-DASHED: dict[str, Any] = {"color": "black", "ls": "--", "lw": 1.2}  # what theory predicts
+STYLES |= dict(enumerate(list(STYLES.values())[:7]))  # for curves that are not methods
+DASHED: dict[str, Any] = {"color": "black", "ls": "--", "lw": 1.2}  # predictions of the theory
 THEORY = r"theory, $\sigma^2 k(d+T-k)/(NT)$"
 
 
@@ -55,7 +55,7 @@ def panels_by(
 ) -> tuple[Any, list[tuple[Any, ResultTable]]]:
     """A figure with a row of panels for each of ``lines``, and each panel with its part of a table.
 
-    A line gives values of columns of the table. Its panels differ in the value of ``across``.
+    A line maps columns of the table to values. Its panels differ in the value of ``across``.
     """
     values = sorted(table.values(across))
     figure, panels = log_panels(len(lines), len(values), height)
@@ -74,7 +74,7 @@ def draw_band(
 ) -> None:  # fmt: skip
     """The median over seeds against ``by``, and a band from 10 to 90 percent.
 
-    ``style`` names the method, or numbers the curve, whose colour and marker it has.
+    ``style`` is the key of STYLES that gives the colour and the marker; the label by default.
     """
     if not len(table):
         return
@@ -93,7 +93,7 @@ def draw_band(
 def draw_sweep(
     panel: Any, table: ResultTable, by: str, floor: bool = True, labels: Mapping[str, str] = {}
 ) -> None:
-    """The error of every method along a size, with the theory line where it is asked for."""
+    """The error of every method along a size, with the theory line if ``floor`` is true."""
     for method, rows in table.groups("method"):
         draw_band(panel, rows, "error", by, labels.get(method, method), style=method)
     if floor:
@@ -102,7 +102,7 @@ def draw_sweep(
 
 
 def theory_error(row: ResultRow) -> float:
-    """sigma^2 k (d + T - k) / (N T) of a row's configuration."""
+    """The floor sigma^2 k (d + T - k) / (N T) for the sizes of a row."""
     return error_floor(row["N"], row["d"], row["T"], row["k"], row["noise"]) / row["T"]
 
 
@@ -114,7 +114,7 @@ def draw_floor(panel: Any, table: ResultTable, by: str) -> None:
 
 
 def size_ticks(panel: Any, values: Iterable[float]) -> None:
-    """Label a log axis with the sizes that were run."""
+    """Label a log axis with these sizes."""
     panel.set_xticks(sorted(values), [f"{v:g}" for v in sorted(values)])
     panel.set_xticks([], minor=True)
 

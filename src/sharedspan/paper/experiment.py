@@ -11,6 +11,8 @@ from sharedspan.paper import experiment_named
 from sharedspan.paper.methods import Method
 from sharedspan.paper.table import ResultRow, ResultTable, result_row, rounded
 
+IDENTIFYING = ("experiment", "part", "d", "T", "k", "N", "noise", "kappa", "seed")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -30,20 +32,18 @@ class Cell:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The values that identify its rows in a table."""
+        """The values that identify the rows of this cell in a table."""
         return row_key(self.row())
 
     def row(self, **values: Any) -> ResultRow:
         """A row of this cell."""
-        names = ("experiment", "part", "d", "T", "k", "N", "seed", "noise", "kappa")
-        own = {name: getattr(self, name) for name in names} | {"budget": self.iterations or -1}
-        return result_row(**own | values)
+        own = {name: getattr(self, name) for name in IDENTIFYING}
+        return result_row(**own | {"budget": self.iterations or -1} | values)
 
 
 def row_key(row: ResultRow) -> tuple[Any, ...]:
     """The values of a row that identify its cell."""
-    names = ("experiment", "part", "d", "T", "k", "N", "noise", "kappa", "seed", "budget")
-    return tuple(row[name] for name in names)
+    return tuple(row[name] for name in (*IDENTIFYING, "budget"))
 
 
 class Experiment(ABC):
@@ -52,11 +52,11 @@ class Experiment(ABC):
     The docstring of a subclass opens its section of the results page.
     """
 
-    name: str  # of the command's argument, the table and the figure
+    name: str  # also of the command's argument, the table and the figure
     title: str
-    note = ""  # a remark that closes the opening of the section
+    note = ""  # a remark at the end of the first paragraph of the section
     n_seeds: tuple[int, int]  # with --quick, with --full
-    # Seconds of a cell, and of each entry of its Grams, as once measured: for the time remaining.
+    # Measured seconds per cell and per entry of its Grams, to estimate the time remaining.
     pace = (1.0, 0.0)
 
     def grid(self, full: bool, seed: int) -> list[Cell]:
@@ -64,7 +64,7 @@ class Experiment(ABC):
         return self.cells(full, range(seed, seed + self.n_seeds[full]))
 
     def seconds(self, cell: Cell) -> float:
-        """About how long a cell takes."""
+        """The estimated time of a cell in seconds."""
         fixed, per_entry = self.pace
         return fixed + per_entry * cell.T * cell.d**2
 
@@ -82,5 +82,5 @@ class Experiment(ABC):
 
 
 def run_cell(cell: Cell) -> list[ResultRow]:
-    """The rows of one cell, with the digits that a table has."""
+    """The rows of one cell, rounded as in the written table."""
     return [rounded(row) for row in experiment_named(cell.experiment).run(cell)]

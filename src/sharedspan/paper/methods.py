@@ -1,9 +1,9 @@
 """The methods of the paper's figures and tables, with the paper's settings and with good ones.
 
-"Paper's steps" are what the paper states: 1.1 / (kappa^5 s_1) in Phase I and for GD on Loss 1,
-0.1 / s_1 in Phase II; where it points to the defaults of others, 0.1 / s_1 for Loss 2 and NSGD.
-They need the true singular values. "Well set" steps are the largest that are safely stable, with
-s_1 estimated from the data, as a user would run them.
+"Paper's steps" are the steps that the paper states: 1.1 / (kappa^5 s_1) in Phase I and for GD on
+Loss 1, and 0.1 / s_1 in Phase II. For Loss 2 and NSGD, for which it refers to the defaults of
+others, they are 0.1 / s_1. They need the true singular values. "Well set" steps are the largest
+that are safely stable, with s_1 estimated from the data, as a user would run the methods.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Lines = list[str]
 
 
 def results_page(tables: dict[str, ResultTable], times: ResultTable, command: str) -> str:
-    """Markdown, from the tables alone."""
+    """The page in Markdown, computed from the tables alone."""
     verdicts = judge(CLAIMS, tables)
     rows = next(table for table in tables.values() if len(table)).rows
     lines = [
@@ -26,16 +26,16 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "here is computed from the tables beside this page.",
         "",
         f"Made by `{command}` with sharedspan {rows[0]['version']} on {rows[0]['machine']}. The "
-        "same command gives the same tables; `seconds.csv`, what the clock said, is kept apart.",
+        "same command gives the same tables, except for `seconds.csv`, which holds measured times.",
         "",
         "The paper leaves out d, k, T, the noise and the step sizes of its rivals in most places. "
-        "Where nothing else is said: σ = 0.4, singular values of V* falling geometrically with "
-        'κ = 1.5, rows standard Gaussian, |v_t| about 1. "Paper\'s steps" are 1.1/(κ⁵σ₁) (at most '
+        "Unless stated otherwise, σ = 0.4, singular values of V* fall geometrically with κ = 1.5, "
+        'rows are standard Gaussian and |v_t| is about 1. "Paper\'s steps" are 1.1/(κ⁵σ₁) (at most '
         "0.5/σ₁) for Phase I and GD + Loss 1, 0.1/σ₁ for Phase II, as it states them, and 0.1/σ₁ "
         "for GD + Loss 2 and NSGD, for which it states none; they need the true singular values. "
         '"Well set" steps are 0.5/σ₁ for TPGD and GD + Loss 1, 0.2/σ₁ for GD + Loss 2 and NSGD '
-        "(without injected noise), with σ₁ from the data. The floor is σ²k(d+T-k)/(NT), what the "
-        "best fit of rank k can reach.",
+        "(without injected noise), with σ₁ from the data. The floor is σ²k(d+T-k)/(NT), the "
+        "error that the best fit of rank k can reach.",
         "",
         "## Verdicts",
         "",
@@ -148,8 +148,8 @@ def _costs(table: ResultTable, times: ResultTable) -> Lines:
     row = costs.rows[0]
     return [
         f"Cost of an iteration at d = {row['d']}, T = {row['T']}, k = {row['k']}, N = {row['N']} "
-        "(medians). An iteration of ALS solves for B by many inner steps, and arrives with its "
-        "first. Decompositions are counted as they are called.",
+        "(medians). An iteration of ALS solves for B by many inner steps, and the "
+        "first one suffices. Decompositions are counted when NumPy is called.",
         "",
         *lines,
     ]

@@ -22,13 +22,13 @@ from sharedspan.solvers import SOLVERS, needs_rows
 from sharedspan.solvers.loop import SolverResult, run
 from sharedspan.statistics.task_statistics import Units, collect
 
-COUNTED = 5  # iterations at least, to tell what one of them costs
+COUNTED = 5  # minimum number of iterations from which the cost of one is computed
 NEAR_FLOOR = 1.05  # of the error of empirical risk minimisation on the same rows
 DECOMPOSITIONS = ("svd", "qr", "eigh", "eig", "eigvalsh", "pinv")
 
 
 class SimulatedProblem:
-    """The rows of a cell; statistics and the reference fit are made when first asked for."""
+    """The rows of a cell; task statistics and the reference fit are computed on first use."""
 
     def __init__(self, cell: Cell, **options: Any) -> None:
         settings = {
@@ -41,12 +41,12 @@ class SimulatedProblem:
 
     @functools.cached_property
     def gram(self) -> Objective:
-        """The loss on task statistics, features not scaled: they are isotropic already."""
+        """The loss on task statistics; features are not scaled, as they are isotropic already."""
         return self._objective("gram")
 
     @functools.cached_property
     def rows(self) -> Objective:
-        """The loss on rows, for solvers that draw them."""
+        """The loss on rows, for solvers that sample rows."""
         return self._objective("rows")
 
     def _objective(self, kind: str) -> Objective:
@@ -56,7 +56,7 @@ class SimulatedProblem:
 
     @functools.cached_property
     def minimiser(self) -> tuple[np.ndarray, np.ndarray]:
-        """Factors of the rank-k fit of least loss."""
+        """Factors of the rank-k fit with the smallest loss."""
         budget: dict[str, Any] = {"max_iter": 20_000, "tol": 1e-8}
         solver = SOLVERS["scaled_gd"](self.gram, self.cell.k, np.random.default_rng(0), **budget)
         result = run(solver, self.gram, **budget)
@@ -64,7 +64,7 @@ class SimulatedProblem:
 
     @functools.cached_property
     def erm(self) -> float:
-        """Error of the fit of least loss."""
+        """Error of the fit with the smallest loss."""
         return self.error(np.dot(*self.minimiser))
 
     def error(self, V: np.ndarray) -> float:
@@ -86,18 +86,18 @@ class SimulatedProblem:
         self, method: Method, iterations: int, watch: Callable[[dict[str, Any]], Any] | None = None,
         k: int | None = None, tol: float = 0.0,
     ) -> SolverResult:  # fmt: skip
-        """Run a method for so many iterations, or until ``watch`` returns true."""
+        """Run a method for ``iterations`` iterations, or until ``watch`` returns true."""
         options, k = dict(method.options), k or self.cell.k
         if method.oracle:
             s = self.sim.singular_values
             options["singular_values"] = np.concatenate([s, np.full(k - len(s), s[-1])])
         objective = self.rows if needs_rows(method.solver, options) else self.gram
-        rng = np.random.default_rng([1, self.cell.seed])  # not the stream that drew the rows
+        rng = np.random.default_rng([1, self.cell.seed])  # independent of the rows
         solver = SOLVERS[method.solver](objective, k, rng, max_iter=iterations, tol=tol, **options)
         return run(solver, objective, max_iter=iterations, tol=0.0, callback=watch)
 
     def converged_error(self, method: Method, tolerance: float) -> float:
-        """Error where the tangent gradient has fallen to ``tolerance`` of |V|."""
+        """Error once the tangent gradient has fallen to ``tolerance`` times |V|."""
         every = 1 if method.solver in ("als", "svp") else 10
 
         def stop(at: dict[str, Any]) -> bool:
@@ -130,9 +130,9 @@ class SimulatedProblem:
     def iterations_to_floor(
         self, method: Method, cap: int, average: bool = False
     ) -> tuple[int, float, float]:
-        """Iterations to 1.05 of the error of the fit of least loss, -1 if ``cap`` comes first.
+        """Iterations to 1.05 of the error of the fit with the smallest loss, or -1 beyond ``cap``.
 
-        Also the decompositions and the seconds per iteration, both counted after the first.
+        Also returns the decompositions and the seconds per iteration, counted after the first.
         """
         target = NEAR_FLOOR * self.erm
         tail, reached = TailAverage(), -1
@@ -162,7 +162,7 @@ class TailAverage:
         self.dropped = 0
 
     def add(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:
-        """The mean with one more iterate."""
+        """Add an iterate and return the mean."""
         self.factors.append((B, W))
         self.total = self.total + B @ W
         while self.dropped < len(self.factors) // 2:
@@ -174,7 +174,7 @@ class TailAverage:
 
 @contextmanager
 def counted_decompositions() -> Iterator[list[int]]:
-    """Count calls of NumPy's matrix decompositions, however deep they are made."""
+    """Count all calls of NumPy's matrix decompositions in the block."""
     counter, originals = [0], {name: getattr(np.linalg, name) for name in DECOMPOSITIONS}
 
     def counting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
-"""``sharedspan reproduce``: run the cells that are missing, draw, judge, write the page.
+"""``sharedspan reproduce``: run the missing cells, draw figures, judge claims, write the page.
 
-Cells run on all cores. Every finished one is saved, so that a run resumes where it stopped.
+Cells run on all cores. Every finished cell is saved, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from sharedspan.paper.verdicts import Verdict, judge
 from sharedspan.progress import ProgressCallback, progress_bar
 
 TIMES = "seconds.csv"
-STAGE = "seconds of work"  # about as many as one core needs
+STAGE = "seconds of work"  # estimated for one core
 
 
 class InterruptedRunError(Exception):
-    """Ctrl-C; its arguments are the runs done, which are saved, and the runs planned."""
+    """Ctrl-C; its arguments are the numbers of finished (and saved) and of planned runs."""
 
 
 class Store:
@@ -60,11 +60,11 @@ class Store:
             self.done.setdefault(row_key(row), []).append(row)
 
     def missing(self) -> list[Cell]:
-        """The cells that are still to run."""
+        """The cells that have not been run yet."""
         return [cell for cells in self.plan.values() for cell in cells if cell.key not in self.done]
 
     def add(self, cell: Cell, rows: list[ResultRow]) -> None:
-        """Save the rows of a cell; the files are whole after every call."""
+        """Save the rows of a cell; the files are complete after every call."""
         timed = [row for row in rows if not math.isnan(row["seconds"])]
         if timed:
             self.times = [row for row in self.times if row_key(row) != cell.key] + timed
@@ -78,7 +78,7 @@ class Store:
 
 
 def run_missing(store: Store, progress: ProgressCallback) -> None:
-    """Run the missing cells, a process for each core, each with one thread of its own."""
+    """Run the missing cells in one process per core, with one thread each."""
     todo = store.missing()
     if not todo:
         return
@@ -105,7 +105,7 @@ def run_missing(store: Store, progress: ProgressCallback) -> None:
 def _start_worker() -> None:
     """Compute with one thread, leave interrupts to the parent process, and exit when it does."""
     use_threads(1)
-    one_blas_thread().__enter__()  # for as long as the process lives
+    one_blas_thread().__enter__()  # until the process ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -127,11 +127,11 @@ def reproduce_all(
     names : sequence of str
         Experiments of the registry, ``EXPERIMENTS``.
     full : bool
-        The grids of the results page, or small ones.
+        Whether to use the grids of the results page, or small ones.
     seed : int
         The first seed.
     folder : Path
-        Made where it is missing. Runs resume from the tables in it.
+        Created if it is missing. Runs resume from the tables in it.
     command : str
         The command that the page names.
     """

@@ -1,7 +1,7 @@
 """The table of an experiment: one row per run and checkpoint, saved as CSV.
 
-Figures and pages read only tables. Numbers are written with eight significant digits: the same
-seeds give the same file. Measured times differ from run to run, so they have a table of their own.
+Figures and pages are made from tables alone. Numbers are written with eight significant digits, so
+that the same seeds give the same file. Measured times differ between runs and are in another table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLUMN_TYPES = {
     "erm": float,  # error of empirical risk minimisation on the same rows
     "loss": float,  # training loss of the paper
     "validation": float,  # expected loss on fresh rows
-    "distance": float,  # Theorem 1's, over sqrt(s_k)
+    "distance": float,  # the distance of Theorem 1 over sqrt(s_k)
     "rate": float,  # a step size or start scale that is swept, or a predicted rate
     "decompositions": float,  # per iteration
     "seconds": float,  # per iteration, in the table of times only
@@ -42,7 +42,7 @@ ResultRow = dict[str, Any]
 
 
 class TableError(ValueError):
-    """A table that a run cannot resume from, and why."""
+    """A run cannot be resumed from a table."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Exponent:
         return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
     def near(self, target: float, tolerance: float) -> bool:
-        """Whether the power lies within ``tolerance`` of ``target``."""
+        """Whether the power is within ``tolerance`` of ``target``."""
         return abs(self.value - target) <= tolerance
 
 
@@ -83,11 +83,11 @@ class ResultTable:
         return np.array([row[name] for row in self.rows])
 
     def values(self, name: str) -> list[Any]:
-        """The distinct values of a column, in the order they first appear."""
+        """The distinct values of a column, in the order of their first appearance."""
         return list(dict.fromkeys(row[name] for row in self.rows))
 
     def groups(self, *names: str) -> Iterator[tuple[Any, ResultTable]]:
-        """Tables of equal values in these columns, with the value (a tuple if there are more)."""
+        """Tables of equal values in these columns, with the value (a tuple for several columns)."""
         groups: dict[Any, list[ResultRow]] = {}
         for row in self.rows:
             groups.setdefault(tuple(row[n] for n in names), []).append(row)
@@ -95,7 +95,7 @@ class ResultTable:
             yield (key[0] if len(names) == 1 else key), ResultTable(rows)
 
     def median(self, measure: str, **values: Any) -> float:
-        """Median of a column over the rows with these values; a count never reached is infinite."""
+        """Median of a column over the rows with these values; infinite for a count of -1."""
         column = self.where(**values).column(measure).astype(float)
         return float(np.median(np.where(column < 0, np.inf, column)))
 
@@ -114,10 +114,10 @@ class ResultTable:
         return x, middle
 
     def exponent(self, by: str, measure: str = "error") -> Exponent:
-        """The slope of log ``measure`` in log ``by``, a straight line through each seed's points.
+        """The slope of log ``measure`` in log ``by``, from a line through each seed's points.
 
-        The interval is Student's, over the slopes of the seeds: data of different seeds are
-        independent. With one seed it is infinite.
+        The interval is Student's t over the slopes of the seeds, whose data are independent. With
+        one seed it is infinite.
         """
         from scipy.stats import t
 
@@ -130,7 +130,7 @@ class ResultTable:
 
 
 def log_slope(x: np.ndarray, y: np.ndarray) -> float:
-    """The slope of log y in log x; NaN where a y is missing, as of a count never reached."""
+    """The slope of log y in log x; NaN if a y is missing, such as a count never reached."""
     x, y = x.astype(float), y.astype(float)
     return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if (y > 0).all() else np.nan
 
@@ -142,7 +142,7 @@ def result_row(**values: Any) -> ResultRow:
 
 
 def read_results(path: Path) -> ResultTable:
-    """The table at ``path``, empty where there is no file."""
+    """The table at ``path``; empty if there is no file."""
     if not path.exists():
         return ResultTable([])
     with path.open(newline="", encoding="utf-8") as file:
@@ -158,7 +158,7 @@ def read_results(path: Path) -> ResultTable:
 
 
 def write_results(path: Path, rows: Iterable[ResultRow]) -> None:
-    """Replace the table at ``path`` in one step: a reader never sees half of it."""
+    """Replace the table at ``path`` atomically."""
     with atomic_path(path) as hidden, hidden.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMN_TYPES)

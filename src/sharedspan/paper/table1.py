@@ -18,7 +18,7 @@ from sharedspan.paper.problem import SimulatedProblem
 from sharedspan.paper.table import ResultRow, ResultTable
 
 COST = "cost"
-MAX_ITERATIONS = 4000  # to the floor
+MAX_ITERATIONS = 4000  # allowed to reach the floor
 RATES = {  # the paper's bounds for the error, as powers of (d, k, T, N)
     "MoM (Tripuraneni)": "dk²/(NT)", "MoM (Niu)": "dk/(NT)", "SE": "dk/(NT)",
     "AltMinGD": "dk²/(NT)", "ERM (ALS)": "dk²/(NT)", "ARMUL": "dk²/(NT)", "pERM": "dk²/(NT)",
@@ -33,7 +33,7 @@ EXPECTED = {"N": -1.0, "k": 1.0, "d": 1.0, "T": -1.0}  # powers of the error in 
 
 
 def other_estimators(k: int) -> dict[str, Any]:
-    """The estimators of Table 1 that are no solvers of the likelihood."""
+    """The estimators of Table 1 that do not maximise the likelihood by a solver."""
     plain: dict[str, Any] = {"rank": k, "fit_intercept": False, "random_state": 0, "whiten": False}
     return {
         "MoM (Tripuraneni)": MomentRegressor(variant="tripuraneni", **plain),
@@ -46,7 +46,7 @@ def other_estimators(k: int) -> dict[str, Any]:
 
 
 def iterations_text(value: float) -> str:
-    """A count, or that it lies beyond what was run."""
+    """A number of iterations, or a text that it exceeds the maximum."""
     return f"{value:.0f}" if math.isfinite(value) else f"over {MAX_ITERATIONS}"
 
 
@@ -57,7 +57,7 @@ class Table1(Experiment):
     n_seeds, pace = (3, 10), (0.8, 1.2e-6)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
-        """Four sweeps, one size at a time; d and T where the paper's regime d > T holds."""
+        """Four sweeps, one size at a time; d and T stay in the paper's regime d > T."""
         grids: dict[str, list[dict[str, int]]] = {
             "N": [{"d": 100, "T": 50, "k": 5, "N": N} for N in (200, 400, 800, 1600)],
             "k": [{"d": 100, "T": 50, "k": k, "N": 800} for k in (2, 4, 8, 16)],
@@ -107,7 +107,7 @@ class Table1(Experiment):
                 )  # fmt: skip
 
     def draw(self, table: ResultTable) -> Any:
-        """The error against each size, one panel a size, with the slope of TPGD."""
+        """The error against each size, one panel per size, with the slope of TPGD."""
         figure, panels = drawing.log_panels(2, 2, height=3.8, width=5.6)
         for size, panel in zip(EXPECTED, panels[0] + panels[1], strict=True):
             rows = table.where(part=size)

@@ -1,4 +1,4 @@
-"""Table 2: what the paper printed, and how its runs may have been set up and stopped."""
+"""Table 2: the printed numbers, and runs with guesses of the paper's steps and stopping rule."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sharedspan.inference.noise import error_floor
 from sharedspan.paper import drawing
 from sharedspan.paper.experiment import Cell, Experiment
 from sharedspan.paper.methods import ALTMIN, SVP, TPGD, WELL_SET, Method
@@ -17,8 +18,8 @@ D, N, K = 100, 1000, 5
 TASKS = (100, 200, 300, 400, 500)
 LAST_ITERATION = 2000
 SMALL, STOPPED = "small steps", "small steps, rivals stopped at the paper's count"
-# A run has stabilised when its training loss fell by less than this share of itself in so many
-# iterations. The paper does not say what it calls stable.
+# A run has stabilised when its training loss fell by less than SHARE of itself in WINDOW
+# iterations. The paper does not define when a run is stable.
 SHARE, WINDOW = 3e-4, 10
 PAPER_NUMBERS = {  # (iterations, loss) as printed
     ALTMIN: ((1662, 3.28), (1826, 4.07), (1896, 9.65), (1954, 4.72), (1966, 10.54)),
@@ -40,7 +41,7 @@ TABLE_METHODS = (
 
 
 def shown_in(table: ResultTable, setting: str) -> ResultTable:
-    """The rows to show for a setting: TPGD is never stopped at a count, so it is shown stable."""
+    """The rows to show for a setting; TPGD is never stopped at a count, so it is shown stable."""
     own = SMALL if setting == STOPPED else setting
     return ResultTable(
         row for row in table.rows if row["setting"] == (own if row["method"] == TPGD else setting)
@@ -49,13 +50,13 @@ def shown_in(table: ResultTable, setting: str) -> ResultTable:
 
 def total_floor(T: int) -> float:
     """The total error that the best fit can reach, k sigma^2 (d + T - k) / N."""
-    return K * 0.4**2 * (D + T - K) / N
+    return error_floor(N, D, T, K, noise=0.4)
 
 
 def run_until_stable(problem: SimulatedProblem, method: Method, count: int) -> list[dict[str, Any]]:
-    """The iterate at ``count``, and the one where the training loss stabilised, or the last one.
+    """The iterate at ``count``, and the one at which the training loss stabilised, or the last one.
 
-    The run ends when it has passed both. The first is empty where ``count`` is never reached.
+    The run ends when it has passed both. The first is empty if ``count`` is never reached.
     """
     zero_loss = problem.gram.residuals(0 * problem.V)[1].sum()
     losses: deque[float] = deque(maxlen=WINDOW + 1)
@@ -67,7 +68,7 @@ def run_until_stable(problem: SimulatedProblem, method: Method, count: int) -> l
         last.update(at)
         if at["iteration"] == count:
             counted.update(at)
-        # At a small start the loss hardly moves either: it must have moved first.
+        # From a small start the loss hardly changes at first either, so it must have fallen before.
         moved = loss < 0.5 * zero_loss
         settled = len(losses) > WINDOW and losses[0] - loss <= SHARE * loss
         if moved and settled and not stable:
@@ -89,7 +90,7 @@ class Table2(Experiment):
     n_seeds, pace = (1, 5), (1.0, 4e-6)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
-        """K = 5 and sigma = 0.4 reproduce TPGD's losses; the paper names neither."""
+        """Cells with K = 5 and sigma = 0.4, which match TPGD's losses; the paper states neither."""
         iterations = LAST_ITERATION // 3
         return [
             Cell(self.name, "", D, T, K, N, seed, iterations=iterations, methods=TABLE_METHODS)
@@ -97,7 +98,7 @@ class Table2(Experiment):
         ]  # fmt: skip
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:
-        """The iteration where each method stabilises, and its error there."""
+        """The iteration at which each method stabilises, and its error there."""
         problem = SimulatedProblem(cell)
         for method in cell.methods:
             count = 0

@@ -27,7 +27,7 @@ FLAT_SWEEPS = {
 MANY_TASKS = "T >= d"
 MANY_SWEEPS = {"T": (50, 100, 200, 400, 800), "k": (2, 4, 8, 16), "N": (100, 200, 400, 800)}
 START_SCALES = (1e-1, 1e-2, 1e-4, 1e-6)  # alpha over sqrt(s_1)
-RADIUS = 1 / 8  # of sqrt(s_k), where Phase I must end
+RADIUS = 1 / 8  # of sqrt(s_k): the distance within which Phase I must end
 ROWS_OVER_FEATURES = (0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # N / d
 TPGD_WELL_SET = Method(TPGD, "tpgd", WELL_SET)
 TPGD_METHODS = (Method(TPGD, "tpgd", PAPER, {"steps": "theory"}, oracle=True), TPGD_WELL_SET)
@@ -39,7 +39,7 @@ class Theory(Experiment):
 
     name, title = "theory", "what the theorems predict"
     note = (
-        "Phase I is run with the paper's steps up to κ = 3 only: beyond, 1.1/κ⁵ asks for hundreds "
+        "Phase I is run with the paper's steps up to κ = 3 only: beyond, 1.1/κ⁵ needs hundreds "
         "of thousands of iterations."
     )
     n_seeds, pace = (2, 5), (0.5, 1e-6)
@@ -78,7 +78,7 @@ class Theory(Experiment):
         else:
             error = problem.converged_error(TPGD_WELL_SET, 1e-6)
             yield cell.row(method=TPGD, setting=WELL_SET, error=error)
-            if cell.part != ROWS_NEEDED:  # elsewhere there are rows enough for separate regressions
+            if cell.part != ROWS_NEEDED:  # else rows suffice for separate regressions
                 model = PerTaskRegressor(alpha=0.0, fit_intercept=False)
                 yield cell.row(method=SEPARATE, error=problem.fit_error(model))
 
@@ -117,9 +117,9 @@ def truth_distance(problem: SimulatedProblem, B: np.ndarray, W: np.ndarray) -> f
 
 
 def end_of_phase_one(problem: SimulatedProblem) -> Iterator[ResultRow]:
-    """The distance where Phase I ends, over start scales; paper's steps while they are feasible."""
+    """The distance at the end of Phase I, over start scales; the paper's steps where feasible."""
     s, cell = problem.sim.singular_values, problem.cell
-    best = balanced_factors(np.dot(*problem.minimiser), cell.k)  # where all steps lead to
+    best = balanced_factors(np.dot(*problem.minimiser), cell.k)  # the limit for all step sizes
     reachable = truth_distance(problem, *best)
     for setting, steps in ((PAPER, "theory"), (WELL_SET, "practical")):
         if setting == PAPER and cell.kappa > 3:
@@ -136,7 +136,7 @@ def end_of_phase_one(problem: SimulatedProblem) -> Iterator[ResultRow]:
 
 
 def distances_of_phase_two(problem: SimulatedProblem) -> Iterator[ResultRow]:
-    """Distances from where Phase I has come within an eighth of sqrt(s_k)."""
+    """Distances in Phase II, started when Phase I has come within an eighth of sqrt(s_k)."""
     s = problem.sim.singular_values
 
     def inside(at: dict[str, Any]) -> bool:

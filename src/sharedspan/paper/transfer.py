@@ -1,4 +1,4 @@
-"""Theorem 2: new tasks in a learned span, for several laws of their features."""
+"""Theorem 2: new tasks in a learned span, for several distributions of their features."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sharedspan.paper.table import ResultRow, ResultTable
 SOURCE_TASKS: dict[str, Any] = {"d": 50, "T": 40, "k": 5, "N": 400, "noise": 0.4}
 TARGETS = 100  # new tasks
 SGD, LEAST_SQUARES, BEST = "Algorithm 2", "least squares in the span", "best in the span"
-# Laws of a new task's features: options of ``simulate``. A t law of 5 degrees of freedom has
-# kurtosis 9 in every direction and no moment above the fifth.
+# Distributions of a new task's features, as options of ``simulate``. The t distribution with 5
+# degrees of freedom has kurtosis 9 in every direction and no finite moment of order 5 or more.
 LAWS: dict[str, dict[str, float]] = {
     "Gaussian": {},
     "heavy tails": {"degrees_of_freedom": 5.0},
@@ -37,7 +37,7 @@ def excess_risk(coef: np.ndarray, truth: np.ndarray, H: np.ndarray) -> float:
 
 
 def beyond_span(table: ResultTable) -> ResultTable:
-    """Risks less that of the best weights in the span, seed by seed."""
+    """Risks minus the risk of the best weights in the span, seed by seed."""
     best = {
         (r["part"], r["M"], r["k"], r["seed"]): r["error"] for r in table.where(method=BEST).rows
     }
@@ -55,7 +55,7 @@ class Transfer(Experiment):
     n_seeds, pace = (3, 20), (0.6, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
-        """The M-term for four laws of features; the span's term over d, k, T and N."""
+        """The M-term for four distributions of features; the span's term over d, k, T and N."""
         sweeps = {"d": (25, 50, 100), "k": (2, 4, 8), "T": (20, 40, 80), "N": (200, 400, 800, 1600)}
         if not full:
             sweeps = {name: (values[0], values[-1]) for name, values in sweeps.items()}
@@ -68,7 +68,7 @@ class Transfer(Experiment):
         ]  # fmt: skip
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:
-        """Learn a span, then 100 new tasks of unit length in it, with M rows each."""
+        """Learn a span, then fit 100 new tasks of unit length in it, with M rows each."""
         problem = SimulatedProblem(cell)
         learned = problem.solve(Method(TPGD, "tpgd", WELL_SET), 400)
         B, truth = np.linalg.qr(learned.B)[0], problem.sim.representation
@@ -82,7 +82,7 @@ class Transfer(Experiment):
         new = simulate(n_tasks=TARGETS, n_features=cell.d, rank=1, n_samples=most,
                        random_state=rng, **LAWS.get(cell.part, {}))  # fmt: skip
         H = new.covariance
-        # The best weights in the span for an endless number of rows.
+        # The best weights in the span in the limit of infinitely many rows.
         best = B @ np.linalg.solve(B.T @ H @ B, B.T @ H @ coef.T)
         for M in sizes or [-1]:
             yield cell.row(method=BEST, M=M, error=excess_risk(best.T, coef, H))
@@ -96,7 +96,7 @@ class Transfer(Experiment):
                 yield cell.row(method=method, M=M, error=excess_risk(model.coef_, coef, H))
 
     def draw(self, table: ResultTable) -> Any:
-        """The M-term for each law above, the span's term along each size below."""
+        """The M-term for each distribution above, the span's term along each size below."""
         figure, (top, bottom) = drawing.log_panels(2, 4, height=3.3)
         laws = [law for law in LAWS if len(table.where(part=law))]
         for law, panel in zip(laws, top, strict=False):

@@ -1,7 +1,7 @@
 """Verdicts on the paper's claims: a rule is checked in every setting it applies to.
 
-All checks pass: the claim holds. Some pass: it holds under the conditions that are listed. None:
-it is not reproduced.
+If all checks pass, the claim holds; if some pass, it holds under the conditions that are listed; if
+none passes, it is not reproduced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HOLDS, CONDITIONAL, NOT = "holds", "holds under a condition", "not reproduced"
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, the experiment that tests it, and the rule we hold it to."""
+    """A claim of the paper, the experiment that tests it, and our rule for accepting it."""
 
     letter: str
     says: str
@@ -26,7 +26,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Check:
-    """A rule in one setting: did it pass, and by which figures."""
+    """The result of a rule in one setting, with the figures that it is based on."""
 
     where: str
     passed: bool
@@ -43,7 +43,7 @@ Rule = Callable[[ResultTable], Iterable[Check | str]]  # checks, and texts on wh
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim with its checks, and the reason where one of them fails."""
+    """A claim with its checks, and the reason if one of them fails."""
 
     claim: Claim
     checks: list[Check]
@@ -56,13 +56,13 @@ class Verdict:
 
     @property
     def summary(self) -> str:
-        """The outcome, with the number of checks that passed where not all did."""
+        """The outcome, with the number of checks that passed unless all did."""
         passed = sum(check.passed for check in self.checks)
         checks = f" ({passed} of {len(self.checks)} checks)"
         return self.outcome + ("" if self.outcome == HOLDS else checks)
 
     def places(self, passed: bool) -> str:
-        """Where it holds, or where not, with shared places named once."""
+        """The settings in which the claim holds, or does not; shared names appear once."""
         groups: dict[str, list[str]] = {}
         for check in self.checks:
             if check.passed == passed:
@@ -74,7 +74,7 @@ class Verdict:
 
 
 def judge(rules: Mapping[Claim, Rule], tables: Mapping[str, ResultTable]) -> list[Verdict]:
-    """The verdicts that these tables allow."""
+    """Verdicts on the claims whose tables are given."""
     verdicts = []
     for claim, rule in rules.items():
         table = tables.get(claim.experiment)
@@ -98,7 +98,7 @@ def power_check(where: str, table: ResultTable, by: str, target: float, toleranc
 def median_ratios(
     table: ResultTable, measure: str, one: str, others: Iterable[str], by: str
 ) -> list[float]:
-    """The median over seeds of one method over that of each other, for each value of ``by``."""
+    """Ratios of one method's median over seeds to the other methods', for each value of ``by``."""
     return [
         rows.median(measure, method=one) / rows.median(measure, method=other)
         for _, rows in table.groups(by) for other in others

@@ -1,1 +1,1 @@
-"""What a person sees: figures and tables."""
+"""The HTML report, the plots of fitted models and the demonstration."""

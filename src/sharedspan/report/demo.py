@@ -20,7 +20,7 @@ from sharedspan.report import figures
 from sharedspan.report.figures import BLUE, GREEN, GREY, ORANGE
 
 SIZE: dict[str, Any] = {"n_tasks": 200, "n_features": 50, "rank": 3, "n_samples": 80, "noise": 0.5}
-TRAIN_SHARE = 0.25  # of each patient's rows: with few rows the tasks need each other most
+TRAIN_SHARE = 0.25  # of each patient's rows; sharing helps most if there are few
 SEPARATE, POOLED, SPAN = (
     "separate ridge per task",
     "pooled slopes, task intercepts",
@@ -39,7 +39,7 @@ class Row:
 
     method: str
     error: float
-    ratio: float | None  # to the floor, where the truth is known
+    ratio: float | None  # to the floor, if the truth is known
     seconds: float
 
 
@@ -55,7 +55,7 @@ class Demo:
 
 
 def run_demo(figure: Path, seed: int, progress: Callable[[str], object] = str) -> Demo:
-    """Fit everything, draw the figure, return the tables."""
+    """Fit all methods, draw the figure, and return the tables."""
     tiny = simulate(n_tasks=4, n_features=3, rank=1, n_samples=8, random_state=0)
     _fit_all(tiny, slice(None), str)  # compiles the kernels before times are measured
     sim = simulate(**SIZE, condition_number=2.0, random_state=seed)

@@ -1,6 +1,6 @@
-"""What the page knows of a model: the facts that it tells or draws, and its table of numbers.
+"""The facts about a model that the page shows, and its table of coefficients.
 
-Numbers travel with the page in columns, one per coefficient, packed and within a budget.
+Numbers are embedded in the page as columns, one per coefficient, packed and within a size limit.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sharedspan.diagnosis.text import count, format_number, short, whole
 from sharedspan.estimators import estimator_class
 from sharedspan.progress import ProgressCallback
 
-SAME = 1e-9  # variation of slopes or levels, over their size, that is rounding
+SAME = 1e-9  # relative variation of slopes or levels that is rounding
 MOST_TASKS = 50_000  # on the page
 NUMBERS = 6_000_000  # bytes of all columns, before base64 makes them a third longer
-TEXT = 1_500_000  # characters of all labels, and as many of all names
+TEXT = 1_500_000  # characters of all labels, and of all names
 PLACES = 6  # directions whose places are columns
 
 
 class Facts:
-    """A fitted model, and what the page tells of it.
+    """A fitted model with its diagnosis, held-out errors and shared directions.
 
-    The model is diagnosed, and it and its baselines are fitted to the rows where these are given.
+    Held-out errors need rows, to which the model and its baselines are fitted again.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Facts:
         self.outliers = [place[label] for label in self.diagnosis.outliers]  # positions of tasks
         errors = "" if view.rows is None else holdout_errors(view, progress)
         self.errors = errors if isinstance(errors, HoldoutErrors) else None
-        self.no_errors = errors if isinstance(errors, str) else ""  # why; empty without rows
+        self.no_errors = errors if isinstance(errors, str) else ""  # the reason; empty without rows
         self.nothing_to_predict = errors == NOTHING_TO_PREDICT
         self.directions = shared_directions(view, self.outliers, all_alike=self.nothing_to_predict)
         self.levels: np.ndarray | None = None  # (T,) predicted at average features without a span
@@ -54,7 +54,7 @@ class Facts:
 
     @cached_property
     def groups(self) -> tuple[str, np.ndarray] | None:
-        """Clusters or noise levels of the tasks, from 1, (T,), and what they are called."""
+        """Name and numbers (T,), from 1, of the clusters or noise levels of the tasks."""
         extra = self.view.span.extra
         if extra.get("labels") is not None:
             return "cluster", np.asarray(extra["labels"]) + 1
@@ -68,7 +68,7 @@ class Facts:
         return len(coef) > 1 and same
 
     def separate_spectrum(self) -> np.ndarray | None:
-        """Singular values of separate regressions of the same rows, by what they predict."""
+        """Singular values of separate regressions of the same rows, by their predictions."""
         rows, metric = self.view.rows, self.view.metric
         if rows is None or rows.y is None or not self.directions.rank:
             return None
@@ -84,9 +84,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Column:
-    """Numbers (T,) of the tasks, or texts of a few of them."""
+    """A column of the table: numbers (T,) of all tasks, or texts of a few of them."""
 
-    key: str  # by which the page knows it
+    key: str  # its identifier on the page
     name: str
     values: np.ndarray | None = None
     texts: dict[int, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Column:
         return "" if np.isnan(self.values[i]) else format_number(float(self.values[i]), 4)
 
     def packed(self, itemsize: int) -> dict[str, Any]:
-        """What the page's script needs, ready for JSON: numbers are in base64."""
+        """The column as the page's script reads it, ready for JSON, with numbers in base64."""
         if self.values is None:
             return {"key": self.key, "name": self.name, "text": self.texts}
         data = base64.b64encode(self.values.astype(f"<f{itemsize}").tobytes()).decode("ascii")
@@ -108,7 +108,7 @@ class Column:
 
 @dataclass(frozen=True)
 class PageTable:
-    """Columns of the tasks on the page, and sentences on what was left out."""
+    """Columns of the tasks on the page, and sentences about what was left out."""
 
     tasks: np.ndarray  # positions of the tasks on the page
     labels: list[str]
@@ -118,13 +118,13 @@ class PageTable:
 
 
 def build_table(facts: Facts) -> PageTable:
-    """All columns of the page, cut to its budget."""
+    """All columns of the page, reduced to its size limit."""
     span, names, T = facts.view.span, facts.view.names, len(facts.view.labels)
     tasks, notes = _tasks_on_page(T, facts.outliers[:1000]), []
     if len(tasks) < T:
         notes.append(
-            f"Of {count(T, 'task')} this page shows {len(tasks):,}, evenly spaced, and all that do "
-            "not fit; the model has all of them."
+            f"This page shows {len(tasks):,} of {count(T, 'task')}, evenly spaced, and all that do "
+            "not fit. The model has all of them."
         )
     labels, limit = _within_budget([str(facts.view.labels[t]) for t in tasks])
     if limit:
@@ -139,7 +139,7 @@ def build_table(facts: Facts) -> PageTable:
         variation = (span.coef * facts.view.metric.deviation).std(axis=0)
         features = np.sort(np.argsort(-variation, kind="stable")[:most])
         notes.append(
-            f"Of {d:,} features the {most:,} whose coefficients vary most are in this table; "
+            f"This table has the {most:,} of {d:,} features whose coefficients vary most; "
             "model.coef_ has all of them."
         )
     if itemsize == 4:
@@ -149,7 +149,7 @@ def build_table(facts: Facts) -> PageTable:
         Column(f"x{j}", name, span.coef[tasks, j], is_coefficient=True)
         for j, name in zip(features, shown, strict=True)
     ]
-    for i, column in enumerate(about):  # brackets where a feature or the task has the same name
+    for i, column in enumerate(about):  # brackets if a feature or the task has the same name
         while about[i].name in {*names, facts.task_name}:
             about[i] = replace(column, name=f"({about[i].name})")
     return PageTable(tasks, labels, [about[0], *slopes, *about[1:]], notes, itemsize)
@@ -164,7 +164,7 @@ def _tasks_on_page(n_tasks: int, odd: list[int]) -> np.ndarray:
 
 
 def _within_budget(names: Sequence[str]) -> tuple[list[str], int]:
-    """Names that together are no longer than TEXT, and the length they are cut to, 0 if whole."""
+    """Names whose total length is at most TEXT, and the length they are cut to, 0 if not cut."""
     if sum(map(len, names)) <= TEXT:
         return [whole(name) for name in names], 0
     limit = max(TEXT // len(names), 16)
@@ -172,7 +172,7 @@ def _within_budget(names: Sequence[str]) -> tuple[list[str], int]:
 
 
 def _about(facts: Facts, tasks: np.ndarray) -> Iterator[Column]:
-    """What is known of each task beside its coefficients."""
+    """Columns of all facts about each task except its coefficients."""
     diagnosis, errors, labels = facts.diagnosis, facts.errors, facts.view.labels
     if diagnosis.rows_per_task:
         rows = [diagnosis.rows_per_task.get(labels[t], np.nan) for t in tasks]
@@ -189,7 +189,7 @@ def _about(facts: Facts, tasks: np.ndarray) -> Iterator[Column]:
         for misfit in diagnosis.misfits:
             reasons.setdefault(misfit.task, []).append(misfit.reason)
         texts = {i: "; ".join(reasons.get(labels[t], [])) for i, t in enumerate(tasks)}
-        yield Column("odd", "does not fit", texts={i: said for i, said in texts.items() if said})
+        yield Column("odd", "does not fit", texts={i: text for i, text in texts.items() if text})
     for j in range(min(facts.directions.rank, PLACES)):
         yield Column(f"direction {j + 1}", f"direction {j + 1}", facts.directions.places[tasks, j])
     if facts.levels is not None:

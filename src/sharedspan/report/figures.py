@@ -1,6 +1,6 @@
-"""Figures, the parts that ss.plot_* and the report's page draw with, and their SVG.
+"""Elements of figures that ``ss.plot_*`` and the report share, and conversion to SVG.
 
-Nothing touches pyplot. A colour-blind reader can tell the colours apart.
+Nothing here uses pyplot. The colours can be told apart by colour-blind readers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from sharedspan.diagnosis.text import format_number, short
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.persistence.atomic_write import atomic_path
 
-# For names that came with the data: a dollar or a backslash in them is only a character.
+# For names from users' data: a dollar or a backslash in them is only a character.
 AS_IT_IS: dict[str, Any] = {"parse_math": False, "usetex": False}
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 GROUPS = {"blue": BLUE, "green": GREEN, "purple": "#A8558B", "amber": "#A87400", "sky": "#2F8FC4"}
 VALUES = 15  # singular values that are drawn, or two beyond the rank
-ROUNDING = 1e-9  # of the largest singular value: what is below is zero but for the arithmetic
+ROUNDING = 1e-9  # of the largest singular value: smaller values are zero up to rounding
 DECADES = 100.0  # ratio from which an axis is logarithmic
 DENSE = 1000  # points from which they are paler
 MANY = 10_000  # points from which they are drawn as pixels in vector formats
-NAMED, CANDIDATES = 6, 500  # points that are named, and that are considered for it
-SPACE = ((0.25, 0.08), (0.25, 0.2))  # that a name takes, of a square and of a strip
+NAMED, CANDIDATES = 6, 500  # points that are named, and points that are considered
+SPACE = ((0.25, 0.08), (0.25, 0.2))  # width and height of a name in a square and in a strip
 CHUNK = 1500  # points of one path: overlapping points of different paths are darker
 CLASSES = ("note", "name", "axis", "tick")  # ids of groups that become classes
 
@@ -54,7 +54,7 @@ def new_panel(height: float = 4.0, width: float = 5.2) -> Any:
 
 
 def font_label(label: Any, limit: int = 28) -> str:
-    """A label on one line of so many characters, a box for those that the font would warn of."""
+    """A label on one line of at most ``limit`` characters, with a box for those without a glyph."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     families = FontProperties().get_family()
@@ -70,7 +70,7 @@ def page_ticks(axis: Any) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     low, high = axis.get_view_interval()
-    if isinstance(axis.get_major_locator(), FixedLocator):  # names, or numbers that were chosen
+    if isinstance(axis.get_major_locator(), FixedLocator):  # names, or chosen numbers
         return
     if axis.get_scale() == "log" and high < 10 * low:
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
@@ -84,7 +84,7 @@ def page_ticks(axis: Any) -> None:
 
 
 def axis_number(value: float) -> str:
-    """A round number without needless zeros."""
+    """A number of an axis without trailing zeros."""
     if value == 0 or 1e-4 <= abs(value) < 1e5:
         return f"{value:.6g}".replace("-", "−")
     return format_number(value, 2).replace(".0×", "×").removeprefix("1×")
@@ -128,7 +128,7 @@ def draw_spectrum(
 
 
 def draw_rank_path(panel: Any, path: RankPath, losses: np.ndarray, name: str) -> Any:
-    """Losses along the ranks of a path, with error bars where there are any, and its choice."""
+    """Losses along the ranks of a path, with error bars if there are any, and the chosen rank."""
     bars = path.standard_error if path.standard_error.any() else None
     panel.errorbar(
         path.ranks, losses, yerr=bars, color=BLUE, marker="o", ms=5, lw=1.5, capsize=3,
@@ -175,7 +175,7 @@ def draw_stems(
     panel: Any, names: Sequence[str], values: np.ndarray, low: np.ndarray | None = None,
     high: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """A stem from zero to each value, with an interval; circles are open where it holds zero."""
+    """A stem from zero to each value, with an interval; circles are open if it contains zero."""
     place, colour = np.arange(len(values)), np.where(values >= 0, BLUE, ORANGE)
     panel.axvline(0, color=GREY, lw=0.8, zorder=0)
     panel.hlines(place, 0, values, color=colour, lw=2.5, alpha=0.35)
@@ -198,7 +198,7 @@ def name_rows(panel: Any, names: Sequence[str]) -> None:
 
 
 def name_point(panel: Any, x: np.ndarray, y: np.ndarray, t: int, name: str, strip: bool) -> None:
-    """A name above or below a point, away from the others; in a strip beside it."""
+    """Write a name above or below a point, away from the others, or beside it in a strip."""
     share, up = (x[t] - x.min()) / max(np.ptp(x), np.finfo(float).tiny), y[t] >= np.median(y)
     place = {"xytext": (0, 4 if up else -5), "va": "bottom" if up else "top", "ha": "center"}
     if strip:
@@ -211,7 +211,7 @@ def name_point(panel: Any, x: np.ndarray, y: np.ndarray, t: int, name: str, stri
 
 
 def farthest(x: np.ndarray, y: np.ndarray, off: np.ndarray, strip: bool) -> list[int]:
-    """Points that are ``off``, then the farthest from the middle, while names have space."""
+    """Points that are ``off``, then the farthest from the median, as long as names have space."""
     at = np.column_stack([x, y])
     at = (at - np.median(at, axis=0)) / np.maximum(np.ptp(at, axis=0), np.finfo(float).tiny)
     far = np.abs(at[:, 0]) if strip else np.hypot(*at.T)
@@ -227,7 +227,7 @@ def farthest(x: np.ndarray, y: np.ndarray, off: np.ndarray, strip: bool) -> list
 
 
 def mark_phases(panel: Any, trace: dict[str, np.ndarray], height: float = 0.02) -> None:
-    """A line where a phase begins, with its name at a share ``height`` of the axis."""
+    """A line at the start of each phase, with its name at a share ``height`` of the axis."""
     phase = trace.get("phase", np.zeros(0, dtype=str))
     for start in np.flatnonzero(phase[1:] != phase[:-1]) + 1:
         panel.axvline(start, color=ORANGE, lw=1, ls="--", zorder=1)
@@ -248,10 +248,10 @@ def save_figure(figure: Any, path: Path) -> None:
 def as_svg(panel: Any, key: str, words: str) -> str:
     """The figure of a panel as an element of a page that forbids inline styles.
 
-    Text stays text. Style declarations become attributes, by which the page's style sheet replaces
-    colours in dark mode. Ids contain a hash of ``key``; groups with an id in CLASSES get it as a
-    class. Points (gid "points") are one path of class "points", a zero-length stroke with round
-    ends for each, in their order.
+    Text stays text. Style declarations become attributes, so that the page's style sheet can
+    replace colours in dark mode. Ids contain a hash of ``key``; groups with an id in CLASSES get it
+    as a class. Points (gid "points") become one path of class "points", with a zero-length stroke
+    with round ends for each point, in their order.
     """
     import matplotlib
 

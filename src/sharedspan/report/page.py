@@ -1,7 +1,7 @@
-"""The report: one page about a fitted model that needs nothing but a browser.
+"""The report: an HTML page about a fitted model that needs only a browser.
 
-The page brings its own style and script, named to the browser by their hashes, and may load
-nothing else. Names from users' tables reach it as text: escaped in the template, and as JSON that
+The page contains its own style and script, whose hashes its security policy lists, and may load
+nothing else. Names from users' tables are always text: escaped in the template, and as JSON that
 the script sets as text.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -45,25 +44,25 @@ def write_report(
 ) -> Path:
     """Write a self-contained HTML page about a fitted model.
 
-    It shows what was fitted and how well, the gain over separate and pooled regression, the
-    spectrum and why this rank, what each shared direction means, a map of the tasks, the tasks that
-    do not fit, convergence, the advice of ``diagnose``, and a table of all coefficients to filter
-    and download. The same model and rows give the same page.
+    It describes the fit and its held-out errors compared with separate and pooled regression, the
+    choice of the rank, the shared directions, a map of the tasks, the tasks that do not fit,
+    convergence, the advice of ``diagnose``, and a table of all coefficients to filter and download.
+    The same model and rows give the same page.
 
     Parameters
     ----------
     model : fitted estimator of this package
         Or a Pipeline that ends in one.
     path : str or path
-        Of the HTML file, which appears complete or not at all.
+        The HTML file, which is written completely or not at all.
     X, y, task : optional
-        Rows, as for ``fit``; the rows of the fit tell the most. They add errors on held-out rows
-        (the model is fitted four times more), and more ways to detect tasks that do not fit.
+        Rows, as for ``fit``, preferably those of the fit. They add errors on held-out rows (the
+        model is fitted four more times), and more ways to detect tasks that do not fit.
     title : str, optional
     task_name, target_name : str, optional
-        What a task and the response are called.
+        Names of the tasks and of the response on the page.
     progress : callable of (stage, done, total), optional
-        Called now and then with the progress of a stage; a total of 0 is unknown.
+        Called with the progress of each stage; a total of 0 means that it is unknown.
     tick : callable, optional
         Deprecated: the old name of ``progress``.
 
@@ -110,6 +109,7 @@ def _render(facts: Facts, title: str) -> str:
     )
     for name in ("format_number", "change", "percent", "setting", "count", "listed", "short"):
         environment.filters[name.removeprefix("format_")] = getattr(formats, name)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals |= {"name": _name, "baselines": BASELINES, "fewest_rows": FEWEST_ROWS}
     environment.filters["svg"] = lambda plot: Markup(as_svg(plot.panel, plot.key, plot.words))
     table, view, spans = build_table(facts), facts.view, facts.directions
@@ -120,7 +120,7 @@ def _render(facts: Facts, title: str) -> str:
         style=Markup(style),
         script=Markup(script),
         hashes=[base64.b64encode(digest).decode("ascii") for digest in hashes],
-        data=Markup(_page_data(facts, table, plots)),
+        data=_page_data(facts, table, plots),
         version=sharedspan.__version__,
         facts=facts,
         view=view,
@@ -137,7 +137,7 @@ def _render(facts: Facts, title: str) -> str:
 
 
 def _name(label: Any) -> Any:
-    """A name from a user's table: isolated from the text around it, cut, whole when pointed at."""
+    """A name from a user's table as HTML: isolated from its context, shortened, whole on hover."""
     from markupsafe import Markup
 
     text, visible = whole(label), short(label)
@@ -146,11 +146,8 @@ def _name(label: Any) -> Any:
     return Markup('<bdi title="{}">{}</bdi>').format(text, visible)
 
 
-def _page_data(facts: Facts, table: PageTable, plots: dict[str, PagePlot]) -> str:
-    """What the page's script must know of the tasks, the columns and each plot with tasks.
-
-    JSON in ASCII without <, > and &, so that it ends no element and opens none.
-    """
+def _page_data(facts: Facts, table: PageTable, plots: dict[str, PagePlot]) -> dict[str, Any]:
+    """The data for the page's script: tasks, columns and the tasks of each plot."""
     place = {int(t): i for i, t in enumerate(table.tasks)}
     keys = {column.key: i for i, column in enumerate(table.columns)}
     hover: dict[str, Any] = {}
@@ -160,12 +157,10 @@ def _page_data(facts: Facts, table: PageTable, plots: dict[str, PagePlot]) -> st
             columns = [keys[name] for name in plot.columns if name in keys]
             same = order == list(range(len(place)))
             hover[key] = {"tasks": None if same else order, "columns": columns}
-    data = {
+    return {
         "tasks": table.labels,
         "columns": [column.packed(table.itemsize) for column in table.columns],
         "itemsize": table.itemsize,
         "plots": hover,
         "task_name": whole(facts.task_name),
     }
-    packed = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return packed.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""The plots of the page, each from the facts it shows, each with the same facts in words."""
+"""The plots of the page, each with its content in words."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WIDTH = 4.6  # inches, on a phone about as wide as the screen
 LARGEST = 20  # loadings that are drawn
 NAME = 18  # characters of a name beside a loading or a point
 RINGED = 300  # tasks that do not fit, marked on a map
-MAPPED = 4  # directions whose pairs are drawn, one less where tasks are many
+MAPPED = 4  # directions whose pairs are drawn, one fewer if there are many tasks
 STRIPS, POINTS = 8, 2000  # coefficients whose variation is drawn, and tasks on each strip
 RANK_CRITERIA = {
-    "auto": ("excess squared error", "Mean squared error on held-out rows, less that of the best "
-             "rank, in squared units of {}."),
+    "auto": ("excess squared error", "Mean squared error on held-out rows, minus the error of "
+             "the best rank, in squared units of {}."),
     "evidence": ("misfit per row", "Minus the log of the probability of the rows under each rank "
                  "(the marginal likelihood), per row."),
     "threshold": ("strength left out", "Strength of the strongest direction that each rank leaves "
@@ -37,20 +37,20 @@ HINT = "Point at a task, or use the arrow keys, to see its name."
 
 @dataclass(frozen=True)
 class PagePlot:
-    """A plot and its words; where tasks can be pointed at, these in the order of their points."""
+    """A plot with its description, and the tasks of its points if these can be pointed at."""
 
     key: str
     panel: Any
-    words: str  # the same for readers who cannot see it
+    words: str  # a description for readers who cannot see it
     caption: str = ""
-    tasks: np.ndarray | None = None
-    columns: tuple[str, ...] = ()  # of the table, shown for a task that is pointed at
-    hint: str = ""  # what a reader with a pointer can do
+    tasks: np.ndarray | None = None  # in the order of the points
+    columns: tuple[str, ...] = ()  # of the table, shown for the task under the pointer
+    hint: str = ""  # instructions for readers with a pointer
     title: str = ""  # of one of several maps
 
 
 class Axis(NamedTuple):
-    """One value of each task, (T,), its column of the table, and what the axis is called."""
+    """One value per task, (T,), its column in the table, and the label of the axis."""
 
     values: np.ndarray
     column: str
@@ -74,7 +74,7 @@ def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
 
 
 def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> PagePlot:
-    """Each task's held-out error by the model against that by a baseline."""
+    """The held-out error of each task by the model against the error by a baseline."""
     held, name = tasks[errors.rows[tasks] > 0], BASELINES[baseline].name
     mine, other = errors.task_rmse("model")[held], errors.task_rmse(baseline)[held]
     both, panel = np.concatenate([mine, other]), new_panel(3.6, WIDTH)
@@ -91,7 +91,7 @@ def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> Pag
     panel.text(0.02, 0.94, "↖ model worse", **inside)
     change = errors.change(baseline)
     caption = (
-        f"The error is smaller than that of {name} in {count(change.gains, 'task')} and larger in "
+        f"The error is smaller than for {name} in {count(change.gains, 'task')} and larger in "
         f"{change.losses:,}."
     )
     words = (
@@ -124,7 +124,7 @@ def spectrum_plot(facts: Facts) -> PagePlot:
         caption += (
             " Orange circles: the same for a ridge regression of each task alone. Its noise fills "
             "all directions, also those outside the span, and it shrinks coefficients, so that "
-            "circles may lie below points."
+            "circles may be below points."
         )
     return PagePlot("spectrum", panel, words, caption)
 
@@ -181,7 +181,7 @@ def common_plot(facts: Facts) -> PagePlot:
 def _stems(
     facts: Facts, order: np.ndarray, values: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[Any, str]:
-    """Stems of features ``order`` with intervals if there are any, and the same in words."""
+    """Stems of features ``order``, with intervals if there are any, and a description."""
     panel = new_panel(0.65 + 0.24 * max(len(order), 1), WIDTH)
     names = [short(facts.view.names[f], NAME) for f in order]
     reach = (low[order], high[order]) if np.any(low < high) else (None, None)
@@ -195,7 +195,7 @@ def _stems(
 
 
 def convergence_plot(facts: Facts) -> Iterator[PagePlot]:
-    """The loss and the gradient by iteration, where there are any."""
+    """The loss and the gradient by iteration, if the model has a trace."""
     trace = facts.view.span.trace
     if trace is None or len(trace["iteration"]) < 2:
         return
@@ -210,7 +210,7 @@ def convergence_plot(facts: Facts) -> Iterator[PagePlot]:
             "over the size of the coefficients)."
         )
         if tol > 0:
-            caption += f" The fit ends where it is below the tolerance, {number(tol, 1)}."
+            caption += f" The fit ends when it is below the tolerance, {number(tol, 1)}."
     else:
         values, name, caption = excess[excess > 0], "objective above its least", ""
     if len(values) < 2:
@@ -224,7 +224,7 @@ def convergence_plot(facts: Facts) -> Iterator[PagePlot]:
 
 
 def maps(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
-    """The tasks along one direction in order, or along pairs of directions."""
+    """The tasks sorted along one direction, or in the planes of pairs of directions."""
     spans = facts.directions
     axes = [
         Axis(spans.places[tasks, j], f"direction {j + 1}", f"direction {j + 1} ({percent(share)})")
@@ -238,7 +238,7 @@ def maps(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
 
 
 def differences(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
-    """How tasks differ where they share no direction: in their levels and slopes."""
+    """The levels and slopes of tasks that share no direction."""
     levels = facts.levels
     if levels is not None and np.ptp(levels) > SAME * np.abs(levels).max():
         axis = Axis(levels[tasks], "level", f"{short(facts.target, 20)} at average features")
@@ -248,7 +248,7 @@ def differences(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
 
 
 def slopes_plot(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
-    """The coefficients that vary most between tasks, a strip of points for each."""
+    """The coefficients that vary most between tasks, one strip of points for each."""
     drawn = tasks[:: 1 + (len(tasks) - 1) // POINTS]
     metric, names = facts.view.metric, facts.view.names
     S = metric.shared_evenly(facts.view.span.coef[drawn] * metric.deviation)
@@ -258,7 +258,7 @@ def slopes_plot(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     if not len(most):
         return
     panel, place = new_panel(0.65 + 0.3 * len(most), WIDTH), np.arange(len(most))
-    aside = (np.arange(len(drawn)) * GOLDEN % 1 - 0.5) / 2  # so that points lie apart
+    aside = (np.arange(len(drawn)) * GOLDEN % 1 - 0.5) / 2  # so that points are apart
     panel.axvline(0, color=GREY, lw=0.8, zorder=0)
     panel.scatter(S[:, most].T.ravel(), (place[:, None] + aside).ravel(), s=14, color=BLUE,
                   alpha=0.6, lw=0, gid="points")  # fmt: skip
@@ -282,8 +282,8 @@ def _task_map(
 ) -> PagePlot:
     """Tasks by two values, or by one against the share of tasks below it.
 
-    Points have the colours of their groups, rings around tasks that do not fit, and some of them
-    names; ``by`` says what the values are.
+    Points have the colours of their groups, tasks that do not fit have rings, and some tasks have
+    names; ``by`` describes the values.
     """
     words, strip = f"{count(len(tasks), 'task')} by {by}.", y is None
     for axis in (x,) if y is None else (x, y):

@@ -21,14 +21,14 @@ from sharedspan.report.figures import BLUE, GREEN, GREY, font_label, new_panel
 
 LONG = 1000  # iterations from which the axis is logarithmic, so that the start can be seen
 OUTLIER = 0.5  # probability from which a task is marked
-GOLDEN = 0.618033988749895  # its multiples, modulo one, lie evenly
+GOLDEN = 0.618033988749895  # its multiples, modulo one, are evenly spread
 
 
 def plot_spectrum(model: Any, ax: Any = None) -> Any:
-    """Singular values of the coefficients, and how many of them the span holds.
+    """Singular values of the coefficients, and how many of them belong to the span.
 
-    Of the deviations from ``mean_coef_`` where the model has one. A model whose coefficients lie
-    in the span has no others.
+    For a model with a ``mean_coef_``, these are singular values of the deviations from it. If all
+    coefficients are in the span, the values beyond its rank are zero.
 
     Parameters
     ----------
@@ -51,10 +51,10 @@ def plot_spectrum(model: Any, ax: Any = None) -> Any:
 
 
 def plot_convergence(model: Any, ax: Any = None) -> Any:
-    """How the fit came to its end: the loss still to be lost, and the tangent gradient.
+    """The convergence of a fit: the excess loss and the tangent gradient by iteration.
 
-    The loss is drawn as the share of its excess over the least one that is left, so it drops at
-    the very end of any run; the gradient relative to the coefficients, against ``tol``.
+    The loss is drawn as its excess over the smallest loss, relative to the first iteration, so it
+    drops at the very end of any run. The gradient is relative to the coefficients, like ``tol``.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
         )
     panel = ax or new_panel()
     name = "loss" if "loss" in trace else "objective"
-    # The excess over the least value, the first one's being one; NaN where it is rounding.
+    # The excess over the smallest value, relative to the first; NaN if it is rounding.
     lowest, excess = trace[name].min(), trace[name] - trace[name].min()
     left = np.where(excess > 4 * np.finfo(float).eps * abs(lowest), excess, np.nan)
     left = left / (excess[0] or 1.0)
@@ -95,19 +95,19 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
         panel.xaxis.get_major_locator().set_params(integer=True)
     figures.mark_phases(panel, trace)
     panel.set(xlabel="iteration", title="Convergence")
-    if np.nanmax(left, initial=0.0) > 0 or known.any():  # else it was done before it began
+    if np.nanmax(left, initial=0.0) > 0 or known.any():  # else the fit needed no iteration
         panel.set_yscale("log")
     panel.legend(frameon=False, fontsize=9)
     return panel
 
 
 def plot_rank_path(path: Any, ax: Any = None) -> Any:
-    """The loss along the ranks, with error bars where there are any, and the rank chosen.
+    """The loss along the ranks, with error bars if there are any, and the rank chosen.
 
     Parameters
     ----------
     path : RankPath or fitted estimator
-        An estimator gives its ``rank_path_``.
+        For an estimator, its ``rank_path_`` is drawn.
     ax : matplotlib axes, optional
 
     Returns
@@ -136,9 +136,9 @@ def plot_tasks(
         With ``task_weights_``.
     ax : matplotlib axes, optional
     directions : one or two int, default=(0, 1)
-        Which rows of ``task_weights_``. A model with one direction gives a strip.
+        Rows of ``task_weights_``. A model with one direction gives a strip.
     names : sequence of task labels, optional
-        The tasks to name. None names outliers and the tasks that lie farthest out.
+        The tasks to name. None names outliers and the tasks farthest from the centre.
 
     Returns
     -------
@@ -147,10 +147,10 @@ def plot_tasks(
     W = _weights(model)
     axes = [_direction(j, len(W)) for j in (directions[:1] if len(W) == 1 else directions)]
     if len(axes) not in (1, 2):
-        raise ValueError(f"directions={directions!r}: give one direction, or two.")
+        raise ValueError(f"directions={directions!r} must be one or two integers.")
     strip, T = len(axes) == 1, W.shape[1]
     panel = ax or new_panel(2.4 if strip else 4.0)
-    # Along one direction the height means nothing: it only separates the tasks.
+    # Along one direction the height has no meaning: it only separates the tasks.
     x, y = W[axes[0]], np.arange(T) * GOLDEN % 1 if strip else W[axes[1]]
     off = fitted_span_of(model).extra.get("outlier_probability", np.zeros(T)) > OUTLIER
     figures.draw_tasks(panel, x, y, off)
@@ -169,20 +169,20 @@ def plot_tasks(
 def plot_loadings(
     model: Any, ax: Any = None, *, direction: int = 0, n_features: int = 15, level: float = 0.95
 ) -> Any:
-    """What a direction of the span is made of: its largest loadings, with intervals if known.
+    """The largest loadings of a direction of the span, with intervals if they are known.
 
     Parameters
     ----------
     model : fitted estimator
-        With ``representation_``. Intervals are drawn where it knows the covariance of its entries:
+        With ``representation_``. Intervals are drawn if it has the covariance of the entries,
         ``representation_covariance_``.
     ax : matplotlib axes, optional
     direction : int, default=0
-        Which column of ``representation_``.
+        Column of ``representation_``.
     n_features : int, default=15
-        The most features that are drawn.
+        Maximum number of features that are drawn.
     level : float, default=0.95
-        Share of the intervals that cover the truth, each by itself.
+        Coverage probability of each interval.
 
     Returns
     -------
@@ -194,9 +194,9 @@ def plot_loadings(
     B = span.representation
     j = _direction(direction, len(W))
     if operator.index(n_features) < 1:
-        raise ValueError(f"n_features={n_features!r}: give at least 1.")
+        raise ValueError(f"n_features={n_features!r} must be at least 1.")
     if not 0 < level < 1:
-        raise ValueError(f"level={level!r} must lie between 0 and 1, such as 0.95.")
+        raise ValueError(f"level={level!r} must be between 0 and 1, such as 0.95.")
     largest = np.argsort(-np.abs(B[:, j]), kind="stable")[:n_features]
     value, low, high = B[largest, j], None, None
     covariance = model.get_params(deep=False).get("representation_covariance")
@@ -206,7 +206,7 @@ def plot_loadings(
     if covariance is not None:
         variance = np.maximum(np.diag(covariance)[j * len(B) :][largest], 0.0)
         reach, most = norm.ppf(0.5 + level / 2) * np.sqrt(variance), np.linalg.norm(B[:, j])
-        # No entry is larger than its column.
+        # No entry is larger than the norm of its column.
         low, high = np.maximum(value - reach, -most), np.minimum(value + reach, most)
     panel = ax or new_panel(1.3 + 0.24 * len(largest))
     figures.draw_stems(panel, [font_label(model.coef_names_[f]) for f in largest], value, low, high)
@@ -227,14 +227,14 @@ def _weights(model: Any) -> np.ndarray:
     if not len(W):
         raise ValueError(
             f"The span of this {type(model).__name__} has no direction: there is nothing to draw. "
-            "Its tasks share no more than a mean."
+            "Its tasks share only a mean."
         )
     return W
 
 
 def _direction(j: Any, k: int) -> int:
     if not 0 <= operator.index(j) < k:
-        raise ValueError(f"Direction {j!r} is out of range: the span has 0 to {k - 1}.")
+        raise ValueError(f"Direction {j!r} is out of range: give an integer from 0 to {k - 1}.")
     return operator.index(j)
 
 
@@ -243,7 +243,7 @@ def _codes(model: Any, names: Sequence[Any]) -> list[int]:
     for name in names:
         if name not in known:
             raise ValueError(
-                f"There is no task {name!r} in the model: give labels of its tasks_, such as "
+                f"There is no task {name!r} in the model: names must be labels of tasks_, such as "
                 f"{next(iter(known))!r}."
             )
     return [known[name] for name in names]

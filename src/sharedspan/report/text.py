@@ -1,6 +1,6 @@
-"""The report in words: what was fitted, how well it predicts, why this rank, what to do next.
+"""Sentences of the report: the fit, its errors, the choice of the rank, and advice.
 
-Sentences that need no more than a choice by what is known stand in the template.
+Sentences that only depend on which facts are known are in the template.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHOLE = 0.995  # share from which it is shown as all
 
 
 def summary(facts: Facts) -> Iterator[str]:
-    """What was fitted, in a few sentences."""
+    """Describe the fitted model in a few sentences."""
     diagnosis, errors = facts.diagnosis, facts.errors
     features, tasks = count(diagnosis.n_features, "feature"), count(diagnosis.n_tasks, "task")
     rows = f", from {count(facts.n_rows, 'row')}" if facts.n_rows else ""
@@ -43,21 +43,21 @@ def summary(facts: Facts) -> Iterator[str]:
 
 
 def _shared(facts: Facts, rank: int) -> str:
-    """How many directions the tasks share, and how much of their differences these hold."""
+    """Describe the number of shared directions and their share of the differences."""
     diagnosis = facts.diagnosis
     about_mean = facts.directions.about_mean
     what = "deviations from the common coefficients" if about_mean else "coefficients"
-    said = f"The tasks’ {what} share {count(rank, 'direction')}"
+    sentence = f"The tasks’ {what} share {count(rank, 'direction')}"
     if diagnosis.span_share is not None and diagnosis.span_share_by != "construction":
         hold, share = "holds" if rank == 1 else "hold", percent(diagnosis.span_share)
-        said += f", which {hold} {share} of how slopes differ between tasks"
+        sentence += f", which {hold} {share} of how slopes differ between tasks"
         if diagnosis.span_share_by == "rows" and diagnosis.span_share < WHOLE:
-            said += "; the model leaves out the rest"
-    return said + "."
+            sentence += "; the model leaves out the rest"
+    return sentence + "."
 
 
 def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
-    """Name, value and explanation of each number that there is."""
+    """Name, value and explanation of each known number."""
     errors = facts.errors
     if errors is not None:
         words = f"root mean squared error on rows held out, in units of {facts.target}"
@@ -77,27 +77,27 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
 
 
 def against(errors: HoldoutErrors, baseline: str) -> str:
-    """The model against a baseline, in words; where it is worse, they say so."""
+    """Compare the model with a baseline in a sentence, whether it is better or worse."""
     against_it = errors.change(baseline)
     ratio, size = against_it.ratio, ""
     if ratio >= 3:
         size = f"{format_number(ratio, 2)} times "
     elif abs(ratio - 1) >= 0.0005:
         size = f"{percent(abs(ratio - 1))} {'below' if ratio < 1 else 'above'} "
-    said = f"Its error on held-out rows is {size}that of {BASELINES[baseline].name}"
+    sentence = f"Its error on held-out rows is {size}that of {BASELINES[baseline].name}"
     chance = "" if against_it.clear else ", which may be chance"
-    return f"{said} ({interval(against_it)}){chance}."
+    return f"{sentence} ({interval(against_it)}){chance}."
 
 
 def interval(against_it: Change) -> str:
-    """The interval of the change against a baseline, or that there is none."""
+    """The interval of the change against a baseline, or a note that there is none."""
     if not against_it.bounded:
         return "too few tasks for an interval"
     return f"95\u00a0% interval {change(against_it.low)} to {change(against_it.high)}"
 
 
 def advice(facts: Facts) -> Iterator[str]:
-    """What to do; first of all where a simpler model clearly predicts better."""
+    """Advice on what to do, first of all if a simpler model clearly predicts better."""
     errors = facts.errors
     changes = {} if errors is None else {name: errors.change(name) for name in errors.baselines}
     ahead = [name for name, one in changes.items() if one.ratio > 1 and one.clear]
@@ -108,18 +108,18 @@ def advice(facts: Facts) -> Iterator[str]:
         more = f"{percent(ratio - 1)} larger"
         if ratio >= 3:
             more = f"{format_number(ratio, 2)} times as large"
-        said = (
+        sentence = (
             f"On held-out rows {baseline.name} {baseline.verb} better than this model, whose error "
             f"is {more} ({interval(changes[best])}): use {other} (--estimator {other})"
         )
         if not facts.view.is_population:
-            said += ", or see whether AdaptiveSpanRegressor does better than both"
-        yield said + "."
+            sentence += ", or see whether AdaptiveSpanRegressor does better than both"
+        yield sentence + "."
     yield from facts.diagnosis.advice
 
 
 def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
-    """How the errors were computed."""
+    """Explain how the errors were computed."""
     fits = ["by the model" + (" with its rank as selected" if _selected_rank(facts) else "")]
     fits += [BASELINES[name].fit for name in errors.baselines]
     return (
@@ -129,18 +129,18 @@ def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
 
 
 def holdout_reading(facts: Facts, errors: HoldoutErrors) -> Iterator[str]:
-    """How to read the figures."""
+    """Explain how to read the figures."""
     smallest = min(errors.task_rmse(name)[errors.rows > 0].min() for name in errors.squares)
     yield "Each point is a task" + ("; scales are logarithmic." if smallest > 0 else ".")
     yield "Below the line the model predicts it better."
     if any(errors.change(name).bounded for name in errors.baselines):
-        yield "Intervals are by the spread over tasks."
+        yield "Intervals are computed from the spread over tasks."
     if _selected_rank(facts):
         yield "The rank was selected with all rows, which favours the model a little."
 
 
 def _selected_rank(facts: Facts) -> bool:
-    """Whether rows decided the rank, and not the user."""
+    """Whether the rank was selected by the rows and not given by the user."""
     return bool(facts.diagnosis.rank) and isinstance(facts.view.params.get("rank"), str)
 
 
@@ -148,7 +148,7 @@ def _selected_rank(facts: Facts) -> bool:
 
 
 def path_reason(path: RankPath) -> Iterator[str]:
-    """Why this rank was selected among the ranks of a path."""
+    """Explain why this rank was selected among the ranks of a path."""
     if path.method == "auto":
         tied = [int(r) for r in path.ranks[path.difference <= path.standard_error]]
         yield "Ranks were compared by their error on held-out rows, in five folds within tasks."
@@ -171,26 +171,26 @@ def path_reason(path: RankPath) -> Iterator[str]:
             yield f"Under the next best they are less probable by a factor of {factor}."
     else:
         yield (
-            f"The rank counts the directions of separate fits that stand out of the noise: "
+            f"The rank counts the directions of separate fits that exceed the noise: "
             f"{count(path.rank, 'singular value')} of them above the threshold."
         )
 
 
 def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
-    """Why this rank was selected among descriptions of how tasks vary."""
+    """Explain why this rank was selected among candidate covariances."""
     tried, slopes = extra["candidates"], extra["slopes"]
     chosen = [row for row in tried if (row["slopes"], row["rank"]) == (slopes, rank)]
     others = [row for row in tried if row not in chosen]
-    yield f"{count(len(tried), 'description')} of how tasks vary, from simple to rich, competed."
+    yield f"The fit compared {count(len(tried), 'description')} of how tasks vary, simple to rich."
     if chosen and others:
         best = max(others, key=lambda row: row["score"])
         ahead = max(row["score"] for row in chosen) - best["score"]
-        said = f"The one chosen has rank {rank} and variances of the kind “{slopes}”"
+        sentence = f"The one chosen has rank {rank} and variances of the kind “{slopes}”"
         if ahead > 0:
-            said += (
+            sentence += (
                 f"; the score of the next best, rank {best['rank']} and “{best['slopes']}”, is "
                 f"{format_number(float(ahead), 2)} lower"
             )
-        yield said + "."
+        yield sentence + "."
     elif chosen:
-        yield f"There was one to choose: rank {rank}."
+        yield f"There was only one to choose from: rank {rank}."

@@ -84,7 +84,7 @@
     const mine = state.sort === j || (j === -1 && state.sort === null);
     if (mine) th.setAttribute("aria-sort", state.down ? "descending" : "ascending");
     button.addEventListener("click", () => {
-      // Numbers are wanted largest first, names in their order.
+      // The first click sorts numbers with the largest first, and names in their order.
       state.down = mine ? !state.down : j >= 0;
       state.sort = j;
       arrange();
