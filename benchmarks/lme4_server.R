@@ -2,8 +2,8 @@
 #
 # A line of the input is a folder, the number of rows, how many of them (the first) are for
 # training, and a formula. rows.bin in the folder holds y, the task and the features as columns of
-# doubles; the predictions of all other rows go to predictions.bin. The answer is "done" or "failed"
-# with the message.
+# doubles; the predictions of all other rows go to predictions.bin. The answer is "done" with the
+# seconds of processor time, or the message of an error.
 suppressMessages(library(lme4))
 control <- lmerControl(
   calc.derivs = FALSE, # changes no estimate
@@ -11,6 +11,7 @@ control <- lmerControl(
 )
 
 fit <- function(folder, n, n_train, formula) {
+  began <- sum(proc.time()[1:2])
   file <- file.path(folder, "rows.bin")
   rows <- matrix(readBin(file, "double", file.size(file) / 8), nrow = n)
   d <- ncol(rows) - 2
@@ -22,7 +23,7 @@ fit <- function(folder, n, n_train, formula) {
     lmer(as.formula(formula), table[train, ], REML = TRUE, control = control)))
   predictions <- predict(model, table[-train, ], allow.new.levels = TRUE)
   writeBin(as.numeric(predictions), file.path(folder, "predictions.bin"))
-  "done"
+  paste("done", sum(proc.time()[1:2]) - began)
 }
 
 input <- file("stdin", "r")
@@ -30,7 +31,7 @@ while (length(line <- readLines(input, 1)) > 0) {
   job <- strsplit(line, "\t")[[1]]
   answer <- tryCatch(
     fit(job[1], as.integer(job[2]), as.integer(job[3]), job[4]),
-    error = function(problem) paste("failed", gsub("\n", " ", conditionMessage(problem))))
+    error = function(problem) paste("error:", gsub("\n", " ", conditionMessage(problem))))
   cat(answer, "\n", sep = "")
   flush(stdout())
 }
