@@ -412,8 +412,8 @@ def log_ratios(own, peers):
     `own` is a series over splits, `peers` a table of splits by methods. A peer takes part if it
     has finished at least half of the splits of each half.
     """
-    logs = np.log(own.to_numpy()[:, None] / peers.reindex(own.index))
-    odd = own.index % 2 == 1
+    logs = np.log(own.to_numpy()[:, None] / peers.reindex(own.index)).dropna(how="all")
+    odd = logs.index % 2 == 1
     found, best = [], []
     for judged in (odd, ~odd):
         share = np.minimum(logs[judged].notna().mean(), logs[~judged].notna().mean())
@@ -434,7 +434,7 @@ def summary(options):
         own = fits.set_index("split")["rmse"].sort_index()
         halves, best = log_ratios(own, rivals.pivot_table("rmse", "split", "method"))
         if halves is None:
-            print(f"{name}: too few fits to compare")
+            print(f"{name}: too few fits to compare yet")
             continue
         logs = np.concatenate(halves)
         first = fits.iloc[0]
@@ -444,6 +444,8 @@ def summary(options):
             "odd": np.exp(halves[0].mean()), "even": np.exp(halves[1].mean()),
             "best": " / ".join(dict.fromkeys(best)), "structure": fits["note"].mode()[0],
             "seconds": fits["seconds"].median()})  # fmt: skip
+    if not lines:
+        return
     lines = pd.DataFrame(lines).sort_values("ratio", ascending=False)
     print(lines.to_string(index=False, float_format="{:.4f}".format))
     print_unfinished(peers[peers["table"].isin(options.tables)])
