@@ -1,4 +1,4 @@
-# Fits lme4 models one after the other, for benchmarks/real_tables.py.
+# Fits lme4 models one after the other, for benchmarks/grouped_peers.py.
 #
 # A line of the input is a folder, the number of rows, how many of them (the first) are for
 # training, and a formula. rows.bin in the folder holds y, the task and the features as columns of
