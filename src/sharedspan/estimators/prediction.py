@@ -115,8 +115,9 @@ def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
     at_least("level", level, 0.0)
     if not 0 < level < 1:
         raise ValueError(f"level={level!r} must be between 0 and 1, such as 0.95.")
-    uncertainty, upper = model.uncertainty(), 0.5 + level / 2
-    new = uncertainty.new_degrees if model.shares == "population" else np.inf
-    degrees = np.append(uncertainty.degrees, new)
+    upper = 0.5 + level / 2
+    # The covariance of the population, from which a new task is drawn, is known from T tasks.
+    new = max(len(model.tasks_) - 1.0, 1.0) if model.shares == "population" else np.inf
+    degrees = np.append(model.uncertainty().degrees, new)
     finite = np.isfinite(degrees)
     return np.where(finite, t.ppf(upper, np.where(finite, degrees, 1)), norm.ppf(upper))

@@ -92,11 +92,6 @@ class Posterior:
             std[ids] = np.sqrt(np.maximum(np.einsum("tij,di,dj->td", inner, J, J), 0.0))
         return std
 
-    @property
-    def new_degrees(self) -> float:
-        """Degrees of freedom of the covariance of a task that was not fitted."""
-        return max(len(self.mean) - 1.0, 1.0)
-
     def representation_covariance(self, representation: np.ndarray) -> None:
         """None: the covariance of the entries of the span is not computed."""
 
