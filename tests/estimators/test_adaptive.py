@@ -219,3 +219,107 @@ def test_a_new_task_with_few_rows_starts_from_what_the_others_taught():
     assert errors[0] < 0.3 * errors[1]
     low, high = new.coef_interval()
     assert np.mean((low <= sim.coef[60]) & (sim.coef[60] <= high)) > 0.8
+
+
+def test_an_unrestricted_covariance_by_maximum_likelihood_is_that_of_mixed_model_software():
+    sm = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(5)
+    T, n = 60, 12
+    task = np.repeat(np.arange(T), n)
+    X = rng.standard_normal((T * n, 2)) + [2.0, 0.0]
+    effects = rng.multivariate_normal(
+        np.zeros(3), [[1.0, 0.4, 0.0], [0.4, 0.5, -0.2], [0.0, -0.2, 0.3]], T
+    )
+    design = np.column_stack([np.ones(T * n), X])
+    y = design @ [1.0, 2.0, -1.0] + np.einsum("ij,ij->i", design, effects[task])
+    y += 0.7 * rng.standard_normal(T * n)
+    model = ss.AdaptiveSpanRegressor(slopes="full", rank=0, method="ml", outliers=False)
+    model.fit(X, y, task=task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = sm.MixedLM(y, design, groups=task, exog_re=design).fit(reml=False)
+    assert_allclose(model.log_likelihood_, peer.llf, rtol=1e-7)
+    assert_allclose(model.mean_coef_, peer.fe_params[1:], rtol=1e-4)
+    assert_allclose(model.mean_coef_std_, peer.bse_fe[1:], rtol=0.02)
+    assert (model.slopes_, model.rank_) == ("full", 0)
+
+
+def test_effects_of_few_features_that_vary_together_are_found(small):
+    """With one to three features a covariance between level and slopes must be tried."""
+    rng = np.random.default_rng(0)
+    T, n = 120, 10
+    task = np.repeat(np.arange(T), n)
+    x = rng.standard_normal(T * n) + 3
+    effect = rng.standard_normal(T)
+    y = (2 + 1.5 * effect[task]) * x - 4 * effect[task] + rng.standard_normal(T * n)
+    model = ss.AdaptiveSpanRegressor().fit(x[:, None], y, task=task)
+    apart = ss.AdaptiveSpanRegressor(slopes="diagonal", rank=0).fit(x[:, None], y, task=task)
+    assert model.rank_ == 1 or model.slopes_ == "full"
+    assert model.log_likelihood_ > apart.log_likelihood_ + 20
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_directions_are_found_among_few_tasks(seed):
+    sim = ss.simulate(n_tasks=22, n_features=26, rank=4, n_samples=19, noise=0.5, random_state=seed)
+    model = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
+    known = ss.SharedSpanRegressor(rank=4).fit(sim.X, sim.y, task=sim.task)
+    errors = [ss.parameter_error(m.coef_, sim.coef) ** 0.5 for m in (model, known)]
+    assert errors[0] <= 1.15 * errors[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_levels_of_tasks_are_told_apart_if_they_differ(seed):
+    rng = np.random.default_rng(seed)
+    T, n, d = 80, 15, 3
+    level = np.where(rng.random(T) < 0.3, 4.0, 0.3)
+    coef = 1 + 0.4 * rng.standard_normal((T, d))
+    errors = {}
+    for name, std in (("equal", np.ones(T)), ("different", level)):
+        X, y, task = tasks_with(coef, n, np.repeat(std, n), seed)
+        models = [ss.AdaptiveSpanRegressor(noise=noise) for noise in ("auto", "shared", "per_task")]
+        for model in models:
+            model.fit(X, y, task=task)
+        errors[name] = [ss.parameter_error(m.coef_, coef) for m in models]
+        if name == "equal":
+            assert np.ptp(models[0].noise_variance_) == 0
+        else:
+            shown = models[0].noise_variance_
+            assert np.median(shown[level > 1]) > 20 * np.median(shown[level < 1])
+            std = models[0].coef_std_
+            assert np.median(std[level > 1]) > 2 * np.median(std[level < 1])
+    assert errors["different"][0] < 0.8 * errors["different"][1]
+    assert errors["equal"][2] < 1.1 * errors["equal"][1]
+
+
+def test_deviations_of_predictions_are_there_for_any_number_of_tasks():
+    rng = np.random.default_rng(0)
+    T, n, d = 12_000, 4, 8
+    task = np.repeat(np.arange(T), n)
+    X = rng.standard_normal((T * n, d))
+    y = X[:, 0] + rng.standard_normal(T)[task] + rng.standard_normal(T * n)
+    model = ss.AdaptiveSpanRegressor(unseen="mean").fit(X, y, task=task)
+    _, std = model.predict(X[:50], task=task[:50], return_std=True)
+    assert (std > 0.9).all()
+    _, new = model.predict(X[:50], task=np.full(50, -1), return_std=True)
+    assert (new > std).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_of_any_size_are_no_obstacle(small, seed):
+    weight = 10.0 ** np.random.default_rng(seed).uniform(-12, 12, len(small.y))
+    model = ss.AdaptiveSpanRegressor().fit(small.X, small.y, task=small.task, sample_weight=weight)
+    assert np.isfinite(model.coef_).all()
+    residuals = model.predict(small.X, task=small.task) - small.y
+    constant = small.y - np.average(small.y, weights=weight)
+    assert weight @ residuals**2 < weight @ constant**2
+
+
+@pytest.mark.parametrize("shape", [(30, 50, 5), (40, 60, 10), (12, 100, 3), (50, 3, 50)])
+def test_too_few_rows_are_fitted_no_worse_than_by_a_constant(shape):
+    n, d, T = shape
+    rng = np.random.default_rng(0)
+    X, task = rng.standard_normal((n, d)), np.arange(n) % T
+    for y in (X[:, 0] + 10 + rng.standard_normal(n), 10 + rng.standard_normal(n)):
+        model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+        residuals = y - model.predict(X, task=task)
+        assert residuals @ residuals <= (1 + 1e-6) * np.sum((y - y.mean()) ** 2)

@@ -186,3 +186,52 @@ def test_deviations_of_predictions_are_those_of_the_posterior(table):
     for j in range(4):
         variance = shifted[j] @ covariance[2] @ shifted[j]
         assert_allclose(model.coef_std_[2, j], unit * np.sqrt(variance), rtol=1e-6)
+
+
+def test_the_information_is_half_the_trace_of_products(table):
+    mixed = compressed(*table)
+    p, k = mixed.p, 2
+    C, w = some_covariance(p), np.linspace(0.2, 1.0, 7)
+    sums = mixed.evaluate(C, np.full(p, 2.0), w, information=True).information
+    (K,) = mixed.map_terms(lambda terms: terms.K, C)
+    L = C.loadings
+
+    def information(first, second):
+        return 0.5 * sum(w[t] * np.trace(K[t] @ first @ K[t] @ second) for t in range(7))
+
+    def by_loading(i, a):
+        E = np.zeros((p, k))
+        E[i, a] = 1.0
+        return E @ L.T + L @ E.T
+
+    def by_variance(i):
+        return np.diag(np.eye(p)[i])
+
+    for i in range(p):
+        for j in range(p):
+            expected = information(by_variance(i), by_variance(j))
+            assert_allclose(0.5 * sums.squared[i, j], expected, rtol=1e-9)
+            for a in range(k):
+                expected = information(by_variance(i), by_loading(j, a))
+                assert_allclose(sums.crossed[i, j, a], expected, rtol=1e-9, atol=1e-12)
+                for b in range(k):
+                    expected = information(by_loading(i, a), by_loading(j, b))
+                    got = sums.loadings[i * k + a, j * k + b]
+                    assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_noise_levels_are_weights_of_all_rows_of_a_task(table):
+    X, y, task = table
+    levels = np.linspace(0.5, 2.0, 7)
+    mixed, weighted = (
+        compressed(X, y, task),
+        compressed(X, y, task, weight=1 / levels[task]),
+    )
+    mixed = MixedTasks(mixed.statistics, weighted.scaling, levels)
+    C = some_covariance(5)
+    (first,), (second,) = (
+        tasks.map_terms(lambda terms: (terms.K, terms.right_sides()), C)
+        for tasks in (mixed, weighted)
+    )
+    for a, b in zip(first, second, strict=True):
+        assert_allclose(a, b, rtol=1e-9, atol=1e-9)

@@ -162,7 +162,8 @@ def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float
         return np.array([np.sum(nu / 2 * gammas + pull), np.sum(pull)])
 
     # A root of the gradient, because the end of a search on a flat top amplifies rounding errors.
-    exact = root(slope, best.x, options={"xtol": 1e-14}).x
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # on its way
+        exact = root(slope, best.x, options={"xtol": 1e-14}).x
     inside = all(low < x < high for x, (low, high) in zip(exact, bounds, strict=True))
     best_x = exact if inside and negative(exact) <= best.fun + 1e-9 * abs(best.fun) else best.x
     nu, s0 = np.exp(best_x)

@@ -25,6 +25,7 @@ PRIOR_STD = 1.0  # prior deviation of the log variances of single slopes around 
 LOWEST, HIGHEST = -18.0, 12.0  # bounds of a log variance, relative to the noise
 NEGLIGIBLE_LOG = -14.0  # log variances below are set to zero variance
 FIRST_VARIANCE = 0.03
+LONGEST_STRETCH = 16.0  # of a step along a slow ascent
 LARGEST_STEP = 3.0  # of a log variance
 MAX_STEPS = 200
 
@@ -115,17 +116,23 @@ class CovarianceOptimizer:
             self._initial_loadings(structure, rank, start),
         )  # fmt: skip
         damping, taken, converged = 1e-3, 0, False
+        stretch, last_gain = 1.0, math.inf
         while not converged and taken < steps:
             taken += 1
             step = at.step(damping)
             if not step.any():
                 converged = True
                 continue
-            new = at.moved(step)
+            new = at.moved(stretch * step)
             gain = new.value - at.value
             if gain >= 0:
+                converged = stretch == 1 and gain <= max(tol, 1e-12 * abs(at.value))
                 at, damping = new, max(damping / 10, 1e-9)
-                converged = gain <= max(tol, 1e-12 * abs(at.value))
+                # Gains that hardly shrink from step to step come from one direction: stretch the step.
+                slow = gain > 0.5 * last_gain or stretch > 1
+                stretch, last_gain = min(2 * stretch, LONGEST_STRETCH) if slow else 1.0, gain
+            elif stretch > 1:
+                stretch, last_gain = 1.0, math.inf
             else:
                 damping = max(damping, 1e-4) * 10
                 converged = damping > 1e9  # no step, however small, gains anything

@@ -1,0 +1,75 @@
+"""Leave-one-out errors against fits without the row, and the model that they select."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import sharedspan as ss
+from sharedspan.inputs.rows import validate_rows
+from sharedspan.mixed_model.held_out import HeldOutRows
+from sharedspan.mixed_model.likelihood import Covariance, MixedTasks, Scaling
+from sharedspan.mixed_model.optimize import CovarianceOptimizer
+from sharedspan.mixed_model.search import SelectedModel
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.task_statistics import Units, collect
+
+
+@pytest.mark.parametrize("levels", [False, True])
+def test_errors_are_those_of_predictions_from_all_other_rows(levels):
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(6), [4, 5, 7, 3, 6, 8])
+    X = rng.standard_normal((len(task), 3)) * [1, 2, 0.5] + 1
+    y = X @ [1.0, -1.0, 0.5] + 0.4 * task + rng.standard_normal(len(task))
+    rows = validate_rows(X, y, task, None)
+    units = Units(np.zeros(3), np.ones(3), 1.0)
+    statistics = collect(rows, units, True, "gram")
+    noise = rng.uniform(0.5, 2.0, 6) if levels else np.ones(6)
+    tasks = MixedTasks(statistics, Scaling.of(statistics, True), noise)
+    fit = CovarianceOptimizer(tasks).fit("diagonal")
+    fit = CovarianceOptimizer(tasks).fit("diagonal", 1, fit)
+    held_out = HeldOutRows(rows, np.arange(6), Canonical(units, None), tasks)
+    squares = held_out.squares(SelectedModel(tasks, fit, None, False, ()))
+    # All rows as one Gaussian vector; each is predicted from the others.
+    Z, u = held_out.Z, held_out.y
+    prior = tasks.slope_precision(fit.tau)
+    prior[0] = 1e-9  # the intercept of the mean is flat
+    S = np.diag(noise[task]) + Z @ np.diag(1 / prior) @ Z.T
+    for t in range(6):
+        own = np.flatnonzero(task == t)
+        S[np.ix_(own, own)] += Z[own] @ fit.covariance.matrix @ Z[own].T
+    for i in range(len(u)):
+        rest = np.arange(len(u)) != i
+        predicted = S[i, rest] @ np.linalg.solve(S[np.ix_(rest, rest)], u[rest])
+        assert_allclose(squares[i], (u[i] - predicted) ** 2, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_noise_that_grows_with_the_fitted_value_is_not_taken_for_directions(seed):
+    """The likelihood alone prefers several directions here; the true effects have none."""
+    rng = np.random.default_rng(seed)
+    T, n, d = 300, 12, 8
+    task = np.repeat(np.arange(T), n)
+    size = np.exp(rng.standard_normal(T)[task] + 0.7 * rng.standard_normal(T * n))
+    X = rng.poisson(3 * size[:, None] * np.linspace(0.3, 2, d)).astype(float)
+    mean = X @ np.linspace(0.1, 0.5, d)
+    level = 0.3 * rng.standard_normal(T)[task]
+    y = mean + level + np.sqrt(0.05 * mean**2 + 0.1 * mean) * rng.standard_normal(T * n)
+    train = np.tile(np.arange(n) < 9, T)
+    model = ss.AdaptiveSpanRegressor(noise="shared").fit(X[train], y[train], task=task[train])
+    best = max(model.candidates_, key=lambda candidate: candidate["score"])
+    assert best["rank"] > 0
+    assert model.rank_ == 0
+    forced = ss.AdaptiveSpanRegressor(noise="shared", rank=best["rank"], slopes=best["slopes"])
+    forced.fit(X[train], y[train], task=task[train])
+    errors = [
+        np.sqrt(np.mean((m.predict(X[~train], task=task[~train]) - y[~train]) ** 2))
+        for m in (model, forced)
+    ]
+    assert errors[0] <= 1.002 * errors[1]
+
+
+def test_a_covariance_is_d_plus_the_square_of_its_loadings():
+    rng = np.random.default_rng(0)
+    C = Covariance(np.array([0.5, 0.0, 2.0]), rng.standard_normal((3, 2)))
+    assert_allclose(C.root @ C.root.T, C.matrix, atol=1e-14)
+    assert C.root.shape == (3, 4)
