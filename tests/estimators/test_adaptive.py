@@ -226,7 +226,7 @@ def test_an_unrestricted_covariance_by_maximum_likelihood_is_that_of_mixed_model
     rng = np.random.default_rng(5)
     T, n = 60, 12
     task = np.repeat(np.arange(T), n)
-    X = rng.standard_normal((T * n, 2)) + [2.0, 0.0]
+    X = rng.normal([2.0, 0.0], 1.0, (T * n, 2))
     effects = rng.multivariate_normal(
         np.zeros(3), [[1.0, 0.4, 0.0], [0.4, 0.5, -0.2], [0.0, -0.2, 0.3]], T
     )

@@ -128,7 +128,7 @@ class CovarianceOptimizer:
             if gain >= 0:
                 converged = stretch == 1 and gain <= max(tol, 1e-12 * abs(at.value))
                 at, damping = new, max(damping / 10, 1e-9)
-                # Gains that hardly shrink from step to step come from one direction: stretch the step.
+                # Gains that hardly shrink come from one direction: stretch the step.
                 slow = gain > 0.5 * last_gain or stretch > 1
                 stretch, last_gain = min(2 * stretch, LONGEST_STRETCH) if slow else 1.0, gain
             elif stretch > 1:
