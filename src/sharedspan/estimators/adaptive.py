@@ -32,7 +32,7 @@ from sharedspan.subspace import ordered_factors, orthonormal_basis
 SEARCH_WORK = 1e7  # T p^3 of the tasks that structures are compared on
 NOISE_ROUNDS = 3  # of noise levels and the covariance in turn
 FEWEST_SPARE_ROWS = 4.0  # of the median task beyond its coefficients, to tell its noise level
-FEWEST_SEARCHED = 500  # tasks, if there are as many
+FEWEST_SEARCHED, MOST_SEARCHED = 500, 20_000  # tasks
 
 
 @estimator(
@@ -192,7 +192,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
 
     def _searched_tasks(self, tasks: MixedTasks) -> np.ndarray:
         """Places of the tasks that structures are compared on: all, or some of very many."""
-        most = max(int(SEARCH_WORK / tasks.p**3), FEWEST_SEARCHED)
+        most = min(max(int(SEARCH_WORK / tasks.p**3), FEWEST_SEARCHED), MOST_SEARCHED)
         if tasks.n_tasks <= most:
             return np.arange(tasks.n_tasks)
         rng = as_generator(0 if self.random_state is None else self.random_state)

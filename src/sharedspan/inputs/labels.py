@@ -52,11 +52,12 @@ def as_labels(task: Any, n_rows: int, name: str = "task") -> tuple[list[Hashable
         return _object_runs(labels, name)
     change = labels[1:] != labels[:-1]
     starts = np.concatenate([[0][: len(labels)], np.flatnonzero(change) + 1]).astype(np.int64)
-    heads = list(labels[starts]) if labels.dtype.kind in "Mm" else labels[starts].tolist()
-    for head, start in zip(heads, starts, strict=True):
-        if is_missing(head):
-            raise _missing(head, int(start), name)
-    return heads, starts
+    heads = labels[starts]
+    if labels.dtype.kind in "fcMm":
+        missing = np.flatnonzero(heads != heads)  # NaN and NaT differ from themselves
+        if len(missing):
+            raise _missing(heads[missing[0]].item(), int(starts[missing[0]]), name)
+    return list(heads) if labels.dtype.kind in "Mm" else heads.tolist(), starts
 
 
 def _object_runs(labels: np.ndarray, name: str) -> tuple[list[Hashable], np.ndarray]:
@@ -150,6 +151,8 @@ def is_missing(label: Any) -> bool:
 def canonical_order(labels: Sequence[Hashable]) -> list[Hashable]:
     """Distinct labels: numbers sorted, then strings sorted, then others by first appearance."""
     distinct: list[Any] = list(dict.fromkeys(labels))
+    if set(map(type, distinct)) in ({int}, {float}, {str}):
+        return sorted(distinct)
     numeric = [label for label in distinct if isinstance(label, NUMERIC)]
     text = [label for label in distinct if isinstance(label, str)]
     others = [label for label in distinct if not isinstance(label, (*NUMERIC, str))]

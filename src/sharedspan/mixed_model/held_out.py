@@ -60,8 +60,7 @@ class HeldOutRows:
         self.Z = np.column_stack([np.ones(len(Z)), Z]) if tasks.intercept else Z
         self.y = (np.concatenate(y) - scaling.y_centre) / scaling.y_scale
         self.weight = np.concatenate([block.weight for block in blocks])
-        self.order = np.argsort(self.owner, kind="stable")
-        self.starts = np.searchsorted(self.owner[self.order], np.arange(len(ids) + 1))
+        self.n_tasks = len(ids)
 
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Weighted squares of the leave-one-out errors, (rows,)."""
@@ -69,11 +68,13 @@ class HeldOutRows:
         leverage, fitted = np.empty(len(self.y)), np.empty(len(self.y))
 
         def work(ids: np.ndarray, means: np.ndarray, V: np.ndarray, _: np.ndarray) -> None:
-            for i, t in enumerate(ids):
-                at = self.order[self.starts[t] : self.starts[t + 1]]
-                Z = self.Z[at]
-                fitted[at] = Z @ means[i]
-                leverage[at] = np.einsum("ij,ij->i", Z @ V[i], Z) / levels[t]
+            place = np.full(tasks.n_tasks, -1)
+            place[ids] = np.arange(len(ids))
+            rows = np.flatnonzero(place[self.owner] >= 0)
+            Z, of = self.Z[rows], place[self.owner[rows]]
+            fitted[rows] = np.einsum("ij,ij->i", Z, means[of])
+            leverage[rows] = np.einsum("ij,ij->i", Z, (V[of] @ Z[:, :, None])[:, :, 0])
+            leverage[rows] /= levels[self.owner[rows]]
 
         map_posteriors(work, tasks, model.fit, model.outliers)
         rest = np.maximum(1 - self.weight * leverage, 1e-10)
@@ -92,7 +93,7 @@ def select_by_rows(rows: HeldOutRows, models: Sequence[SelectedModel]) -> Select
     for model in models:
         for rival in (model, *map(model.with_fit, model.rivals)):
             gap = squares - rows.squares(rival)
-            by_task = np.bincount(rows.owner, gap, minlength=len(rows.starts) - 1)
+            by_task = np.bincount(rows.owner, gap, minlength=rows.n_tasks)
             error = max(math.sqrt(len(each)) * float(each.std()) for each in (gap, by_task))
             richer = model is first and rival.fit.penalty > first.fit.penalty
             significant = gap.sum() > (RICHER_LEAD if richer else LEAD) * error

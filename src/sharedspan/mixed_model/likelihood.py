@@ -30,6 +30,7 @@ from sharedspan.statistics.rows import RowStatistics, Statistics
 SMALLEST_NOISE = 1e-14  # in standard units: what is left of an exact fit is rounding
 LARGEST_RATIO = 1e12  # of the squares of a task's effects to its noise; more has no digits left
 BUCKET_RATIO = 1.3  # tasks whose numbers of rows differ by less than this are padded to one size
+SMALL = 8  # coefficients, below which a call for each small matrix costs more than its product
 CHUNK_ENTRIES = 1 << 17  # numbers T p^2 of the tasks that are processed together
 CACHED_ENTRIES = 1 << 22  # numbers T p^2 that are held between the two passes of an evaluation
 LARGEST_EXACT = 1500  # entries of L whose information is computed in full
@@ -125,6 +126,9 @@ class TaskTerms(NamedTuple):
 
 
 def _products(K: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """K_t v_t, (m, p)."""
+    if K.shape[1] < SMALL:
+        return np.einsum("tij,tj->ti", K, vectors)
     return (K @ vectors[:, :, None])[:, :, 0]
 
 
