@@ -23,6 +23,7 @@ from sharedspan.statistics.canonical import Canonical
 
 DOUBLE_ENTRIES = 1 << 22  # entries of all covariances; more are stored in single precision
 ROWS_AT_ONCE = 1 << 14  # rows whose standard deviations are computed together
+NEGLIGIBLE_ERROR = 1e-3  # parameters of the covariance over tasks whose error is left out
 EXACT_WORK = 2e8  # operations of the exact error of the covariance's parameters, in all tasks
 
 Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # means, covariances, effective parameters
@@ -259,8 +260,10 @@ def _parameter_error(
     """What the error of the fitted C adds to the covariances of the tasks, over the noise.
 
     A change dC moves u_t = C e_t by (I - C K_t) dC e_t. The changes of C have the covariance that
-    is the inverse of the information on its parameters. If there are very many tasks, whose C is
-    well known, the information on L, sum_t L'K_t L (x) K_t, is taken as the product of its means.
+    is the inverse of the information on its parameters; they add about the number of parameters
+    over the number of tasks to the variances, which is nothing if that is very small. If it is
+    neither small nor cheap, the information on L, sum_t L'K_t L (x) K_t, is taken as the product of
+    its means.
 
     Returns a function of K (m, p, p) and scores (m, p), whose result has shape (m, p, p).
     """
@@ -268,6 +271,8 @@ def _parameter_error(
     C, (p, k) = fit.covariance.matrix, L.shape
     m, g = len(fit.information), len(fit.member)
     exact = m == g + p * k and n_tasks * p * float(m) ** 2 <= EXACT_WORK
+    if m < NEGLIGIBLE_ERROR * n_tasks:
+        return lambda K, scores: 0.0
     between = np.linalg.pinv(population.inner)
     if exact:
         inverse = np.linalg.pinv(fit.information, rcond=1e-10, hermitian=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Watch = Callable[[Block], None]
 Arrays = tuple[np.ndarray, ...]
 
+ROW_COST = 16.0  # operations that a row takes apart from its products
 FADED = 1e-100  # rows; tasks of smaller weight count as forgotten
 
 
@@ -134,7 +135,7 @@ class GramStatistics(TaskMeans):
                 )  # fmt: skip
 
         with one_blas_thread():
-            cost = tasks.n_rows * float(self.n_features) ** 2
+            cost = tasks.n_rows * (float(self.n_features) ** 2 + ROW_COST)
             over_tasks(work, self.n_tasks, cost if watch is None else 0.0)
         return self
 
