@@ -306,7 +306,11 @@ def map_posteriors(
     fit: CovarianceFit,
     outliers: OutlierComponent | None,
 ) -> None:
-    """Call ``function(ids, means, covariances over the noise, effective parameters)`` by chunks."""
+    """Call ``function(ids, means, covariances over the noise, effective parameters)`` by chunks.
+
+    Covariances of a task that may be an outlier are the mean of both, without what their means
+    differ by: so they remain what turns responses into fitted values.
+    """
     covariances, off = _components(tasks, fit, outliers)
     population = estimate_population(tasks, fit, off)
 
@@ -317,7 +321,7 @@ def map_posteriors(
             for C, each in zip(covariances, terms, strict=True)
         ]
         if len(parts) > 1:
-            parts = [_mixture(parts[0], parts[1], off[ids], fit.evidence.noise)]
+            parts = [_mixture(parts[0], parts[1], off[ids], np.inf)]
         function(ids, *parts[0])
 
     tasks.map_terms(work, *covariances)
