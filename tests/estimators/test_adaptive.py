@@ -241,6 +241,7 @@ def test_an_unrestricted_covariance_by_maximum_likelihood_is_that_of_mixed_model
     assert_allclose(model.log_likelihood_, peer.llf, rtol=1e-7)
     assert_allclose(model.mean_coef_, peer.fe_params[1:], rtol=1e-4)
     assert_allclose(model.mean_coef_std_, peer.bse_fe[1:], rtol=0.02)
+    assert_allclose(model.slope_std_**2, np.diag(peer.cov_re)[1:], rtol=0.01)
     assert (model.slopes_, model.rank_) == ("full", 0)
 
 

@@ -54,10 +54,12 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     ----------
     rank : int or "auto", default="auto"
         k, the columns of L; 0 for none.
-    slopes : {"auto", "zero", "none", "isotropic", "diagonal"}, default="auto"
+    slopes : {"auto", "zero", "none", "isotropic", "diagonal", "full"}, default="auto"
         D: "diagonal" gives each coefficient its own variance (log variances have a normal prior
         around their mean), "isotropic" one to all slopes of standardised features, "none" only to
-        the intercepts, "zero" not even to these.
+        the intercepts, "zero" not even to these. "full" leaves the covariance of the coefficients
+        unrestricted, as mixed-model software does, and has no L; "auto" tries it if there are few
+        coefficients and many tasks.
     noise : {"auto", "shared", "per_task"}, default="auto"
         "per_task" gives each task a noise variance of its own, shrunk towards the common one;
         "auto" does so if residuals show that they differ.
@@ -90,7 +92,8 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         Covariance of the slopes of a new task, the uncertainty of b and L included: the prior that
         ``NewTaskRegressor.from_model`` uses.
     slope_std_ : ndarray of shape (d,)
-        Deviation of each slope between tasks by D alone, in the user's units.
+        Deviation of each slope between tasks by D alone, or by all of an unrestricted covariance,
+        in the user's units.
     intercept_std_ : float
         The same for the intercept of centred features.
     representation_ : ndarray of shape (d, rank_)
@@ -287,9 +290,10 @@ def mixed_fit(
     slopes, level = scaling.from_standard(V, bool(first))
     slopes = canonical.to_user(slopes.T).T
     level = canonical.intercept_to_user(level, slopes.T)
-    deviation = np.sqrt(fit.covariance.variances * posterior.new_noise) * scaling.y_scale
     # D is diagonal in the features it was measured in; whitened ones mix on the way back.
-    root = canonical.to_user(np.diag(deviation[first:] / scaling.scale))
+    deviation = fit.covariance.root if fit.structure == "full" else fit.covariance.diagonal_root
+    deviation = deviation * math.sqrt(posterior.new_noise) * scaling.y_scale
+    root = canonical.to_user(deviation[first:] / scaling.scale[:, None])
     largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
     loadings = fit.covariance.loadings[:, : fit.rank]
     span = canonical.to_user(loadings[first:] / scaling.scale[:, None])
@@ -315,7 +319,7 @@ def mixed_fit(
         | {
             "slopes": fit.structure,
             "slope_std": largest * np.linalg.norm(root / largest[:, None], axis=1),
-            "intercept_std": float(deviation[0] / unit) if first else 0.0,
+            "intercept_std": float(np.linalg.norm(deviation[0])) / unit if first else 0.0,
             "outlier_probability": posterior.off,
         },
     )

@@ -99,8 +99,12 @@ class Covariance:
     @property
     def root(self) -> np.ndarray:
         """R (p, q) with C = RR'; zero columns of D are left out."""
-        D = np.diag(np.sqrt(self.variances))[:, self.variances > 0]
-        return np.column_stack([D, self.loadings])
+        return np.column_stack([self.diagonal_root[:, self.variances > 0], self.loadings])
+
+    @property
+    def diagonal_root(self) -> np.ndarray:
+        """The square root of D, (p, p)."""
+        return np.diag(np.sqrt(self.variances))
 
 
 class TaskTerms(NamedTuple):

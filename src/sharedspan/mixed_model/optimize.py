@@ -27,7 +27,7 @@ NEGLIGIBLE_LOG = -14.0  # log variances below are set to zero variance
 FIRST_VARIANCE = 0.03
 LONGEST_STRETCH = 16.0  # of a step along a slow ascent
 LARGEST_STEP = 3.0  # of a log variance
-MAX_STEPS = 200
+MAX_STEPS = 1000
 
 
 @dataclass(frozen=True)

@@ -173,9 +173,10 @@ def posterior_of(
     parts = np.sum(tasks.map_terms(work, *covariances), axis=0)
     # The numbers of L were fitted, not integrated out, and take degrees of freedom with them: of
     # the rows that are left beside the effects, which the fitted covariance leaves room for.
+    # Maximum likelihood, with its infinite tau, has no such correction.
     counted = float((1 - off) @ tasks.n)
     left = max(counted - parts[1], 1.0)
-    spent = min(n_parameters(*C.loadings.shape), left / 2)
+    spent = min(n_parameters(*C.loadings.shape), left / 2) if np.isfinite(fit.tau) else 0.0
     noise = (parts[0] + population.prior_squares) / counted * left / (left - spent)
     noise = max(noise, float(np.finfo(float).tiny))
     packed *= noise
