@@ -7,9 +7,10 @@ from numpy.testing import assert_allclose
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.mixed_model.held_out import HeldOutRows
-from sharedspan.mixed_model.likelihood import Covariance, MixedTasks, Scaling
+from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceOptimizer
 from sharedspan.mixed_model.search import SelectedModel
+from sharedspan.mixed_model.terms import Covariance, Scaling
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.task_statistics import Units, collect
 

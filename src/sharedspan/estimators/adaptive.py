@@ -21,11 +21,12 @@ from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
 from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows
-from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
+from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
 from sharedspan.mixed_model.search import SelectedModel, reconsider, select_model
 from sharedspan.mixed_model.structures import STRUCTURES
+from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Canonical, Problem
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 

@@ -191,7 +191,7 @@ def subtract_product(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @operation(lanes, lanes)
-def inverse_root(builder: Any, x: Any) -> Any:
+def reciprocal_root(builder: Any, x: Any) -> Any:
     """One over the square root of x."""
     root = _call_llvm(builder, f"sqrt.v{LANES}f64", _DOUBLES, [x])
     return builder.fdiv(ir.Constant(_DOUBLES, [1.0] * LANES), root)

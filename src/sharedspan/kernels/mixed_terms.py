@@ -16,11 +16,11 @@ from sharedspan.kernels.lanes import (
     LANES,
     add_product,
     broadcast,
-    inverse_root,
     larger,
     load8,
     multiply,
     pointer,
+    reciprocal_root,
     store8,
     subtract_product,
 )
@@ -163,7 +163,7 @@ def _solve(A, U, p, q):  # type: ignore[no-untyped-def]
                 total = subtract_product(x, y, total)
             if a == b:
                 # A is at least the identity, and so are its pivots, which rounding may hide.
-                total = inverse_root(larger(total, broadcast(1.0)))
+                total = reciprocal_root(larger(total, broadcast(1.0)))
             else:
                 total = multiply(total, load8(A, (a * q + a) * LANES))
             store8(A, (a * q + b) * LANES, total)

@@ -12,14 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.mixed_model.likelihood import (
-    LARGEST_EXACT,
-    Covariance,
-    Evidence,
-    MixedTasks,
-    TaskTerms,
-)
+from sharedspan.mixed_model.likelihood import LARGEST_EXACT, Evidence, MixedTasks
 from sharedspan.mixed_model.structures import VarianceGroups, n_parameters, variance_groups
+from sharedspan.mixed_model.terms import Covariance, TaskTerms
 
 PRIOR_STD = 1.0  # prior deviation of the log variances of single slopes around their mean
 LOWEST, HIGHEST = -18.0, 12.0  # bounds of a log variance, relative to the noise

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.mixed_model.likelihood import Covariance, MixedTasks, TaskTerms
+from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import HIGHEST, CovarianceFit, CovarianceOptimizer
+from sharedspan.mixed_model.terms import Covariance, TaskTerms
 
 SURPRISING = 6.0  # deviations beyond which a task may be an outlier
 EM_STEPS = 30

@@ -8,17 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.mixed_model.likelihood import (
-    Covariance,
-    MixedTasks,
-    Scaling,
-    TaskTerms,
-    added,
-    inverse_precision,
-)
+from sharedspan.mixed_model.likelihood import MixedTasks, added, inverse_precision
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.outliers import OutlierComponent
 from sharedspan.mixed_model.structures import n_parameters
+from sharedspan.mixed_model.terms import Covariance, Scaling, TaskTerms
 from sharedspan.statistics.canonical import Canonical
 
 DOUBLE_ENTRIES = 1 << 22  # entries of all covariances; more are stored in single precision

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sharedspan.mixed_model.likelihood import Covariance, MixedTasks
+from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.outliers import OutlierComponent, find_outliers
+from sharedspan.mixed_model.terms import Covariance
 
 COMPARISON_TOL = 1e-1  # in log likelihood: accurate enough to compare fits
 TRIAL_STEPS = 6  # of the fit of each rank

@@ -37,7 +37,7 @@ STORED_CLASSES = {
     "GramStatistics": "sharedspan.statistics.grams",
     "Posterior": "sharedspan.mixed_model.posterior",
     "RankPath": "sharedspan.inference.rank_selection",
-    "Scaling": "sharedspan.mixed_model.likelihood",
+    "Scaling": "sharedspan.mixed_model.terms",
     "SpanError": "sharedspan.inference.weight_errors",
     "SpanPrior": "sharedspan.estimators.span_prior",
     "SpanUncertainty": "sharedspan.inference.span_errors",
