@@ -1,12 +1,14 @@
 """Leave-one-out errors against fits without the row, and the model that they select."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.mixed_model.held_out import HeldOutRows
+from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceOptimizer
 from sharedspan.mixed_model.search import SelectedModel
@@ -67,6 +69,39 @@ def test_noise_that_grows_with_the_fitted_value_is_not_taken_for_directions(seed
         for m in (model, forced)
     ]
     assert errors[0] <= 1.002 * errors[1]
+
+
+def searched(seed, T=80, n=10):
+    """Rows and a model of tasks whose effects have unit variance, as the noise has."""
+    rng = np.random.default_rng(seed)
+    task = np.repeat(np.arange(T), n)
+    X = rng.standard_normal((T * n, 2))
+    y = np.einsum("ij,ij->i", X, rng.standard_normal((T, 2))[task]) + rng.standard_normal(T * n)
+    rows = validate_rows(X, y, task, None)
+    units = Units(np.zeros(2), np.ones(2), 1.0)
+    statistics = collect(rows, units, True, "gram")
+    tasks = MixedTasks(statistics, Scaling.of(statistics, True))
+    fit = CovarianceOptimizer(tasks).fit("diagonal")
+    held_out = HeldOutRows(rows, np.arange(T), Canonical(units, None), tasks)
+    return held_out, SelectedModel(tasks, fit, None, False, ())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_covariance_that_shrinks_too_much_is_widened_and_a_right_one_is_not(seed):
+    rows, model = searched(seed)
+    assert select_by_rows(rows, [model]).widening == 1
+    narrow = replace(model, fit=replace(model.fit, covariance=model.fit.covariance.scaled(0.02)))
+    widened = select_by_rows(rows, [narrow])
+    assert widened.widening >= 10
+    assert rows.squares(widened).sum() < rows.squares(narrow).sum()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_simpler_fit_needs_less_of_a_lead_than_a_richer_one(seed):
+    rows, model = searched(seed)
+    pooled = CovarianceOptimizer(model.tasks).fit("zero")
+    assert select_by_rows(rows, [replace(model, rivals=(pooled,))]).fit is model.fit
+    assert select_by_rows(rows, [replace(model, fit=pooled, rivals=(model.fit,))]).fit is model.fit
 
 
 def test_a_covariance_is_d_plus_the_square_of_its_loadings():

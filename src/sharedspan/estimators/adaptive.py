@@ -110,6 +110,10 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     log_likelihood_ : float
         Log marginal likelihood of the tasks that were searched, b integrated out (at its best
         value with "ml").
+    widening_ : float
+        A factor on the covariance of the effects by which those of single tasks are shrunk less
+        than it says; 1 unless leave-one-out errors are smaller with a larger one, as they are if a
+        few tasks have far larger effects than the others.
     candidates_ : list of dict
         The fits that were compared: ``slopes``, ``rank``, ``log_likelihood``, ``score``.
     {n_iter_, converged_}
@@ -170,7 +174,9 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
                 rows = HeldOutRows(problem.rows, ids, canonical, searched)
                 model = select_by_rows(rows, models)
             model, degrees = refined_with_noise(model, tasks)
-            posterior = posterior_of(model.tasks, canonical, model.fit, model.outliers, degrees)
+            posterior = posterior_of(
+                model.tasks, canonical, model.fit, model.outliers, degrees, model.widening
+            )
         fit = model.fit
         if not fit.converged:
             warnings.warn(
@@ -182,7 +188,11 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             )
         shift = math.log(canonical.units.y_scale / scaling.y_scale)
         log_likelihood = fit.evidence.value + float(tasks.n.sum()) * shift
-        extra = {"candidates": candidates, "log_likelihood": log_likelihood}
+        extra = {
+            "candidates": candidates,
+            "log_likelihood": log_likelihood,
+            "widening": model.widening,
+        }
         return mixed_fit(canonical, scaling, fit, posterior, extra)
 
     def check_shape(self, n_tasks: int | None, n_features: int) -> None:
@@ -248,7 +258,7 @@ def levels_pay(noise: str, model: SelectedModel) -> bool:
     """Whether tasks get noise levels of their own: if told so, or if the gain is decisive."""
     if noise != "auto":
         return noise == "per_task"
-    squares, used = residual_squares(model.tasks, model.fit, model.outliers)
+    squares, used = residual_squares(model.tasks, model.effective, model.outliers)
     spare = model.tasks.n - used
     if np.median(spare) < FEWEST_SPARE_ROWS:
         return False
@@ -257,7 +267,7 @@ def levels_pay(noise: str, model: SelectedModel) -> bool:
 
 def noise_levels(model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:
     """Noise variances of the tasks relative to their mean, and degrees of freedom, both (T,)."""
-    squares, used = residual_squares(model.tasks, model.fit, model.outliers)
+    squares, used = residual_squares(model.tasks, model.effective, model.outliers)
     n = model.tasks.n
     variances, degrees = shrink_noise(squares, np.maximum(n - used, 0.0))
     return variances / (n @ variances / n.sum()), degrees

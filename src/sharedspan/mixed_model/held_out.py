@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from sharedspan.statistics.canonical import Canonical
 
 MOST_ROWS = 20_000  # rows whose errors are compared; more are sampled
 LEAD = 1.0  # standard errors by which a simpler model, or one of other noise, must predict better
+WIDENINGS = (3.0, 10.0, 30.0, 100.0)  # factors on the covariance that are tried
 RICHER_LEAD = 3.0  # the same for a covariance of more parameters than the evidence asked for
 
 
@@ -76,7 +78,7 @@ class HeldOutRows:
             leverage[rows] = np.einsum("ij,ij->i", Z, (V[of] @ Z[:, :, None])[:, :, 0])
             leverage[rows] /= levels[self.owner[rows]]
 
-        map_posteriors(work, tasks, model.fit, model.outliers)
+        map_posteriors(work, tasks, model.effective, model.outliers)
         rest = np.maximum(1 - self.weight * leverage, 1e-10)
         return self.weight * ((self.y - fitted) / rest) ** 2
 
@@ -90,13 +92,26 @@ def select_by_rows(rows: HeldOutRows, models: Sequence[SelectedModel]) -> Select
     first = best = models[0]
     squares = rows.squares(first)
     least = squares.sum()
-    for model in models:
-        for rival in (model, *map(model.with_fit, model.rivals)):
-            gap = squares - rows.squares(rival)
-            by_task = np.bincount(rows.owner, gap, minlength=rows.n_tasks)
-            error = max(math.sqrt(len(each)) * float(each.std()) for each in (gap, by_task))
-            richer = model is first and rival.fit.penalty > first.fit.penalty
-            significant = gap.sum() > (RICHER_LEAD if richer else LEAD) * error
-            if significant and squares.sum() - gap.sum() < least:
-                best, least = rival, squares.sum() - gap.sum()
+    rivals = [rival for model in models for rival in (model, *map(model.with_fit, model.rivals))]
+    for rival in rivals:
+        richer = rival.tasks is first.tasks and rival.fit.penalty > first.fit.penalty
+        total = _total_if_smaller(rows, squares, rival, RICHER_LEAD if richer else LEAD)
+        if total < least:
+            best, least = rival, total
+    selected = best
+    for factor in WIDENINGS:
+        rival = replace(selected, widening=factor)
+        total = _total_if_smaller(rows, rows.squares(selected), rival, LEAD)
+        if total < least:
+            best, least = rival, total
     return best
+
+
+def _total_if_smaller(
+    rows: HeldOutRows, squares: np.ndarray, rival: SelectedModel, lead: float
+) -> float:
+    """The sum of a rival's squares if that is below ``squares`` by so many standard errors."""
+    gap = squares - rows.squares(rival)
+    by_task = np.bincount(rows.owner, gap, minlength=rows.n_tasks)
+    error = max(math.sqrt(len(each)) * float(each.std()) for each in (gap, by_task))
+    return float(np.sum(squares - gap)) if gap.sum() > lead * error else math.inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,7 @@ def posterior_of(
     fit: CovarianceFit,
     outliers: OutlierComponent | None,
     degrees: np.ndarray | None = None,
+    widening: float = 1.0,
 ) -> Posterior:
     """The posterior of all tasks, with b and the noise estimated from all of them.
 
@@ -142,7 +143,11 @@ def posterior_of(
     outliers : OutlierComponent, optional
     degrees : ndarray of shape (T,), optional
         Degrees of freedom of the noise variances; by default all that the model leaves.
+    widening : float
+        The factor on the covariance by which effects are shrunk; see ``SelectedModel``.
     """
+    population_covariance = fit.covariance
+    fit = replace(fit, covariance=population_covariance.scaled(widening))
     T, p, e, C = tasks.n_tasks, tasks.p, fit.evidence, fit.covariance
     covariances, off = _components(tasks, fit, outliers)
     population = estimate_population(tasks, fit, off)
@@ -171,7 +176,10 @@ def posterior_of(
     counted = float((1 - off) @ tasks.n)
     left = max(counted - parts[1], 1.0)
     spent = min(n_parameters(*C.loadings.shape), left / 2) if np.isfinite(fit.tau) else 0.0
-    noise = (parts[0] + population.prior_squares) / counted * left / (left - spent)
+    squares = parts[0] + population.prior_squares
+    if widening != 1:
+        squares = e.noise * counted  # at the covariance that fits best
+    noise = squares / counted * left / (left - spent)
     noise = max(noise, float(np.finfo(float).tiny))
     packed *= noise
     k, used = C.loadings.shape[1], parts[1] + spent
@@ -182,7 +190,7 @@ def posterior_of(
         packed=packed,
         b=population.b,
         b_covariance=population.inverse * noise,
-        new=(C.matrix + population.inverse + k * population.flat) * noise,
+        new=(population_covariance.matrix + population.inverse + k * population.flat) * noise,
         noise=noise * tasks.levels,
         new_noise=noise * float(tasks.n @ tasks.levels / tasks.n.sum()),
         degrees=degrees,

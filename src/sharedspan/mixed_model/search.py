@@ -21,13 +21,23 @@ LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried un
 
 @dataclass(frozen=True)
 class SelectedModel:
-    """The selected covariance, the outlier tasks, and the best fits that were not selected."""
+    """The selected covariance, the outlier tasks, and the best fits that were not selected.
+
+    If a few tasks have far larger effects than the others, the covariance of all shrinks them too
+    much. ``widening`` is a factor on it that leaves more of every task's own effects.
+    """
 
     tasks: MixedTasks  # that were searched
     fit: CovarianceFit
     outliers: OutlierComponent | None
     flat: bool
     rivals: tuple[CovarianceFit, ...]
+    widening: float = 1.0
+
+    @property
+    def effective(self) -> CovarianceFit:
+        """The fit with the covariance that effects are shrunk by."""
+        return replace(self.fit, covariance=self.fit.covariance.scaled(self.widening))
 
     def with_fit(self, fit: CovarianceFit) -> SelectedModel:
         """The same model with another covariance."""

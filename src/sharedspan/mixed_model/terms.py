@@ -78,6 +78,10 @@ class Covariance:
         """C, (p, p)."""
         return np.diag(self.variances) + self.loadings @ self.loadings.T
 
+    def scaled(self, factor: float) -> Covariance:
+        """The covariance ``factor`` C."""
+        return Covariance(factor * self.variances, math.sqrt(factor) * self.loadings)
+
     @property
     def root(self) -> np.ndarray:
         """R (p, q) with C = RR'; zero columns of D are left out."""
