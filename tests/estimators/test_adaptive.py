@@ -324,3 +324,27 @@ def test_too_few_rows_are_fitted_no_worse_than_by_a_constant(shape):
         model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
         residuals = y - model.predict(X, task=task)
         assert residuals @ residuals <= (1 + 1e-6) * np.sum((y - y.mean()) ** 2)
+
+
+@pytest.mark.parametrize("given", [{"rank": 1}, {"rank": 2, "noise": "per_task"}, {"rank": 0},
+                                   {"slopes": "diagonal"}, {"slopes": "none", "rank": 1}])  # fmt: skip
+@pytest.mark.parametrize("seed", range(3))
+def test_a_given_rank_or_structure_is_what_is_fitted(given, seed):
+    """Also if left out rows would be predicted better with another one."""
+    rng = np.random.default_rng(seed)
+    T, n, d = 40, 12, 4
+    X = rng.gamma(1.0, 1.0, (T * n, d))
+    task = np.repeat(np.arange(T), n)
+    mean = X @ np.linspace(0.5, 1.5, d)
+    y = mean * (1 + 0.3 * rng.standard_normal(T * n))
+    model = ss.AdaptiveSpanRegressor(**given).fit(X, y, task=task)
+    assert model.rank_ == given.get("rank", model.rank_)
+    assert model.slopes_ == given.get("slopes", model.slopes_)
+
+
+def test_outliers_are_found_beside_noise_levels_of_tasks():
+    sim = ss.simulate(
+        n_tasks=60, n_features=10, rank=2, n_samples=40, noise=0.5, outliers=0.1, random_state=3
+    )
+    model = ss.AdaptiveSpanRegressor(noise="per_task").fit(sim.X, sim.y, task=sim.task)
+    assert ((model.outlier_probability_ > 0.5) == sim.is_outlier).all()

@@ -269,7 +269,7 @@ def test_intervals_of_predictions_cover_new_responses_at_their_level(make):
         assert covered == pytest.approx(level, abs=0.05)  # three standard errors of 1,200 rows
     mean, std = model.predict(sim.X[:5], task=sim.task[:5], return_std=True)
     low, high = model.predict_interval(sim.X[:5], task=sim.task[:5], level=0.9)
-    degrees = model.uncertainty().degrees[:5]
+    degrees = model.uncertainty().degrees[sim.task[:5]]
     assert_allclose((high + low) / 2, mean, rtol=1e-9)
     assert_allclose((high - low) / 2 / std, stats.t.ppf(0.95, degrees), rtol=1e-9)
     low, high = model.predict_interval(sim.X[:1], task=["new"], level=0.9)

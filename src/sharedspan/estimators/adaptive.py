@@ -25,7 +25,7 @@ from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
 from sharedspan.mixed_model.search import SelectedModel, reconsider, select_model
-from sharedspan.mixed_model.structures import STRUCTURES
+from sharedspan.mixed_model.structures import STRUCTURES, n_parameters
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Canonical, Problem
 from sharedspan.subspace import ordered_factors, orthonormal_basis
@@ -63,11 +63,11 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         coefficients and many tasks.
     noise : {"auto", "shared", "per_task"}, default="auto"
         "per_task" gives each task a noise variance of its own, shrunk towards the common one;
-        "auto" does so if residuals show that they differ.
+        "auto" does so if residuals show that they differ, but not by maximum likelihood.
     method : {"evidence", "ml"}, default="evidence"
         "ml" is maximum likelihood with no prior on b nor on D, as mixed-model software has it.
     outliers : bool, default=True
-        Whether to look for tasks off the common covariance.
+        Whether to look for tasks off the common covariance; not by maximum likelihood.
     {fit_intercept}
     whiten : bool, default=False
         Measure D in whitened instead of standardised features.
@@ -105,17 +105,18 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     slopes_ : str
         The kind of D that was chosen.
     noise_variance_ : ndarray of shape (T,)
-        All equal.
+        All equal unless noise levels differ between tasks.
     outlier_probability_ : ndarray of shape (T,)
     log_likelihood_ : float
-        Log marginal likelihood of the tasks that were searched, b integrated out (at its best
-        value with "ml").
+        Log marginal likelihood, b integrated out (at its best value with "ml"). Outlier tasks count
+        by their probability of being none.
     widening_ : float
         A factor on the covariance of the effects by which those of single tasks are shrunk less
         than it says; 1 unless leave-one-out errors are smaller with a larger one, as they are if a
         few tasks have far larger effects than the others.
     candidates_ : list of dict
-        The fits that were compared: ``slopes``, ``rank``, ``log_likelihood``, ``score``.
+        The fits that were compared: ``slopes``, ``rank``, ``log_likelihood``, ``score``, the last
+        two in standard units.
     {n_iter_, converged_}
     degrees_of_freedom_ : float
         Effective number of parameters.
@@ -166,11 +167,12 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             noise = "shared" if self.noise == "auto" and self.method == "ml" else self.noise
             if levels_pay(noise, models[0]):
                 searched = searched.with_noise(noise_levels(models[0])[0])
-                models.append(reconsider(models[0], searched))
+                models.insert(0, reconsider(models[0], searched))
             if self.noise == "per_task":
-                models = models[1:]
+                models = models[:1]
             model = models[0]
-            if isinstance(problem.rows, TaskRows) and (len(models) > 1 or model.rivals):
+            compared = self.method != "ml" and (len(models) > 1 or model.rivals)
+            if compared and isinstance(problem.rows, TaskRows):
                 rows = HeldOutRows(problem.rows, ids, canonical, searched)
                 model = select_by_rows(rows, models)
             model, degrees = refined_with_noise(model, tasks)
@@ -215,11 +217,12 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     def _select(self, tasks: MixedTasks, candidates: list[dict[str, Any]]) -> SelectedModel:
         """D, L and the outliers by their evidence; the fits that were compared join the list."""
         structures = STRUCTURES if self.slopes == "auto" else (self.slopes,)
-        if self.slopes == "auto" and not (tasks.n > 1).any():
-            structures = ("zero",)  # a row per task does not tell its level from noise
         ranks = (self.rank, self.rank)
         if isinstance(self.rank, str):
-            ranks = (0, min(tasks.p, max(tasks.n_tasks - 1, 0), LARGEST_RANK))
+            ranks = (0, largest_rank(tasks))
+        if self.slopes == "auto" and not (tasks.n > 1).any():
+            # A row per task does not tell its effects from noise.
+            structures, ranks = ("zero",), (ranks[0], ranks[0])
 
         def note(fit: CovarianceFit) -> None:
             row: dict[str, Any] = {
@@ -231,7 +234,12 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
                 print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
 
         return select_model(
-            tasks, structures, ranks, flat=self.method == "ml", outliers=self.outliers, note=note
+            tasks,
+            structures,
+            ranks,
+            flat=self.method == "ml",
+            outliers=self.outliers and self.method != "ml",
+            note=note,
         )
 
     @property
@@ -241,8 +249,10 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         posterior = self._uncertainty_
         first, scaling = int(self.fit_intercept), posterior.scaling
         J = posterior.canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
-        variance = np.einsum("di,ij,dj->d", J, posterior.b_covariance[first:, first:], J)
-        return np.sqrt(np.maximum(variance, 0.0))
+        values, axes = np.linalg.eigh(posterior.b_covariance[first:, first:])
+        root = J @ (axes * np.sqrt(np.maximum(values, 0.0)))
+        largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
+        return largest * np.linalg.norm(root / largest[:, None], axis=1)  # squares might overflow
 
     @property
     def coef_covariance_(self) -> np.ndarray:
@@ -252,6 +262,14 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         first, scaling = int(self.fit_intercept), posterior.scaling
         J = posterior.canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
         return J @ posterior.new[first:, first:] @ J.T
+
+
+def largest_rank(tasks: MixedTasks) -> int:
+    """The largest rank that is tried: L has at most half as many free numbers as there are rows."""
+    rank = min(tasks.p, max(tasks.n_tasks - 1, 0), LARGEST_RANK)
+    while rank and n_parameters(tasks.p, rank) > tasks.n.sum() / 2:
+        rank -= 1
+    return rank
 
 
 def levels_pay(noise: str, model: SelectedModel) -> bool:

@@ -63,6 +63,7 @@ class HeldOutRows:
         self.y = (np.concatenate(y) - scaling.y_centre) / scaling.y_scale
         self.weight = np.concatenate([block.weight for block in blocks])
         self.n_tasks = len(ids)
+        self.share = len(positions) / int(np.sum(task_of >= 0))  # of the rows of these tasks
 
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Weighted squares of the leave-one-out errors, (rows,)."""
@@ -91,27 +92,32 @@ def select_by_rows(rows: HeldOutRows, models: Sequence[SelectedModel]) -> Select
     """
     first = best = models[0]
     squares = rows.squares(first)
-    least = squares.sum()
-    rivals = [rival for model in models for rival in (model, *map(model.with_fit, model.rivals))]
-    for rival in rivals:
+    lead = 0.0
+    for rival in (each for model in models for each in (model, *map(model.with_fit, model.rivals))):
         richer = rival.tasks is first.tasks and rival.fit.penalty > first.fit.penalty
-        total = _total_if_smaller(rows, squares, rival, RICHER_LEAD if richer else LEAD)
-        if total < least:
-            best, least = rival, total
-    selected = best
-    for factor in WIDENINGS:
-        rival = replace(selected, widening=factor)
-        total = _total_if_smaller(rows, rows.squares(selected), rival, LEAD)
-        if total < least:
-            best, least = rival, total
+        gain = _gain(rows, squares, first, rival, RICHER_LEAD if richer else LEAD)
+        if gain > lead:
+            best, lead = rival, gain
+    selected, squares, lead = best, rows.squares(best), 0.0
+    for rival in (replace(selected, widening=factor) for factor in WIDENINGS):
+        gain = _gain(rows, squares, selected, rival, LEAD)
+        if gain > lead:
+            best, lead = rival, gain
     return best
 
 
-def _total_if_smaller(
-    rows: HeldOutRows, squares: np.ndarray, rival: SelectedModel, lead: float
+def _gain(
+    rows: HeldOutRows, squares: np.ndarray, model: SelectedModel, rival: SelectedModel, lead: float
 ) -> float:
-    """The sum of a rival's squares if that is below ``squares`` by so many standard errors."""
+    """The sum by which a rival's squares are smaller, zero unless by so many standard errors.
+
+    The left out rows took part in fitting the covariance. That makes the squares smaller by about
+    two noise variances for each of its parameters.
+    """
     gap = squares - rows.squares(rival)
     by_task = np.bincount(rows.owner, gap, minlength=rows.n_tasks)
     error = max(math.sqrt(len(each)) * float(each.std()) for each in (gap, by_task))
-    return float(np.sum(squares - gap)) if gap.sum() > lead * error else math.inf
+    price = 0.5 * math.log(max(rows.n_tasks, 2))
+    parameters = (rival.fit.penalty - model.fit.penalty) / price
+    gain = float(gap.sum()) - 2 * parameters * float(squares.mean()) * rows.share
+    return gain if gain > lead * error else 0.0

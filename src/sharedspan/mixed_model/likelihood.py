@@ -28,7 +28,7 @@ from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.rows import Statistics
 
 SMALLEST_NOISE = 1e-14  # in standard units: what is left of an exact fit is rounding
-LARGEST_RATIO = 1e12  # of the squares of a task's effects to its noise; more has no digits left
+LARGEST_RATIO = 1e7  # of the squares of a task's effects to its noise: leverages need some digits
 CHUNK_ENTRIES = 1 << 17  # numbers T p^2 of the tasks that are processed together
 CACHED_ENTRIES = 1 << 22  # numbers T p^2 that are held between the two passes of an evaluation
 LARGEST_EXACT = 1500  # entries of L whose information is computed in full
@@ -42,7 +42,7 @@ class Information:
 
     squared: np.ndarray  # (p, p) K_ij^2
     crossed: np.ndarray  # (p, p, k) K_ij (KL)_ib
-    loadings: np.ndarray | None  # (p k, p k) of the entries of L, None if they are very many
+    loadings: np.ndarray  # (p k, p k) of the entries of L, empty if they are very many
 
 
 @dataclass(frozen=True)
@@ -238,8 +238,8 @@ class MixedTasks:
 def information_sums(terms: TaskTerms, L: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, ...]:
     """The sums of ``Information`` over some tasks with weights w (m,).
 
-    The information of changes dC and dC' of C is 1/2 sum_t tr(K_t dC K_t dC'). With Y = K L, a
-    change E of L, dC = E L' + L E', has 1/2 tr(K dC K dC') = tr(K E (L'Y) E'') + tr(E Y' E' Y').
+    The information on two changes dC_1 and dC_2 of C is 1/2 sum_t tr(K_t dC_1 K_t dC_2). Changes
+    E_1 and E_2 of L, dC = E L' + L E', have tr(K E_1 L'Y E_2') + tr(E_1 Y'E_2 Y') with Y = K L.
     """
     K, (p, k) = terms.K, L.shape
     m = len(K)

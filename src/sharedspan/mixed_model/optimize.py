@@ -308,7 +308,8 @@ class _Point:
             scaled = np.eye(len(tied)) + PRIOR_STD**2 * centring @ inside @ centring
             laplace = 0.5 * np.linalg.slogdet(scaled)[1]
             count += 1 - len(tied)
-        return laplace + price * (count + n_parameters(*self.covariance.loadings.shape))
+        count += n_parameters(*self.covariance.loadings.shape)
+        return float(laplace + price * count)
 
 
 def _solve(H: np.ndarray, gradient: np.ndarray) -> np.ndarray:

@@ -78,7 +78,7 @@ class Posterior:
         if self.canonical.P is None or not _mixes(self.canonical.P):
             p = len(self.b)
             diagonal = np.cumsum(np.append(0, np.arange(p, 1, -1)))[first:]
-            variance = self.packed[:, diagonal].astype(float)
+            variance = np.maximum(self.packed[:, diagonal].astype(float), 0.0)
             return np.sqrt(variance) * np.diag(J)  # a square might overflow
         std = np.empty((len(self.mean), len(J)))
         for begin in range(0, len(std), ROWS_AT_ONCE):
@@ -153,21 +153,23 @@ def posterior_of(
     population = estimate_population(tasks, fit, off)
     mean, entries = np.empty((T, p)), p * (p + 1) // 2
     packed = np.empty((T, entries), dtype=float if T * entries <= DOUBLE_ENTRIES else np.float32)
-    triangle = np.triu_indices(p)
+    shrunk, triangle = np.empty(T), np.triu_indices(p)
     error = _parameter_error(fit, population, T)
 
-    def work(*terms: TaskTerms) -> tuple[float, float]:
+    def work(*terms: TaskTerms) -> tuple[float, float, float]:
         ids = terms[0].ids
         scores, squares = terms[0].scores_and_squares(population.b)
         posteriors = task_posteriors(C.matrix, terms[0].K, scores, population)
         posteriors[1][:] += error(terms[0].K, scores)
+        parameters = float((1 - off[ids]) @ posteriors[2])
         if outliers is not None:
             wide_scores, _ = terms[1].scores_and_squares(population.b)
             outlying = task_posteriors(covariances[1].matrix, terms[1].K, wide_scores, population)
             posteriors = _mixture(posteriors, outlying, off[ids], e.noise)
         mean[ids], within, used = posteriors
         packed[ids] = within[:, triangle[0], triangle[1]]
-        return float((1 - off[ids]) @ squares), float(used.sum())
+        shrunk[ids] = 1 - np.clip(used / p, 0.0, 1.0)
+        return float((1 - off[ids]) @ squares), parameters, float(used.sum())
 
     parts = np.sum(tasks.map_terms(work, *covariances), axis=0)
     # The numbers of L were fitted, not integrated out, and take degrees of freedom with them: of
@@ -182,9 +184,11 @@ def posterior_of(
     noise = squares / counted * left / (left - spent)
     noise = max(noise, float(np.finfo(float).tiny))
     packed *= noise
-    k, used = C.loadings.shape[1], parts[1] + spent
+    k, used = C.loadings.shape[1], parts[2] + spent
     if degrees is None:
         degrees = np.full(T, max(float(tasks.n.sum()) - used, 1.0))
+    # Satterthwaite's: as far as effects are shrunk, their variance is known from T tasks.
+    degrees = 1 / ((1 - shrunk) ** 2 / degrees + shrunk**2 / max(T - 1, 1))
     return Posterior(
         mean=mean,
         packed=packed,

@@ -16,6 +16,7 @@ from sharedspan.mixed_model.terms import Covariance
 COMPARISON_TOL = 1e-1  # in log likelihood: accurate enough to compare fits
 TRIAL_STEPS = 6  # of the fit of each rank
 PATIENCE = 2  # ranks without a better score after which no larger one is tried
+DIRECTED_RIVALS = 3  # fits with directions that are compared by left out rows
 LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried unasked
 
 
@@ -97,19 +98,25 @@ def select_model(
         search.try_unrestricted()
     if search.component is not None:
         search.set_outliers_apart(search.fit)
-    return SelectedModel(tasks, search.fit, search.component, flat, search.rivals())
+    rivals = tuple(
+        fit
+        for fit in search.rivals()
+        if ranks[0] <= fit.rank <= ranks[1] and fit.structure in structures
+    )
+    return SelectedModel(tasks, search.fit, search.component, flat, rivals)
 
 
 def reconsider(model: SelectedModel, tasks: MixedTasks) -> SelectedModel:
-    """The same fits compared again on the same tasks with other noise levels."""
-    optimizer = CovarianceOptimizer(tasks, model.flat)
+    """The same fits, with the same outliers, compared again on tasks with other noise levels."""
+    weight = None if model.outliers is None else 1 - model.outliers.probability
+    optimizer = CovarianceOptimizer(tasks, model.flat, weight)
     fits = [
         optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit, tol=COMPARISON_TOL)
         for fit in (model.fit, *model.rivals)
     ]
     best = max(fits, key=lambda fit: fit.score)
     rivals = tuple(fit for fit in fits if fit is not best)
-    return SelectedModel(tasks, best, None, model.flat, rivals)
+    return SelectedModel(tasks, best, model.outliers, model.flat, rivals)
 
 
 class _ModelSearch:
@@ -122,7 +129,7 @@ class _ModelSearch:
     optimizer : CovarianceOptimizer
         Weighs each task by its probability of being no outlier.
     compared : dict
-        The last fit of each structure without directions, and the best with any, under None.
+        The last fit of each structure and rank.
     """
 
     fit: CovarianceFit
@@ -136,15 +143,12 @@ class _ModelSearch:
         self.all_tasks = self.optimizer = optimizer
         self.outliers, self.note = outliers, note
         self.component: OutlierComponent | None = None
-        self.compared: dict[str | None, CovarianceFit] = {}
+        self.compared: dict[tuple[str, int], CovarianceFit] = {}
 
     def compare(self, fit: CovarianceFit) -> CovarianceFit:
         """Remember a fit among those that were compared."""
         self.note(fit)
-        key = None if fit.rank else fit.structure
-        before = self.compared.get(key)
-        if key is not None or before is None or fit.score > before.score:
-            self.compared[key] = fit
+        self.compared[fit.structure, fit.rank] = fit
         return fit
 
     def select_structure(self, structures: Sequence[str]) -> None:
@@ -191,7 +195,7 @@ class _ModelSearch:
             current = self.optimizer.fit(
                 base.structure, k, start, tol=COMPARISON_TOL, steps=TRIAL_STEPS
             )
-            self.note(current)
+            self.compare(current)
             failures += 1
             if best is None or current.score > best.score:
                 best, failures = current, 0
@@ -227,14 +231,22 @@ class _ModelSearch:
             self.fit = full
 
     def rivals(self) -> tuple[CovarianceFit, ...]:
-        """The other fits that were compared; without its outliers the selected one is another."""
-        selected = None if self.fit.rank else self.fit.structure
-        others = [fit for key, fit in self.compared.items() if key != selected]
+        """Other fits that were compared: all without directions, the best with some.
+
+        If there are outliers, the selected fit without them is another.
+        """
+        selected = self.fit.structure, self.fit.rank
+        others = {key: fit for key, fit in self.compared.items() if key != selected}
+        directed = sorted((fit for fit in others.values() if fit.rank), key=lambda fit: -fit.score)[
+            :DIRECTED_RIVALS
+        ]
+        plain = [fit for fit in others.values() if not fit.rank]
         if self.component is not None:
             columns = self.fit.covariance.loadings.shape[1]
-            plain = self.all_tasks.fit(self.fit.structure, columns, self.fit, tol=COMPARISON_TOL)
-            others.append(plain)
-        return tuple(others)
+            plain.append(
+                self.all_tasks.fit(self.fit.structure, columns, self.fit, tol=COMPARISON_TOL)
+            )
+        return (*plain, *directed)
 
 
 def _moment_covariance(optimizer: CovarianceOptimizer, fit: CovarianceFit) -> np.ndarray:
