@@ -11,11 +11,21 @@ import numpy as np
 from sharedspan.mixed_model.likelihood import Covariance, MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.outliers import OutlierComponent, find_outliers
+from sharedspan.mixed_model.variance_function import VarianceFunction
 
 COMPARISON_TOL = 1e-1  # in log likelihood: accurate enough to compare fits
 TRIAL_STEPS = 6  # of the fit of each rank
 PATIENCE = 2  # ranks without a better score after which no larger one is tried
 LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried unasked
+
+
+@dataclass(frozen=True)
+class RowNoise:
+    """Noise variances of the rows as a function of their fitted values."""
+
+    function: VarianceFunction
+    relative: np.ndarray  # (rows,) variances over s2 of the rows of all tasks, in task order
+    tasks: MixedTasks  # all tasks, with rows weighted accordingly
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,14 @@ class SelectedModel:
     outliers: OutlierComponent | None
     flat: bool
     rivals: tuple[CovarianceFit, ...]
+    row_noise: RowNoise | None = None  # if the noise differs between rows
+
+    @property
+    def noise(self) -> str:
+        """The kind of noise: "shared", "per_task" or "fitted"."""
+        if self.row_noise is not None:
+            return "fitted"
+        return "per_task" if np.ptp(self.tasks.levels) else "shared"
 
     def with_fit(self, fit: CovarianceFit) -> SelectedModel:
         """The same model with another covariance."""
@@ -90,7 +108,7 @@ def select_model(
 
 
 def reconsider(model: SelectedModel, tasks: MixedTasks) -> SelectedModel:
-    """The same fits compared again on the same tasks with other noise levels."""
+    """The same fits compared again on the same tasks with other noise."""
     optimizer = CovarianceOptimizer(tasks, model.flat)
     fits = [
         optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit, tol=COMPARISON_TOL)
