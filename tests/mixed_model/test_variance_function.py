@@ -5,7 +5,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 import sharedspan as ss
+from sharedspan.inputs.rows import validate_rows
+from sharedspan.mixed_model.fitted_noise import row_noise_of
+from sharedspan.mixed_model.held_out import HeldOutRows
+from sharedspan.mixed_model.likelihood import MixedTasks, Scaling
+from sharedspan.mixed_model.optimize import CovarianceOptimizer
+from sharedspan.mixed_model.search import SelectedModel
 from sharedspan.mixed_model.variance_function import VarianceFunction, fit_exponent
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.task_statistics import Units, collect
 
 SEEDS = range(4)
 
@@ -149,24 +157,66 @@ def test_weights_count_as_repetitions():
     assert_allclose(weighted.log_likelihood_, repeated.log_likelihood_, rtol=1e-6)
 
 
-def test_the_likelihood_is_that_of_the_responses():
-    """All rows as one Gaussian vector, with the noise variances that the model fitted."""
-    X, y, task, _, _ = simulated(2, 2.0, T=15, n=12)
-    model = fitted("fitted", X, y, task, rank=0, slopes="diagonal", method="ml", outliers=False)
-    shared = fitted("shared", X, y, task, rank=0, slopes="diagonal", method="ml", outliers=False)
-    assert model.log_likelihood_ > shared.log_likelihood_ + 10
-    # The weights are those of the turn before the last fit, whose fitted values differ a little.
-    eta = model.predict(X, task=task)
-    posterior = model._uncertainty_
-    function, unit = posterior.variance_function, posterior.scaling.y_scale
-    variance = unit**2 * function((eta - posterior.scaling.y_centre) / unit)
-    Z = np.column_stack([np.ones(len(y)), X - posterior.scaling.centre])
-    effects = np.append(model.intercept_std_, model.slope_std_) ** 2
-    S = np.diag(variance) + (task[:, None] == task) * ((Z * effects) @ Z.T)
-    inverse = np.linalg.inv(S)
-    b = np.linalg.solve(Z.T @ inverse @ Z, Z.T @ inverse @ y)
-    value = -0.5 * (np.linalg.slogdet(2 * np.pi * S)[1] + (y - Z @ b) @ inverse @ (y - Z @ b))
-    assert_allclose(model.log_likelihood_, value, atol=2.0)
+@pytest.fixture(params=["gram", "rows"])
+def weighted(request):
+    """Held out rows, a fit with known noise variances of the rows, and all rows as one vector."""
+    rng = np.random.default_rng(0)
+    task = rng.permutation(np.repeat(np.arange(6), [4, 5, 7, 3, 6, 8]))
+    X = rng.standard_normal((len(task), 3)) * [1, 2, 0.5] + 1
+    y = X @ [1.0, -1.0, 0.5] + 0.4 * task + rng.standard_normal(len(task))
+    rows = validate_rows(X, y, task, rng.integers(0, 3, len(task)))
+    canonical = Canonical(Units(np.zeros(3), np.ones(3), 1.0), 2 * np.eye(3))
+    statistics = collect(rows, canonical.units, True, request.param)
+    statistics.transform(canonical.P)
+    tasks = MixedTasks(statistics, Scaling.of(statistics, True))
+    model = SelectedModel(tasks, CovarianceOptimizer(tasks).fit("diagonal"), None, False, ())
+    function = VarianceFunction(1.5, -1.0, 1.0, 1.0)
+    noise = row_noise_of(model, function, tasks, rows, canonical)
+    fit = CovarianceOptimizer(noise.tasks).fit("diagonal")
+    model = SelectedModel(noise.tasks, fit, None, False, (), noise)
+    held_out = HeldOutRows(rows, np.arange(6), canonical, noise.tasks)
+    Z, owner = held_out.Z, held_out.owner
+    S = np.diag(noise.relative / held_out.weight)
+    S += (owner[:, None] == owner) * (Z @ fit.covariance.matrix @ Z.T)
+    return model, held_out, S
+
+
+def test_the_likelihood_is_that_of_the_responses(weighted):
+    model, rows, S = weighted
+    e = model.tasks.evaluate(model.fit.covariance, np.zeros(4), integrated=False)
+    gap = rows.y - rows.Z @ e.mean
+    # A row of weight w counts as w rows, whose differences have the variance of the noise.
+    log_variances = np.linalg.slogdet(S)[1] + rows.weight.sum() * np.log(2 * np.pi * e.noise)
+    log_variances += (rows.weight - 1) @ np.log(model.row_noise.relative) + np.log(
+        rows.weight
+    ).sum()
+    expected = -0.5 * (log_variances + gap @ np.linalg.solve(S, gap) / e.noise)
+    assert_allclose(e.value, expected, rtol=1e-9)
+    assert_allclose(e.task_values.sum(), expected, rtol=1e-9)
+    total = (rows.weight / model.row_noise.relative).sum()
+    assert_allclose(total, rows.weight.sum(), rtol=1e-12)
+
+
+def test_errors_are_those_of_predictions_from_all_other_rows(weighted):
+    model, rows, S = weighted
+    prior = model.tasks.slope_precision(model.fit.tau)
+    prior[0] = 1e-9  # the intercept of the mean is flat
+    S = S + rows.Z @ np.diag(1 / prior) @ rows.Z.T
+    squares = rows.squares(model)
+    for i in range(len(S)):
+        rest = np.arange(len(S)) != i
+        predicted = S[i, rest] @ np.linalg.solve(S[np.ix_(rest, rest)], rows.y[rest])
+        expected = rows.weight[i] * (rows.y[i] - predicted) ** 2
+        assert_allclose(squares[i], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_few_rows_of_many_tasks_are_weighted_too():
+    X, y, task, coef, _ = simulated(1, 2.0, T=400, n=3)
+    errors = {
+        noise: ss.parameter_error(fitted(noise, X, y, task).coef_, coef)
+        for noise in ("auto", "shared")
+    }
+    assert errors["auto"] < 0.97 * errors["shared"]
 
 
 def test_a_task_has_the_mean_variance_of_its_rows():

@@ -154,12 +154,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """The structure of the strongest evidence, then the posterior of every task."""
-        if self.noise == "fitted" and not isinstance(problem.rows, TaskRows):
-            raise ValueError(
-                "noise='fitted' needs the rows, which are not at hand on a cluster, in partial_fit "
-                "and in merge: fit all rows on this machine, or give noise='auto', 'shared' or "
-                "'per_task'."
-            )
+        self._check_rows(problem.rows)
         statistics, canonical = problem.statistics.gather_local(), problem.canonical
         scaling = Scaling.of(statistics, self.fit_intercept)
         candidates: list[dict[str, Any]] = []
@@ -203,6 +198,15 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             raise ValueError(
                 f"rank={self.rank} is larger than the {largest} coefficients of a task: give a "
                 f"rank from 0 to {largest}, or 'auto'."
+            )
+
+    def _check_rows(self, rows: Any) -> None:
+        """Raise if the noise depends on rows that cannot be read again."""
+        if self.noise == "fitted" and not isinstance(rows, TaskRows):
+            raise ValueError(
+                "noise='fitted' needs the rows, which are not at hand on a cluster, in partial_fit "
+                "and in merge: fit all rows on this machine, or give noise='auto', 'shared' or "
+                "'per_task'."
             )
 
     def _searched_tasks(self, tasks: MixedTasks) -> np.ndarray:
