@@ -189,7 +189,8 @@ def posterior_of(
     if degrees is None:
         degrees = np.full(T, max(float(tasks.n.sum()) - used, 1.0))
     if variance_function is not None:
-        variance_function = replace(variance_function, scale=variance_function.scale * noise)
+        scale = float(variance_function.scale * noise)
+        variance_function = replace(variance_function, scale=scale)
     return Posterior(
         mean=mean,
         packed=packed,
