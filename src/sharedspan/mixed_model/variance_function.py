@@ -5,8 +5,9 @@ A row with the fitted value eta has the noise variance
     s2 exp(c s(eta)),     s(eta) = log(0.05 + max((eta - low) / (high - low), 0)),
 
 low and high being the 1 and 99 percent quantiles of the fitted values: a power of the distance from
-the lower end, as nlme's varPower has it. At known squares e_i^2 of leave-one-out errors, with
-weights w_i, s2 is their mean over exp(c s_i), and the log likelihood
+the lower end, as nlme's varPower has it. Let e_i^2 be squares whose means are the variances, those
+of leave-one-out errors times 1 - leverage, and w_i weights. s2 is the mean of e_i^2 / exp(c s_i),
+and the log likelihood
 
     -1/2 [c sum w_i s_i + W log sum w_i e_i^2 exp(-c s_i)] + constant,     W = sum w_i,
 
@@ -44,7 +45,7 @@ class VarianceFunction:
         Parameters
         ----------
         eta, squares, weight : ndarray of shape (rows,)
-            Fitted values, squares of leave-one-out errors, and weights of the rows.
+            Fitted values, squares of errors, and weights of the rows.
         """
         low, high = np.quantile(eta, ENDS, weights=weight, method="inverted_cdf")
         function = cls(0.0, float(low), float(high), 1.0)
@@ -68,7 +69,7 @@ def fit_exponent(squares: np.ndarray, s: np.ndarray, weight: np.ndarray) -> tupl
     Parameters
     ----------
     squares, s, weight : ndarray of shape (rows,)
-        Squares of leave-one-out errors, s at the fitted values, and weights of the rows.
+        Squares of errors, s at the fitted values, and weights of the rows.
     """
     from scipy.optimize import brentq
 
