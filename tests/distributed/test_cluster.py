@@ -95,6 +95,12 @@ def test_each_estimator_gives_the_coefficients_of_the_local_engine(client, sim, 
     assert other.coef_.shape == local.coef_.shape
 
 
+def test_noise_of_fitted_values_is_refused_where_the_rows_are_not(client, sim):
+    model = ss.AdaptiveSpanRegressor(noise="fitted", engine=client)
+    with pytest.raises(ValueError, match="noise='fitted' needs the rows"):
+        model.fit(sim.X, sim.y, task=sim.task)
+
+
 def test_folds_are_left_out_on_the_workers(client):
     near = ss.ARMULRegressor(rank=1, max_iter=2, tol=0, random_state=0)
     chosen = ss.SharedSpanRegressor(solver="auto", random_state=0)

@@ -326,8 +326,16 @@ def test_too_few_rows_are_fitted_no_worse_than_by_a_constant(shape):
         assert residuals @ residuals <= (1 + 1e-6) * np.sum((y - y.mean()) ** 2)
 
 
-@pytest.mark.parametrize("given", [{"rank": 1}, {"rank": 2, "noise": "per_task"}, {"rank": 0},
-                                   {"slopes": "diagonal"}, {"slopes": "none", "rank": 1}])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rank": 1},
+        {"rank": 2, "noise": "per_task"},
+        {"rank": 0},
+        {"slopes": "diagonal"},
+        {"slopes": "none", "rank": 1},
+    ],
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_given_rank_or_structure_is_what_is_fitted(given, seed):
     """Also if left out rows would be predicted better with another one."""

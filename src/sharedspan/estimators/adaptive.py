@@ -20,6 +20,7 @@ from sharedspan.inference.noise import gain_of_noise_levels, shrink_noise
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
+from sharedspan.mixed_model.fitted_noise import with_fitted_noise
 from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit
@@ -47,7 +48,8 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     much each coefficient varies by itself, L along which k directions they vary together. u_t = 0
     is pooled regression, L = 0 the classical mixed model, D = 0 the paper's shared span. Noise, D,
     L, k and a Gaussian prior on b are found by marginal likelihood, from sums per task. Tasks that
-    fit none of it may be outliers, with a wide covariance of their own.
+    fit none of it may be outliers, with a wide covariance of their own. The noise variance may
+    differ between tasks, or grow with the fitted value.
 
     Use it on real tables. ``SharedSpanRegressor`` is for the paper's model and the largest scales.
 
@@ -61,9 +63,12 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         the intercepts, "zero" not even to these. "full" leaves the covariance of the coefficients
         unrestricted, as mixed-model software does, and has no L; "auto" tries it if there are few
         coefficients and many tasks.
-    noise : {"auto", "shared", "per_task"}, default="auto"
-        "per_task" gives each task a noise variance of its own, shrunk towards the common one;
-        "auto" does so if residuals show that they differ, but not by maximum likelihood.
+    noise : {"auto", "shared", "per_task", "fitted"}, default="auto"
+        "per_task" gives each task a noise variance of its own, shrunk towards the common one.
+        "fitted" lets the variance of a row be a power of its fitted value, measured from the lower
+        end; the rows must be at hand, so not on a cluster, in ``partial_fit`` or ``merge``.
+        "auto" takes one of these if residuals show it decisively and left out rows are predicted
+        no worse; not by maximum likelihood.
     method : {"evidence", "ml"}, default="evidence"
         "ml" is maximum likelihood with no prior on b nor on D, as mixed-model software has it.
     outliers : bool, default=True
@@ -104,8 +109,10 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     rank_ : int
     slopes_ : str
         The kind of D that was chosen.
+    noise_ : {"shared", "per_task", "fitted"}
+        The kind of noise that was chosen.
     noise_variance_ : ndarray of shape (T,)
-        All equal unless noise levels differ between tasks.
+        All equal if ``noise_`` is "shared"; the means over each task's rows if it is "fitted".
     outlier_probability_ : ndarray of shape (T,)
     log_likelihood_ : float
         Log marginal likelihood, b integrated out (at its best value with "ml"). Outlier tasks count
@@ -137,7 +144,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     checks: ClassVar = {
         "rank": partial(number_or_auto, smallest=0, kind=numbers.Integral),
         "slopes": partial(one_of, known=("auto", *STRUCTURES)),
-        "noise": partial(one_of, known=("auto", "shared", "per_task")),
+        "noise": partial(one_of, known=("auto", "shared", "per_task", "fitted")),
         "method": partial(one_of, known=("evidence", "ml")),
         "outliers": BOOL,
     }
@@ -156,6 +163,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """The structure of the strongest evidence, then the posterior of every task."""
+        self._check_rows(problem.rows)
         statistics, canonical = problem.statistics.gather_local(), problem.canonical
         scaling = Scaling.of(statistics, self.fit_intercept)
         candidates: list[dict[str, Any]] = []
@@ -163,21 +171,18 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             tasks = MixedTasks(statistics, scaling)
             ids = self._searched_tasks(tasks)
             searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
-            models = [self._select(searched, candidates)]
-            noise = "shared" if self.noise == "auto" and self.method == "ml" else self.noise
-            if levels_pay(noise, models[0]):
-                searched = searched.with_noise(noise_levels(models[0])[0])
-                models.insert(0, reconsider(models[0], searched))
-            if self.noise == "per_task":
-                models = models[:1]
+            rows = None
+            if isinstance(problem.rows, TaskRows):
+                rows = HeldOutRows(problem.rows, ids, canonical, searched)
+            models = self._models(self._select(searched, candidates), tasks, rows)
             model = models[0]
             compared = self.method != "ml" and (len(models) > 1 or model.rivals)
-            if compared and isinstance(problem.rows, TaskRows):
-                rows = HeldOutRows(problem.rows, ids, canonical, searched)
+            if rows is not None and compared:
                 model = select_by_rows(rows, models)
             model, degrees = refined_with_noise(model, tasks)
+            function = None if model.row_noise is None else model.row_noise.function
             posterior = posterior_of(
-                model.tasks, canonical, model.fit, model.outliers, degrees, model.widening
+                model.tasks, canonical, model.fit, model.outliers, degrees, model.widening, function
             )
         fit = model.fit
         if not fit.converged:
@@ -193,6 +198,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         extra = {
             "candidates": candidates,
             "log_likelihood": log_likelihood,
+            "noise": model.noise if self.noise == "auto" else self.noise,
             "widening": model.widening,
         }
         return mixed_fit(canonical, scaling, fit, posterior, extra)
@@ -204,6 +210,15 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             raise ValueError(
                 f"rank={self.rank} is larger than the {largest} coefficients of a task: give a "
                 f"rank from 0 to {largest}, or 'auto'."
+            )
+
+    def _check_rows(self, rows: Any) -> None:
+        """Raise if the noise depends on rows that cannot be read again."""
+        if self.noise == "fitted" and not isinstance(rows, TaskRows):
+            raise ValueError(
+                "noise='fitted' needs the rows, which are not at hand on a cluster, in partial_fit "
+                "and in merge: fit all rows on this machine, or give noise='auto', 'shared' or "
+                "'per_task'."
             )
 
     def _searched_tasks(self, tasks: MixedTasks) -> np.ndarray:
@@ -241,6 +256,27 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             outliers=self.outliers and self.method != "ml",
             note=note,
         )
+
+    def _models(
+        self, model: SelectedModel, tasks: MixedTasks, rows: HeldOutRows | None
+    ) -> list[SelectedModel]:
+        """The model with the noise that was given; for "auto", with each kind that may pay.
+
+        The first one is preferred.
+        """
+        if self.noise == "shared" or (self.noise == "auto" and self.method == "ml"):
+            return [model]
+        models: list[SelectedModel | None] = []
+        if levels_pay(self.noise, model):
+            levels, _ = noise_levels(model)
+            models.append(reconsider(model, model.tasks.with_noise(levels)))
+        if rows is not None and self.noise in ("auto", "fitted"):
+            decisive = math.log(max(rows.weight.sum(), 1.0)) + 3
+            least_gain = decisive if self.noise == "auto" else -math.inf
+            models.append(with_fitted_noise(model, tasks, rows, least_gain))
+        if self.noise == "auto":
+            models.append(model)
+        return [each for each in models if each is not None]
 
     @property
     def mean_coef_std_(self) -> np.ndarray:
@@ -295,10 +331,10 @@ def refined_with_noise(
     model: SelectedModel, tasks: MixedTasks
 ) -> tuple[SelectedModel, np.ndarray | None]:
     """The selected model fitted to all tasks, and the degrees of freedom of their noise levels."""
-    per_task = bool(np.ptp(model.tasks.levels))
-    model = model.refined(tasks)
+    noise = model.noise
+    model = model.refined(tasks if model.row_noise is None else model.row_noise.tasks)
     degrees = None
-    for _ in range(NOISE_ROUNDS if per_task else 0):
+    for _ in range(NOISE_ROUNDS if noise == "per_task" else 0):
         levels, degrees = noise_levels(model)
         model = model.refined(tasks.with_noise(levels))
     return model, degrees

@@ -18,6 +18,7 @@ from sharedspan.kernels.cpu import inner, pack, times, times_transposed, unpack
 ANCHOR_RIDGE = 1e-10
 CANONICAL_RIDGE = 1e-6
 PIVOT_TOLERANCE = 1e-13  # relative to the diagonal entry
+CONSTANT = 1e-12  # deviation over level of a feature that varies by the rounding of its mean alone
 
 
 @kernel
@@ -37,7 +38,7 @@ def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anc
         x_bar, y_bar = centre(rows, target, weights, size, centred)
         G = np.dot(rows.T, rows)
         if n[t] == 0.0 and sign > 0.0 and not anchor[t].any():
-            start = near_least_squares(G, times_transposed(rows, target))
+            start = near_least_squares(G, times_transposed(rows, target), size, x_bar)
             for i in range(len(start)):
                 anchor[t, i] = start[i]
         residual = times(rows, anchor[t])
@@ -74,11 +75,12 @@ def centre(rows, target, weights, size, centred):  # type: ignore[no-untyped-def
 
 
 @kernel
-def near_least_squares(G, c):  # type: ignore[no-untyped-def]
-    """The solution of (G + ridge) a = c."""
+def near_least_squares(G, c, size, x_bar):  # type: ignore[no-untyped-def]
+    """The solution of (G + ridge) a = c, with zeros for features that are constant in the task."""
     ridge = G.copy()
     for j in range(G.shape[0]):
-        ridge[j, j] = (1.0 + ANCHOR_RIDGE) * G[j, j] if G[j, j] > 0.0 else 1.0
+        varies = G[j, j] > size * (CONSTANT * x_bar[j]) ** 2
+        ridge[j, j] = (1.0 + ANCHOR_RIDGE) * G[j, j] if varies else np.inf
     return solve_definite(ridge, c)
 
 

@@ -54,19 +54,24 @@ class HeldOutRows:
             positions = positions[np.linspace(0, len(positions) - 1, MOST_ROWS).astype(int)]
         mask = np.zeros(rows.n_rows, dtype=bool)
         mask[positions] = True
-        self.owner = task_of[positions]
+        self.rows, self.ids, self.canonical = rows, ids, canonical
+        self.positions, self.owner = positions, task_of[positions]
         blocks = list(rows.select(mask).blocks())
         units, scaling = canonical.units, tasks.scaling
         X, y = zip(*(units.rows(block, canonical.P) for block in blocks), strict=True)
-        Z = (np.concatenate(X) - scaling.centre) / scaling.scale
-        self.Z = np.column_stack([np.ones(len(Z)), Z]) if tasks.intercept else Z
+        self.Z = scaling.to_standard(np.concatenate(X), tasks.intercept)
         self.y = (np.concatenate(y) - scaling.y_centre) / scaling.y_scale
         self.weight = np.concatenate([block.weight for block in blocks])
         self.n_tasks = len(ids)
         self.share = len(positions) / int(np.sum(task_of >= 0))  # of the rows of these tasks
 
     def squares(self, model: SelectedModel) -> np.ndarray:
-        """Weighted squares of the leave-one-out errors, (rows,)."""
+        """Squares of the leave-one-out errors times the sample weights, (rows,)."""
+        fitted, leverage = self.fitted(model)
+        return self.weight * ((self.y - fitted) / np.maximum(1 - leverage, 1e-10)) ** 2
+
+    def fitted(self, model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:
+        """Fitted values, and leverages w z'V_t z, both (rows,)."""
         tasks, levels = model.tasks, model.tasks.levels
         leverage, fitted = np.empty(len(self.y)), np.empty(len(self.y))
 
@@ -80,8 +85,9 @@ class HeldOutRows:
             leverage[rows] /= levels[self.owner[rows]]
 
         map_posteriors(work, tasks, model.effective, model.outliers)
-        rest = np.maximum(1 - self.weight * leverage, 1e-10)
-        return self.weight * ((self.y - fitted) / rest) ** 2
+        if model.row_noise is not None:
+            leverage /= model.row_noise.relative[self.positions]
+        return fitted, self.weight * leverage
 
 
 def select_by_rows(rows: HeldOutRows, models: Sequence[SelectedModel]) -> SelectedModel:

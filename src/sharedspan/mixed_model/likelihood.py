@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -62,6 +62,18 @@ class Evidence:
     task_values: np.ndarray  # (T,) log likelihoods of the tasks at b
 
 
+class RowVariances(NamedTuple):
+    """Noise variances relative to s2 of the rows of each task, by their sample weights."""
+
+    n: np.ndarray  # (T,) sums of sample weights
+    mean: np.ndarray  # (T,)
+    log_sum: np.ndarray  # (T,) sums of the logarithms
+
+    def take(self, ids: np.ndarray) -> RowVariances:
+        """Those of some of the tasks."""
+        return RowVariances(*(each[ids] for each in self))
+
+
 class MixedTasks:
     """The tasks of a mixed model in standard units; see the top of this module.
 
@@ -72,15 +84,23 @@ class MixedTasks:
     scaling : Scaling
     levels : ndarray of shape (T,), optional
         Noise variances of the tasks relative to s2; by default one each.
+    variances : RowVariances, optional
+        If the weights of the statistics are sample weights over noise variances.
     """
 
     def __init__(
-        self, statistics: Statistics, scaling: Scaling, levels: np.ndarray | None = None
+        self,
+        statistics: Statistics,
+        scaling: Scaling,
+        levels: np.ndarray | None = None,
+        variances: RowVariances | None = None,
     ) -> None:
         self.statistics, self.scaling = statistics, scaling
         self.levels = np.ones(statistics.n_tasks) if levels is None else levels
         self.intercept = statistics.centred
-        self.n = statistics.n
+        n = statistics.n
+        self.variances = variances or RowVariances(n, self.levels, n * np.log(self.levels))
+        self.n = self.variances.n
         self.p = statistics.n_features + self.intercept
         self.size = max(CHUNK_ENTRIES // self.p**2 // 8 * 8, 8)  # tasks of a chunk
         options = scaling, 1 / self.levels, self.size
@@ -107,7 +127,8 @@ class MixedTasks:
 
     def take(self, ids: np.ndarray) -> MixedTasks:
         """Some of the tasks."""
-        return MixedTasks(self.statistics.take(ids), self.scaling, self.levels[ids])
+        statistics, variances = self.statistics.take(ids), self.variances.take(ids)
+        return MixedTasks(statistics, self.scaling, self.levels[ids], variances)
 
     def slope_precision(self, tau: float) -> np.ndarray:
         """Precision (p,) of a prior on b: slopes of variance tau, the intercept flat."""
@@ -143,12 +164,16 @@ class MixedTasks:
         def work(terms: TaskTerms) -> None:
             ids = terms.ids
             scores[ids], squares = terms.scores_and_squares(b)
-            constant = self.n[ids] * np.log(2 * math.pi * noise * self.levels[ids])
+            constant = self._log_variances(noise)[ids]
             values[ids] = -0.5 * (constant + terms.log_determinants + squares / noise)
             traces[ids] = np.einsum("tii->t", terms.K)
 
         self.map_terms(work, covariance)
         return values, scores, traces
+
+    def _log_variances(self, noise: float) -> np.ndarray:
+        """Sums of log(2 pi variance) over the rows of each task, s2 being ``noise``, (T,)."""
+        return self.n * math.log(2 * math.pi * noise) + self.variances.log_sum
 
     def evaluate(
         self,
@@ -212,14 +237,13 @@ class MixedTasks:
         N = float(w @ self.n)
         noise = max((w @ squares + b @ (precision * b)) / N, SMALLEST_NOISE)
         value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ log_determinants)
-        value -= 0.5 * float(w @ (self.n * np.log(self.levels)))
+        value -= 0.5 * float(w @ self.variances.log_sum)
         proper = precision > 0
         b_squares = b[proper] ** 2 / noise
         if integrated:
             value -= 0.5 * (log_determinant - np.log(precision[proper]).sum())
             b_squares = b_squares + np.diag(inverse)[proper]
         relative = inverse[np.ix_(proper, proper)] * precision[proper]
-        constant = self.n * np.log(2 * math.pi * noise * self.levels)
         return Evidence(
             value=float(value),
             noise=float(noise),
@@ -231,7 +255,7 @@ class MixedTasks:
             total=total,
             information=Information(*sums) if information else None,
             scores=scores,
-            task_values=-0.5 * (constant + log_determinants + squares / noise),
+            task_values=-0.5 * (self._log_variances(noise) + log_determinants + squares / noise),
         )
 
 

@@ -13,6 +13,7 @@ from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.outliers import OutlierComponent
 from sharedspan.mixed_model.structures import n_parameters
 from sharedspan.mixed_model.terms import Covariance, Scaling, TaskTerms
+from sharedspan.mixed_model.variance_function import VarianceFunction
 from sharedspan.statistics.canonical import Canonical
 
 DOUBLE_ENTRIES = 1 << 22  # entries of all covariances; more are stored in single precision
@@ -32,13 +33,14 @@ class Posterior:
     b: np.ndarray  # (p,)
     b_covariance: np.ndarray  # (p, p)
     new: np.ndarray  # (p, p), covariance of a task that was not fitted
-    noise: np.ndarray  # (T,) variances
-    new_noise: float  # the same for a task that was not fitted
+    noise: np.ndarray  # (T,) variances, means over rows
+    new_noise: float  # s2, the variance of a task that was not fitted
     degrees: np.ndarray  # (T,) degrees of freedom of the noise variances
     off: np.ndarray  # (T,) probability of an outlier
     degrees_of_freedom: float  # effective parameters
     canonical: Canonical
     scaling: Scaling
+    variance_function: VarianceFunction | None  # of single rows, if their noise differs
     stored_axes = "mean:Tp packed:Tq b:p b_covariance:pp new:pp noise:T degrees:T off:T"
 
     @staticmethod
@@ -58,6 +60,7 @@ class Posterior:
             values["new_noise"] = values["noise"]
             values["noise"] = np.full(n_tasks, values["noise"])
             values["b_covariance"] = np.full_like(values["new"], np.nan)
+            values["variance_function"] = None
         return values
 
     def covariances(self, ids: np.ndarray) -> np.ndarray:
@@ -100,6 +103,9 @@ class Posterior:
             ids, owner = np.unique(codes[rows], return_inverse=True)
             C = self.covariances(ids)
             variance[rows] = np.einsum("ij,ij->i", Z, (C[owner] @ Z[:, :, None])[:, :, 0])
+            if self.variance_function is not None:
+                means = np.vstack([self.mean, self.b])[ids]
+                noise[rows] = self.variance_function(np.einsum("ij,ij->i", Z, means[owner]))
         if np.isnan(variance).any():
             raise ValueError(
                 "The model was saved by version 0.1, which did not store the covariances of so "
@@ -113,10 +119,7 @@ class Posterior:
         features = (X - units.origin) * units.scale
         if self.canonical.P is not None:
             features = features @ self.canonical.P
-        Z = (features - self.scaling.centre) / self.scaling.scale
-        if self.mean.shape[1] == Z.shape[1]:
-            return Z
-        return np.column_stack([np.ones(len(Z)), Z])
+        return self.scaling.to_standard(features, len(self.b) > len(self.scaling.scale))
 
 
 def _mixes(P: np.ndarray) -> bool:
@@ -130,6 +133,7 @@ def posterior_of(
     outliers: OutlierComponent | None,
     degrees: np.ndarray | None = None,
     widening: float = 1.0,
+    variance_function: VarianceFunction | None = None,
 ) -> Posterior:
     """The posterior of all tasks, with b and the noise estimated from all of them.
 
@@ -145,6 +149,8 @@ def posterior_of(
         Degrees of freedom of the noise variances; by default all that the model leaves.
     widening : float
         The factor on the covariance by which effects are shrunk; see ``SelectedModel``.
+    variance_function : VarianceFunction, optional
+        Noise variances of single rows, relative to s2.
     """
     population_covariance = fit.covariance
     fit = replace(fit, covariance=population_covariance.scaled(widening))
@@ -189,19 +195,23 @@ def posterior_of(
         degrees = np.full(T, max(float(tasks.n.sum()) - used, 1.0))
     # Satterthwaite's: as far as effects are shrunk, their variance is known from T tasks.
     degrees = 1 / ((1 - shrunk) ** 2 / degrees + shrunk**2 / max(T - 1, 1))
+    if variance_function is not None:
+        scale = float(variance_function.scale * noise)
+        variance_function = replace(variance_function, scale=scale)
     return Posterior(
         mean=mean,
         packed=packed,
         b=population.b,
         b_covariance=population.inverse * noise,
         new=(population_covariance.matrix + population.inverse + k * population.flat) * noise,
-        noise=noise * tasks.levels,
+        noise=noise * tasks.variances.mean,
         new_noise=noise * float(tasks.n @ tasks.levels / tasks.n.sum()),
         degrees=degrees,
         off=off,
         degrees_of_freedom=used,
         canonical=canonical,
         scaling=tasks.scaling,
+        variance_function=variance_function,
     )
 
 
@@ -334,16 +344,24 @@ def map_posteriors(
     tasks.map_terms(work, *covariances)
 
 
-def residual_squares(
+def posterior_means(
     tasks: MixedTasks, fit: CovarianceFit, outliers: OutlierComponent | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Squares of the residuals at the posterior means, and effective parameters, both (T,)."""
+    """Posterior means (T, p) and effective parameters (T,) of all tasks."""
     means, used = np.empty((tasks.n_tasks, tasks.p)), np.empty(tasks.n_tasks)
 
     def store(ids: np.ndarray, mean: np.ndarray, _: np.ndarray, parameters: np.ndarray) -> None:
         means[ids], used[ids] = mean, parameters
 
     map_posteriors(store, tasks, fit, outliers)
+    return means, used
+
+
+def residual_squares(
+    tasks: MixedTasks, fit: CovarianceFit, outliers: OutlierComponent | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Squares of the residuals at the posterior means, and effective parameters, both (T,)."""
+    means, used = posterior_means(tasks, fit, outliers)
     squares = np.empty(tasks.n_tasks)
 
     def work(rows: TaskTerms) -> None:

@@ -12,12 +12,22 @@ from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.outliers import OutlierComponent, find_outliers
 from sharedspan.mixed_model.terms import Covariance
+from sharedspan.mixed_model.variance_function import VarianceFunction
 
 COMPARISON_TOL = 1e-1  # in log likelihood: accurate enough to compare fits
 TRIAL_STEPS = 6  # of the fit of each rank
 PATIENCE = 2  # ranks without a better score after which no larger one is tried
 DIRECTED_RIVALS = 3  # fits with directions that are compared by left out rows
 LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried unasked
+
+
+@dataclass(frozen=True)
+class RowNoise:
+    """Noise variances of the rows as a function of their fitted values."""
+
+    function: VarianceFunction
+    relative: np.ndarray  # (rows,) variances over s2 of the rows of all tasks, in task order
+    tasks: MixedTasks  # all tasks, with rows weighted accordingly
 
 
 @dataclass(frozen=True)
@@ -34,11 +44,19 @@ class SelectedModel:
     flat: bool
     rivals: tuple[CovarianceFit, ...]
     widening: float = 1.0
+    row_noise: RowNoise | None = None  # if the noise differs between rows
 
     @property
     def effective(self) -> CovarianceFit:
         """The fit with the covariance that effects are shrunk by."""
         return replace(self.fit, covariance=self.fit.covariance.scaled(self.widening))
+
+    @property
+    def noise(self) -> str:
+        """The kind of noise: "shared", "per_task" or "fitted"."""
+        if self.row_noise is not None:
+            return "fitted"
+        return "per_task" if np.ptp(self.tasks.levels) else "shared"
 
     def with_fit(self, fit: CovarianceFit) -> SelectedModel:
         """The same model with another covariance."""
@@ -107,7 +125,7 @@ def select_model(
 
 
 def reconsider(model: SelectedModel, tasks: MixedTasks) -> SelectedModel:
-    """The same fits, with the same outliers, compared again on tasks with other noise levels."""
+    """The same fits, with the same outliers, compared again on the same tasks with other noise."""
     weight = None if model.outliers is None else 1 - model.outliers.probability
     optimizer = CovarianceOptimizer(tasks, model.flat, weight)
     fits = [

@@ -48,6 +48,11 @@ class Scaling:
             return cls(np.zeros_like(centre), scale, 0.0, y_scale)
         return cls(centre, scale, y_centre, y_scale)
 
+    def to_standard(self, X: np.ndarray, intercept: bool) -> np.ndarray:
+        """Rows X (m, d) as [1, standardised features], (m, p)."""
+        Z = (X - self.centre) / self.scale
+        return np.column_stack([np.ones(len(Z)), Z]) if intercept else Z
+
     def from_standard(self, V: np.ndarray, intercept: bool) -> tuple[np.ndarray, np.ndarray]:
         """Slopes (T, d) and intercepts (T,) of coefficients V (T, p) in standard units."""
         slopes = V[:, int(intercept) :] / self.scale * self.y_scale

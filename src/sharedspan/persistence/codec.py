@@ -45,6 +45,7 @@ STORED_CLASSES = {
     "TaskStatistics": "sharedspan.statistics.task_statistics",
     "TorchBackend": "sharedspan.objective.backends",
     "Units": "sharedspan.statistics.task_statistics",
+    "VarianceFunction": "sharedspan.mixed_model.variance_function",
     "WeightsUncertainty": "sharedspan.inference.weight_errors",
 }
 # Classes, attributes and parameters that have another name in older files: {old: new}, or

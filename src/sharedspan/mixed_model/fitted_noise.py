@@ -1,0 +1,87 @@
+"""Fits with noise that grows with the fitted value: the variances and the covariance in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sharedspan.inputs.rows import TaskRows
+from sharedspan.mixed_model.held_out import HeldOutRows
+from sharedspan.mixed_model.likelihood import SMALLEST_NOISE, MixedTasks, RowVariances
+from sharedspan.mixed_model.posterior import posterior_means
+from sharedspan.mixed_model.search import RowNoise, SelectedModel, reconsider
+from sharedspan.mixed_model.variance_function import VarianceFunction
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.grams import GramStatistics
+from sharedspan.statistics.task_statistics import collect
+
+TURNS = 4
+
+
+def with_fitted_noise(
+    model: SelectedModel, tasks: MixedTasks, held_out: HeldOutRows, least_gain: float
+) -> SelectedModel | None:
+    """The fits of a model compared again, with noise that grows with the fitted value.
+
+    Parameters
+    ----------
+    model : SelectedModel
+        Selected with one noise level.
+    tasks : MixedTasks
+        All tasks.
+    held_out : HeldOutRows
+        Rows of the searched tasks.
+    least_gain : float
+        The log likelihood of the leave-one-out errors must gain this, or the result is None.
+    """
+    ids = held_out.ids
+    for _ in range(TURNS):
+        eta, leverage = held_out.fitted(model)
+        # The variance of a leave-one-out error is that of the noise over 1 - leverage, both of one
+        # repetition of the row.
+        rest = np.maximum(1 - leverage / np.maximum(held_out.weight, 1.0), 1e-10)
+        squares = np.maximum((held_out.y - eta) ** 2 / rest, SMALLEST_NOISE)
+        function, gain = VarianceFunction.fitted(eta, squares, held_out.weight)
+        if gain < least_gain:
+            return None
+        row_noise = row_noise_of(model, function, tasks, held_out.rows, held_out.canonical)
+        tasks = row_noise.tasks
+        searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
+        model = replace(reconsider(model, searched), row_noise=row_noise)
+    return model
+
+
+def row_noise_of(
+    model: SelectedModel,
+    function: VarianceFunction,
+    tasks: MixedTasks,
+    rows: TaskRows,
+    canonical: Canonical,
+) -> RowNoise:
+    """The noise variances at the fitted values of all rows, and all tasks weighted by them."""
+    means, _ = posterior_means(tasks, model.fit, model.outliers)
+    eta, weight = np.empty(rows.n_rows), np.empty(rows.n_rows)
+    for block in rows.blocks():
+        X, _ = canonical.units.rows(block, canonical.P)
+        owner = np.repeat(block.ids, np.diff(block.starts))
+        Z = tasks.scaling.to_standard(X, tasks.intercept)
+        eta[block.positions] = np.einsum("ij,ij->i", Z, means[owner])
+        weight[block.positions] = block.weight
+    # The sum of all weights remains that of the sample weights.
+    scale = float(np.sum(weight / function(eta)) / weight.sum())
+    function = replace(function, scale=scale * function.scale)
+    relative = function(eta)
+    by_row = np.ones(rows.X.shape[0])  # of which those that are not in the order are never read
+    by_row[slice(None) if rows.order is None else rows.order] = weight / relative
+    kind = "gram" if isinstance(tasks.statistics, GramStatistics) else "rows"
+    statistics = collect(replace(rows, weight=by_row), canonical.units, tasks.intercept, kind)
+    if canonical.P is not None:
+        statistics.transform(canonical.P)
+    owner = np.repeat(np.arange(rows.n_tasks), np.diff(rows.starts))
+    n, total, log_sum = (
+        np.bincount(owner, weight * each, minlength=rows.n_tasks)
+        for each in (np.ones_like(weight), relative, np.log(relative))
+    )
+    variances = RowVariances(n, total / n, log_sum)
+    return RowNoise(function, relative, MixedTasks(statistics, tasks.scaling, variances=variances))
