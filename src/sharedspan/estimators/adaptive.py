@@ -268,7 +268,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             return [model]
         models: list[SelectedModel | None] = []
         if levels_pay(self.noise, model):
-            levels, _ = noise_levels(model)
+            levels, _ = task_noise_levels(model)
             models.append(reconsider(model, model.tasks.with_noise(levels)))
         if rows is not None and self.noise in ("auto", "fitted"):
             decisive = math.log(max(rows.weight.sum(), 1.0)) + 3
@@ -319,7 +319,7 @@ def levels_pay(noise: str, model: SelectedModel) -> bool:
     return gain_of_noise_levels(squares, spare) > math.log(model.tasks.n_tasks) + 3
 
 
-def noise_levels(model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:
+def task_noise_levels(model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:
     """Noise variances of the tasks relative to their mean, and degrees of freedom, both (T,)."""
     squares, used = residual_squares(model.tasks, model.effective, model.outliers)
     n = model.tasks.n
@@ -335,7 +335,7 @@ def refined_with_noise(
     model = model.refined(tasks if model.row_noise is None else model.row_noise.tasks)
     degrees = None
     for _ in range(NOISE_ROUNDS if noise == "per_task" else 0):
-        levels, degrees = noise_levels(model)
+        levels, degrees = task_noise_levels(model)
         model = model.refined(tasks.with_noise(levels))
     return model, degrees
 
