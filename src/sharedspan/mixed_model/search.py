@@ -17,7 +17,7 @@ from sharedspan.mixed_model.variance_function import VarianceFunction
 COMPARISON_TOL = 1e-1  # in log likelihood: accurate enough to compare fits
 TRIAL_STEPS = 6  # of the fit of each rank
 PATIENCE = 2  # ranks without a better score after which no larger one is tried
-DIRECTED_RIVALS = 3  # fits with directions that are compared by left out rows
+DIRECTED_RIVALS = 3  # other ranks that are compared by left out rows
 LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried unasked
 
 
@@ -249,15 +249,17 @@ class _ModelSearch:
             self.fit = full
 
     def rivals(self) -> tuple[CovarianceFit, ...]:
-        """Other fits that were compared: all without directions, the best with some.
+        """Other fits that were compared: all without directions, the best of the best other ranks.
 
         If there are outliers, the selected fit without them is another.
         """
         selected = self.fit.structure, self.fit.rank
         others = {key: fit for key, fit in self.compared.items() if key != selected}
-        directed = sorted((fit for fit in others.values() if fit.rank), key=lambda fit: -fit.score)[
-            :DIRECTED_RIVALS
-        ]
+        of_rank: dict[int, CovarianceFit] = {}
+        for fit in sorted(others.values(), key=lambda fit: fit.score):
+            of_rank[fit.rank] = fit
+        directed = [fit for rank, fit in of_rank.items() if rank and rank != self.fit.rank]
+        directed = sorted(directed, key=lambda fit: -fit.score)[:DIRECTED_RIVALS]
         plain = [fit for fit in others.values() if not fit.rank]
         if self.component is not None:
             columns = self.fit.covariance.loadings.shape[1]
