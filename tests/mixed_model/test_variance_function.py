@@ -215,9 +215,9 @@ def test_few_rows_of_many_tasks_are_weighted_too():
     X, y, task, coef, _ = simulated(1, 2.0, T=400, n=3)
     errors = {
         noise: ss.parameter_error(fitted(noise, X, y, task).coef_, coef)
-        for noise in ("auto", "shared")
+        for noise in ("fitted", "shared")
     }
-    assert errors["auto"] < 0.97 * errors["shared"]
+    assert errors["fitted"] < 0.97 * errors["shared"]
 
 
 def test_a_task_has_the_mean_variance_of_its_rows():

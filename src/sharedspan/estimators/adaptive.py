@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -67,8 +68,8 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         "per_task" gives each task a noise variance of its own, shrunk towards the common one.
         "fitted" lets the variance of a row be a power of its fitted value, measured from the lower
         end; the rows must be at hand, so not on a cluster, in ``partial_fit`` or ``merge``.
-        "auto" takes one of these if residuals show it decisively and left out rows are predicted
-        no worse; not by maximum likelihood.
+        "auto" takes one of these if residuals show it decisively, unless left out rows are then
+        predicted worse, or, for "fitted", no better; not by maximum likelihood.
     method : {"evidence", "ml"}, default="evidence"
         "ml" is maximum likelihood with no prior on b nor on D, as mixed-model software has it.
     outliers : bool, default=True
@@ -270,12 +271,14 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         if levels_pay(self.noise, model):
             levels, _ = task_noise_levels(model)
             models.append(reconsider(model, model.tasks.with_noise(levels)))
-        if rows is not None and self.noise in ("auto", "fitted"):
-            decisive = math.log(max(rows.weight.sum(), 1.0)) + 3
-            least_gain = decisive if self.noise == "auto" else -math.inf
-            models.append(with_fitted_noise(model, tasks, rows, least_gain))
         if self.noise == "auto":
             models.append(model)
+            decisive = math.log(model.tasks.n.sum()) + 3
+            if rows is not None:
+                alone = replace(model, rivals=())
+                models.append(with_fitted_noise(alone, tasks, rows, least_gain=decisive))
+        elif self.noise == "fitted" and rows is not None:
+            models.append(with_fitted_noise(model, tasks, rows))
         return [each for each in models if each is not None]
 
     @property

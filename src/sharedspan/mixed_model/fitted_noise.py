@@ -20,7 +20,7 @@ TURNS = 4
 
 
 def with_fitted_noise(
-    model: SelectedModel, tasks: MixedTasks, held_out: HeldOutRows, least_gain: float
+    model: SelectedModel, tasks: MixedTasks, held_out: HeldOutRows, least_gain: float = -np.inf
 ) -> SelectedModel | None:
     """The fits of a model compared again, with noise that grows with the fitted value.
 
