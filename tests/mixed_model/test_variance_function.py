@@ -268,3 +268,16 @@ def test_hard_rows_are_no_obstacle(noise, y):
     mean, std = fitted(noise, X, y, task).predict(X, task=task, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_that_moves_its_own_fitted_value_does_not_look_like_a_function_of_it(seed):
+    """With four rows a task, much of a row's noise is in its fitted value."""
+    rng = np.random.default_rng(seed)
+    T, n = 2000, 4
+    task = np.repeat(np.arange(T), n)
+    X = rng.standard_normal((T * n, 1))
+    effects = rng.standard_normal((T, 2)) * [1.0, 0.3]
+    y = effects[task, 0] + effects[task, 1] * X[:, 0] + 2 * rng.standard_normal(T * n)
+    model = ss.AdaptiveSpanRegressor(noise="fitted").fit(X, y, task=task)
+    assert abs(model._uncertainty_.variance_function.exponent) < 0.08

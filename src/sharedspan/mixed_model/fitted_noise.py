@@ -42,7 +42,10 @@ def with_fitted_noise(
         # repetition of the row.
         rest = np.maximum(1 - leverage / np.maximum(held_out.weight, 1.0), 1e-10)
         squares = np.maximum((held_out.y - eta) ** 2 / rest, SMALLEST_NOISE)
-        function, gain = VarianceFunction.fitted(eta, squares, held_out.weight)
+        # A row's own noise moves its fitted value, so the variance is related to the prediction
+        # from the other rows.
+        predicted = held_out.y - (held_out.y - eta) / rest
+        function, gain = VarianceFunction.fitted(predicted, squares, held_out.weight)
         if gain < least_gain:
             return None
         row_noise = row_noise_of(model, function, tasks, held_out.rows, held_out.canonical)
