@@ -35,6 +35,7 @@ from sharedspan.subspace import ordered_factors, orthonormal_basis
 SEARCH_WORK = 1e7  # T p^3 of the tasks that structures are compared on
 NOISE_ROUNDS = 3  # of noise levels and the covariance in turn
 FEWEST_SPARE_ROWS = 4.0  # of the median task beyond its coefficients, to tell its noise level
+SMALLEST_RELATED_NOISE = 1e-6  # over the variance of y: less is an exact fit, with nothing to relate
 FEWEST_SEARCHED, MOST_SEARCHED = 500, 20_000  # tasks
 
 
@@ -274,7 +275,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         if self.noise == "auto":
             models.append(model)
             decisive = math.log(model.tasks.n.sum()) + 3
-            if rows is not None:
+            if rows is not None and model.fit.evidence.noise > SMALLEST_RELATED_NOISE:
                 alone = replace(model, rivals=())
                 models.append(with_fitted_noise(alone, tasks, rows, least_gain=decisive))
         elif self.noise == "fitted" and rows is not None:
