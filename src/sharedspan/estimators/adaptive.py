@@ -22,6 +22,7 @@ from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
 from sharedspan.mixed_model.fitted_noise import with_fitted_noise
+from sharedspan.mixed_model.folds import Folds, rows_are_few
 from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit
@@ -35,7 +36,9 @@ from sharedspan.subspace import ordered_factors, orthonormal_basis
 SEARCH_WORK = 1e7  # T p^3 of the tasks that structures are compared on
 NOISE_ROUNDS = 3  # of noise levels and the covariance in turn
 FEWEST_SPARE_ROWS = 4.0  # of the median task beyond its coefficients, to tell its noise level
-SMALLEST_RELATED_NOISE = 1e-6  # over the variance of y: less is an exact fit, with nothing to relate
+SMALLEST_RELATED_NOISE = (
+    1e-6  # over the variance of y: less is an exact fit, with nothing to relate
+)
 FEWEST_SEARCHED, MOST_SEARCHED = 500, 20_000  # tasks
 
 
@@ -176,11 +179,13 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             rows = None
             if isinstance(problem.rows, TaskRows):
                 rows = HeldOutRows(problem.rows, ids, canonical, searched)
-            models = self._models(self._select(searched, candidates), tasks, rows)
+            model = self._select(searched, candidates)
+            few = len(ids) == tasks.n_tasks and rows_are_few(model, int(tasks.n.sum()))
+            models = self._models(model, tasks, rows)
             model = models[0]
             compared = self.method != "ml" and (len(models) > 1 or model.rivals)
             if rows is not None and compared:
-                model = select_by_rows(rows, models)
+                model = select_by_rows(Folds(rows) if few else rows, models)
             model, degrees = refined_with_noise(model, tasks)
             function = None if model.row_noise is None else model.row_noise.function
             posterior = posterior_of(

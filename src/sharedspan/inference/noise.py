@@ -136,30 +136,35 @@ def gain_of_noise_levels(rss: np.ndarray, degrees: np.ndarray) -> float:
 def _fit_prior(variances: np.ndarray, degrees: np.ndarray) -> tuple[float, float]:
     """Maximum likelihood of (nu, s0^2); nu is infinite if the tasks show no difference."""
     from scipy.optimize import minimize, root
-    from scipy.special import digamma
-    from scipy.stats import f
+    from scipy.special import betaln, digamma
 
     center = float(np.log(np.average(variances, weights=degrees)))
 
+    # The variances over s0^2 have an F distribution; a term without parameters is left out.
     def negative(parameters: np.ndarray) -> float:
         nu, scale = np.exp(parameters[0]), np.exp(parameters[1])
-        return -float(np.sum(f.logpdf(variances, degrees, nu, scale=scale)))
-
-    bounds = [(np.log(0.1), np.log(1e6)), (center - 40, center + 10)]
-    starts = [(0.7, float(np.median(np.log(variances)))), (3.0, center)]
-    with one_blas_thread():
-        fits = [minimize(negative, start, method="L-BFGS-B", bounds=bounds) for start in starts]
-    best = min(fits, key=lambda fit: fit.fun)
-    # If the tasks do not differ, the likelihood is flat in nu and the search stops anywhere.
-    if negative(np.array([bounds[0][1], center])) <= best.fun + 1e-5:
-        return np.inf, float(np.exp(center))
+        ratio = degrees * variances / (nu * scale)
+        logs = degrees / 2 * np.log(ratio) - (degrees + nu) / 2 * np.log1p(ratio)
+        return float(np.sum(betaln(degrees / 2, nu / 2) - logs))
 
     def slope(parameters: np.ndarray) -> np.ndarray:
         nu, scale = np.exp(parameters[0]), np.exp(parameters[1])
         ratio = degrees * variances / (nu * scale)
         pull = (degrees + nu) / 2 * ratio / (1 + ratio) - degrees / 2
         gammas = digamma((degrees + nu) / 2) - digamma(nu / 2) - np.log1p(ratio)
-        return np.array([np.sum(nu / 2 * gammas + pull), np.sum(pull)])
+        return -np.array([np.sum(nu / 2 * gammas + pull), np.sum(pull)])
+
+    bounds = [(np.log(0.1), np.log(1e6)), (center - 40, center + 10)]
+    starts = [(0.7, float(np.median(np.log(variances)))), (3.0, center)]
+    with one_blas_thread():
+        fits = [
+            minimize(negative, start, jac=slope, method="L-BFGS-B", bounds=bounds)
+            for start in starts
+        ]
+    best = min(fits, key=lambda fit: fit.fun)
+    # If the tasks do not differ, the likelihood is flat in nu and the search stops anywhere.
+    if negative(np.array([bounds[0][1], center])) <= best.fun + 1e-5:
+        return np.inf, float(np.exp(center))
 
     # A root of the gradient, because the end of a search on a flat top amplifies rounding errors.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # on its way

@@ -6,15 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from sharedspan.inputs.rows import TaskRows
 from sharedspan.mixed_model.held_out import HeldOutRows
 from sharedspan.mixed_model.likelihood import SMALLEST_NOISE, MixedTasks, RowVariances
 from sharedspan.mixed_model.posterior import posterior_means
 from sharedspan.mixed_model.search import RowNoise, SelectedModel, reconsider
 from sharedspan.mixed_model.variance_function import VarianceFunction
-from sharedspan.statistics.canonical import Canonical
-from sharedspan.statistics.grams import GramStatistics
-from sharedspan.statistics.task_statistics import collect
 
 TURNS = 4
 
@@ -48,7 +44,7 @@ def with_fitted_noise(
         function, gain = VarianceFunction.fitted(predicted, squares, held_out.weight)
         if gain < least_gain:
             return None
-        row_noise = row_noise_of(model, function, tasks, held_out.rows, held_out.canonical)
+        row_noise = row_noise_of(model, function, tasks, held_out)
         tasks = row_noise.tasks
         searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
         model = replace(reconsider(model, searched), row_noise=row_noise)
@@ -59,10 +55,10 @@ def row_noise_of(
     model: SelectedModel,
     function: VarianceFunction,
     tasks: MixedTasks,
-    rows: TaskRows,
-    canonical: Canonical,
+    held_out: HeldOutRows,
 ) -> RowNoise:
     """The noise variances at the fitted values of all rows, and all tasks weighted by them."""
+    rows, canonical = held_out.rows, held_out.canonical
     means, _ = posterior_means(tasks, model.fit, model.outliers)
     eta, weight = np.empty(rows.n_rows), np.empty(rows.n_rows)
     for block in rows.blocks():
@@ -77,14 +73,11 @@ def row_noise_of(
     relative = function(eta)
     by_row = np.ones(rows.X.shape[0])  # of which those that are not in the order are never read
     by_row[slice(None) if rows.order is None else rows.order] = weight / relative
-    kind = "gram" if isinstance(tasks.statistics, GramStatistics) else "rows"
-    statistics = collect(replace(rows, weight=by_row), canonical.units, tasks.intercept, kind)
-    if canonical.P is not None:
-        statistics.transform(canonical.P)
     owner = np.repeat(np.arange(rows.n_tasks), np.diff(rows.starts))
     n, total, log_sum = (
         np.bincount(owner, weight * each, minlength=rows.n_tasks)
         for each in (np.ones_like(weight), relative, np.log(relative))
     )
     variances = RowVariances(n, total / n, log_sum)
-    return RowNoise(function, relative, MixedTasks(statistics, tasks.scaling, variances=variances))
+    weighted = held_out.tasks_of(replace(rows, weight=by_row), variances)
+    return RowNoise(function, relative, weighted)

@@ -14,17 +14,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.mixed_model.likelihood import MixedTasks
+from sharedspan.mixed_model.likelihood import MixedTasks, RowVariances
 from sharedspan.mixed_model.posterior import map_posteriors
 from sharedspan.mixed_model.search import SelectedModel
 from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.grams import GramStatistics
+from sharedspan.statistics.task_statistics import collect
 
 MOST_ROWS = 20_000  # rows whose errors are compared; more are sampled
 LEAD = 1.0  # standard errors by which a simpler model, or one of other noise, must predict better
+TIE = 3.0  # in evidence: of two fits that differ by less, the simpler one need only predict as well
 WIDENINGS = (3.0, 10.0, 30.0, 100.0)  # factors on the covariance that are tried
 RICHER_LEAD = 3.0  # the same for a covariance of more parameters than the evidence asked for
 
@@ -43,6 +47,10 @@ class HeldOutRows:
         The searched tasks.
     """
 
+    # The left out rows took part in fitting the covariance. That makes the squares smaller by about
+    # two noise variances for each of its parameters.
+    optimism = 2.0
+
     def __init__(
         self, rows: TaskRows, ids: np.ndarray, canonical: Canonical, tasks: MixedTasks
     ) -> None:
@@ -54,7 +62,7 @@ class HeldOutRows:
             positions = positions[np.linspace(0, len(positions) - 1, MOST_ROWS).astype(int)]
         mask = np.zeros(rows.n_rows, dtype=bool)
         mask[positions] = True
-        self.rows, self.ids, self.canonical = rows, ids, canonical
+        self.rows, self.ids, self.canonical, self.tasks = rows, ids, canonical, tasks
         self.positions, self.owner = positions, task_of[positions]
         blocks = list(rows.select(mask).blocks())
         units, scaling = canonical.units, tasks.scaling
@@ -64,6 +72,14 @@ class HeldOutRows:
         self.weight = np.concatenate([block.weight for block in blocks])
         self.n_tasks = len(ids)
         self.share = len(positions) / int(np.sum(task_of >= 0))  # of the rows of these tasks
+
+    def tasks_of(self, rows: TaskRows, variances: RowVariances | None = None) -> MixedTasks:
+        """All tasks, from some of their rows or from rows of other weights."""
+        kind = "gram" if isinstance(self.tasks.statistics, GramStatistics) else "rows"
+        statistics = collect(rows, self.canonical.units, self.tasks.intercept, kind)
+        if self.canonical.P is not None:
+            statistics.transform(self.canonical.P)
+        return MixedTasks(statistics, self.tasks.scaling, variances=variances)
 
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Squares of the leave-one-out errors times the sample weights, (rows,)."""
@@ -90,7 +106,20 @@ class HeldOutRows:
         return fitted, self.weight * leverage
 
 
-def select_by_rows(rows: HeldOutRows, models: Sequence[SelectedModel]) -> SelectedModel:
+class RowErrors(Protocol):
+    """Errors of rows that a model predicts from other rows."""
+
+    owner: np.ndarray  # (rows,) the task of each row
+    n_tasks: int
+    share: float  # of the rows of these tasks
+    optimism: float
+
+    def squares(self, model: SelectedModel) -> np.ndarray:
+        """Squares of the errors times the sample weights, (rows,)."""
+        ...
+
+
+def select_by_rows(rows: RowErrors, models: Sequence[SelectedModel]) -> SelectedModel:
     """The first model, unless another one predicts rows that were left out significantly better.
 
     All fits that were compared with any of the models take part. The standard error of a difference
@@ -100,8 +129,7 @@ def select_by_rows(rows: HeldOutRows, models: Sequence[SelectedModel]) -> Select
     squares = rows.squares(first)
     lead = 0.0
     for rival in (each for model in models for each in (model, *map(model.with_fit, model.rivals))):
-        richer = rival.tasks is first.tasks and rival.fit.penalty > first.fit.penalty
-        gain = _gain(rows, squares, first, rival, RICHER_LEAD if richer else LEAD)
+        gain = _gain(rows, squares, first, rival, _required_lead(first, rival))
         if gain > lead:
             best, lead = rival, gain
     selected, squares, lead = best, rows.squares(best), 0.0
@@ -112,18 +140,23 @@ def select_by_rows(rows: HeldOutRows, models: Sequence[SelectedModel]) -> Select
     return best
 
 
-def _gain(
-    rows: HeldOutRows, squares: np.ndarray, model: SelectedModel, rival: SelectedModel, lead: float
-) -> float:
-    """The sum by which a rival's squares are smaller, zero unless by so many standard errors.
+def _required_lead(first: SelectedModel, rival: SelectedModel) -> float:
+    """Standard errors by which a rival must predict better than the model of the best evidence."""
+    if rival.tasks is not first.tasks:
+        return LEAD
+    if rival.fit.penalty > first.fit.penalty:
+        return RICHER_LEAD
+    return 0.0 if first.fit.score - rival.fit.score < TIE else LEAD
 
-    The left out rows took part in fitting the covariance. That makes the squares smaller by about
-    two noise variances for each of its parameters.
-    """
+
+def _gain(
+    rows: RowErrors, squares: np.ndarray, model: SelectedModel, rival: SelectedModel, lead: float
+) -> float:
+    """The sum by which a rival's squares are smaller, zero unless by so many standard errors."""
     gap = squares - rows.squares(rival)
     by_task = np.bincount(rows.owner, gap, minlength=rows.n_tasks)
     error = max(math.sqrt(len(each)) * float(each.std()) for each in (gap, by_task))
     price = 0.5 * math.log(max(rows.n_tasks, 2))
     parameters = (rival.fit.penalty - model.fit.penalty) / price
-    gain = float(gap.sum()) - 2 * parameters * float(squares.mean()) * rows.share
+    gain = float(gap.sum()) - rows.optimism * parameters * float(squares.mean()) * rows.share
     return gain if gain > lead * error else 0.0

@@ -16,7 +16,7 @@ from sharedspan.mixed_model.variance_function import VarianceFunction
 
 COMPARISON_TOL = 1e-1  # in log likelihood: accurate enough to compare fits
 TRIAL_STEPS = 6  # of the fit of each rank
-PATIENCE = 2  # ranks without a better score after which no larger one is tried
+PATIENCE = 2  # ranks without a better score after which the first that scores less is the last
 DIRECTED_RIVALS = 3  # other ranks that are compared by left out rows
 LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried unasked
 
@@ -202,7 +202,7 @@ class _ModelSearch:
         if not largest:
             return
         base = current = self.fit
-        best, failures = None if smallest else base, 0
+        best, failures, last = None if smallest else base, 0, base.score
         suggested = _moment_covariance(self.optimizer, base)
         for k in range(max(smallest, 1), largest + 1):
             starts = [_truncated(self.optimizer, base, suggested, k)]
@@ -223,8 +223,9 @@ class _ModelSearch:
                         self.fit = self.optimizer.fit(base.structure, 0, base, tol=COMPARISON_TOL)
                         self.select_rank(smallest, largest)
                         return
-            if failures > PATIENCE:
+            if failures > PATIENCE and current.score < last:
                 break
+            last = current.score
         assert best is not None
         self.fit = best
         if best.rank:
@@ -249,7 +250,7 @@ class _ModelSearch:
             self.fit = full
 
     def rivals(self) -> tuple[CovarianceFit, ...]:
-        """Other fits that were compared: all without directions, the best of the best other ranks.
+        """Other fits: all without directions, simpler ones of the same rank, and other ranks.
 
         If there are outliers, the selected fit without them is another.
         """
@@ -260,13 +261,27 @@ class _ModelSearch:
             of_rank[fit.rank] = fit
         directed = [fit for rank, fit in of_rank.items() if rank and rank != self.fit.rank]
         directed = sorted(directed, key=lambda fit: -fit.score)[:DIRECTED_RIVALS]
-        plain = [fit for fit in others.values() if not fit.rank]
+        directed = [self._like_selected(fit) for fit in directed]
+        plain = [
+            fit
+            for fit in others.values()
+            if not fit.rank or (fit.rank == self.fit.rank and fit.penalty < self.fit.penalty)
+        ]
         if self.component is not None:
             columns = self.fit.covariance.loadings.shape[1]
             plain.append(
                 self.all_tasks.fit(self.fit.structure, columns, self.fit, tol=COMPARISON_TOL)
             )
         return (*plain, *directed)
+
+    def _like_selected(self, fit: CovarianceFit) -> CovarianceFit:
+        """The better of a fit of a lower rank and one with the structure that was selected."""
+        structure = self.fit.structure
+        if fit.structure == structure or structure == "full" or fit.rank > self.fit.rank:
+            return fit
+        start = replace(fit, structure=structure)
+        other = self.optimizer.fit(structure, fit.rank, start, tol=COMPARISON_TOL)
+        return max(fit, self.compare(other), key=lambda each: each.score)
 
 
 def _moment_covariance(optimizer: CovarianceOptimizer, fit: CovarianceFit) -> np.ndarray:

@@ -1,0 +1,76 @@
+"""Errors of rows that were left out of a fit, for tables of few rows.
+
+Leave-one-out errors in closed form take the covariance as known. That flatters one of nearly as
+many parameters as there are rows; so each covariance is fitted again without a fifth of the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sharedspan.inputs.rows import TaskRows
+from sharedspan.mixed_model.held_out import HeldOutRows
+from sharedspan.mixed_model.likelihood import MixedTasks
+from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
+from sharedspan.mixed_model.posterior import posterior_means
+from sharedspan.mixed_model.search import COMPARISON_TOL, SelectedModel
+from sharedspan.mixed_model.structures import n_parameters
+
+N_FOLDS = 5
+FEWEST_ROWS = 10  # for each parameter of a covariance, to take it as known
+
+
+def rows_are_few(model: SelectedModel, n_rows: int) -> bool:
+    """Whether a covariance that is compared has too many parameters to be taken as known."""
+    fits = (model.fit, *model.rivals)
+    largest = max(n_parameters(*fit.covariance.loadings.shape) for fit in fits)
+    return n_rows < FEWEST_ROWS * largest
+
+
+class Folds:
+    """The rows of all tasks in folds, each predicted by fits to the others.
+
+    The folds do not depend on the order of rows, and equal rows of a task, which might be one row
+    with a larger weight, are in one fold.
+    """
+
+    optimism = 0.0
+    share = 1.0
+
+    def __init__(self, held_out: HeldOutRows) -> None:
+        self.rows, self.owner, self.n_tasks = held_out, held_out.owner, held_out.n_tasks
+        keys = np.column_stack([held_out.Z, held_out.y, held_out.owner])
+        order = np.lexsort(keys.T)
+        new = np.any(np.diff(keys[order], axis=0) != 0, axis=1)
+        fold = np.empty(len(order), dtype=int)
+        fold[order] = np.concatenate([[0], np.cumsum(new)]) % N_FOLDS
+        self.folds = [np.flatnonzero(fold == i) for i in range(min(N_FOLDS, fold.max() + 1))]
+        self.tasks = [self._without(each) for each in self.folds]
+        self._fits: dict[tuple[int, int], list[CovarianceFit]] = {}
+
+    def _without(self, fold: np.ndarray) -> MixedTasks:
+        rows: TaskRows = self.rows.rows
+        mask = np.ones(rows.n_rows, dtype=bool)
+        mask[self.rows.positions[fold]] = False
+        return self.rows.tasks_of(rows.select(mask))
+
+    def squares(self, model: SelectedModel) -> np.ndarray:
+        """Squares of the errors of all rows times the sample weights, (rows,)."""
+        key = id(model.fit), id(model.tasks)  # both live as long as the models are compared
+        if key not in self._fits:
+            self._fits[key] = [self._fitted(model, tasks) for tasks in self.tasks]
+        predicted = np.empty(len(self.owner))
+        for fold, tasks, fit in zip(self.folds, self.tasks, self._fits[key], strict=True):
+            effective = replace(model, fit=fit).effective
+            tasks = tasks.with_noise(model.tasks.levels)
+            means, _ = posterior_means(tasks, effective, model.outliers)
+            predicted[fold] = np.einsum("ij,ij->i", self.rows.Z[fold], means[self.owner[fold]])
+        return self.rows.weight * (self.rows.y - predicted) ** 2
+
+    def _fitted(self, model: SelectedModel, tasks: MixedTasks) -> CovarianceFit:
+        weight = None if model.outliers is None else 1 - model.outliers.probability
+        optimizer = CovarianceOptimizer(tasks.with_noise(model.tasks.levels), model.flat, weight)
+        columns = model.fit.covariance.loadings.shape[1]
+        return optimizer.fit(model.fit.structure, columns, model.fit, tol=COMPARISON_TOL)

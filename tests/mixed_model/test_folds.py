@@ -1,0 +1,89 @@
+"""Errors of rows that were left out of a fit, and the models that they select with few tasks."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import sharedspan as ss
+from sharedspan.inputs.rows import validate_rows
+from sharedspan.mixed_model.folds import N_FOLDS, Folds
+from sharedspan.mixed_model.held_out import HeldOutRows
+from sharedspan.mixed_model.likelihood import MixedTasks
+from sharedspan.mixed_model.optimize import CovarianceOptimizer
+from sharedspan.mixed_model.search import COMPARISON_TOL, SelectedModel
+from sharedspan.mixed_model.terms import Scaling
+from sharedspan.statistics.canonical import Canonical
+from sharedspan.statistics.task_statistics import Units, collect
+
+
+def problem(X, y, task, weight=None, kind="gram"):
+    """The folds of a table, and a model with one direction."""
+    rows = validate_rows(X, y, task, weight)
+    d = X.shape[1]
+    units = Units(np.zeros(d), np.ones(d), 1.0)
+    statistics = collect(rows, units, True, kind)
+    tasks = MixedTasks(statistics, Scaling.of(statistics, True))
+    optimizer = CovarianceOptimizer(tasks)
+    fit = optimizer.fit("isotropic", 1, optimizer.fit("isotropic"))
+    held_out = HeldOutRows(rows, np.arange(tasks.n_tasks), Canonical(units, None), tasks)
+    return Folds(held_out), SelectedModel(tasks, fit, None, False, ())
+
+
+def table(seed=0, T=6, n=11, d=3):
+    rng = np.random.default_rng(seed)
+    task = np.repeat(np.arange(T), n)
+    X = rng.standard_normal((T * n, d)) * np.linspace(0.5, 2, d) + 1
+    y = np.einsum("ij,ij->i", X, rng.standard_normal((T, d))[task]) + rng.standard_normal(T * n)
+    return X, y, task
+
+
+@pytest.mark.parametrize("kind", ["gram", "rows"])
+def test_errors_are_those_of_predictions_by_fits_without_the_fold(kind):
+    X, y, task = table()
+    folds, model = problem(X, y, task, kind=kind)
+    assert sorted(np.concatenate(folds.folds)) == list(range(len(y)))
+    assert len(folds.folds) == N_FOLDS
+    squares, scaling = folds.squares(model), model.tasks.scaling
+    Z = scaling.to_standard(X, True)
+    u = (y - scaling.y_centre) / scaling.y_scale
+    for fold in folds.folds:
+        rest = np.setdiff1d(np.arange(len(y)), fold)
+        units = Units(np.zeros(3), np.ones(3), 1.0)
+        statistics = collect(validate_rows(X[rest], y[rest], task[rest]), units, True, "gram")
+        optimizer = CovarianceOptimizer(MixedTasks(statistics, scaling))
+        fit = optimizer.fit("isotropic", 1, model.fit, tol=COMPARISON_TOL)
+        # The posterior mean of all rows as one Gaussian vector.
+        prior = np.append(1e9, np.full(3, fit.tau))
+        same = task[:, None] == task
+        S = Z @ np.diag(prior) @ Z.T + same * (Z @ fit.covariance.matrix @ Z.T)
+        inner = S[np.ix_(rest, rest)] + np.eye(len(rest))
+        predicted = S[np.ix_(fold, rest)] @ np.linalg.solve(inner, u[rest])
+        assert_allclose(squares[fold], (u[fold] - predicted) ** 2, rtol=1e-3, atol=1e-5)
+
+
+def test_neither_the_order_of_rows_nor_repeated_rows_matter():
+    X, y, task = table(1)
+    folds, model = problem(X, y, task)
+    order = np.random.default_rng(0).permutation(len(y))
+    shuffled, other = problem(X[order], y[order], task[order])
+    assert_allclose(shuffled.squares(other).sum(), folds.squares(model).sum(), rtol=1e-6)
+    twice = np.append(np.arange(len(y)), np.arange(0, len(y), 3))
+    weight = np.bincount(twice).astype(float)
+    repeated, other = problem(X[twice], y[twice], task[twice])
+    weighted, model = problem(X, y, task, weight)
+    assert_allclose(repeated.squares(other).sum(), weighted.squares(model).sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("d", "T", "k", "n", "seed"),
+    [(16, 9, 1, 8, 100), (21, 11, 1, 26, 1201), (27, 23, 4, 19, 1902), (26, 22, 4, 19, 0)],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_with_few_tasks_the_rank_costs_little_though_it_is_not_known(d, T, k, n, seed):
+    sim = ss.simulate(n_tasks=T, n_features=d, rank=k, n_samples=n, noise=0.5, random_state=seed)
+    models = ss.AdaptiveSpanRegressor(), ss.SharedSpanRegressor(rank=k)
+    ours, known = (
+        ss.parameter_error(model.fit(sim.X, sim.y, task=sim.task).coef_, sim.coef) ** 0.5
+        for model in models
+    )
+    assert ours <= 1.15 * known
