@@ -23,11 +23,16 @@ from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
 from sharedspan.mixed_model.fitted_noise import with_fitted_noise
 from sharedspan.mixed_model.folds import Folds, rows_are_few
-from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows
+from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without_hopeless_rivals
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
-from sharedspan.mixed_model.search import SelectedModel, reconsider, select_model
+from sharedspan.mixed_model.search import (
+    COMPARISON_TOL,
+    SelectedModel,
+    reconsider,
+    select_model,
+)
 from sharedspan.mixed_model.structures import STRUCTURES, n_parameters
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Canonical, Problem
@@ -276,7 +281,8 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         models: list[SelectedModel | None] = []
         if levels_pay(self.noise, model):
             levels, _ = task_noise_levels(model)
-            models.append(reconsider(model, model.tasks.with_noise(levels)))
+            near = model if rows is None else without_hopeless_rivals(rows, model)
+            models.append(reconsider(near, model.tasks.with_noise(levels)))
         if self.noise == "auto":
             models.append(model)
             decisive = math.log(model.tasks.n.sum()) + 3
@@ -340,12 +346,12 @@ def refined_with_noise(
     model: SelectedModel, tasks: MixedTasks
 ) -> tuple[SelectedModel, np.ndarray | None]:
     """The selected model fitted to all tasks, and the degrees of freedom of their noise levels."""
-    noise = model.noise
-    model = model.refined(tasks if model.row_noise is None else model.row_noise.tasks)
-    degrees = None
-    for _ in range(NOISE_ROUNDS if noise == "per_task" else 0):
+    if model.noise != "per_task":
+        return model.refined(tasks if model.row_noise is None else model.row_noise.tasks), None
+    model = model.refined(tasks, COMPARISON_TOL)
+    for tol in [COMPARISON_TOL] * (NOISE_ROUNDS - 1) + [None]:
         levels, degrees = task_noise_levels(model)
-        model = model.refined(tasks.with_noise(levels))
+        model = model.refined(tasks.with_noise(levels), tol)
     return model, degrees
 
 

@@ -19,6 +19,21 @@ from sharedspan.kernels.compiling import kernel
 from sharedspan.kernels.dense import solve_in_place
 
 
+@kernel
+def quadratic_forms(Z, V, of, out):  # type: ignore[no-untyped-def]
+    """Write z'V z to out (rows,), for each row z of Z (rows, p) and its matrix V[of] (p, p)."""
+    for r in range(Z.shape[0]):
+        z, M = Z[r], V[of[r]]
+        total = 0.0
+        for i in range(z.shape[0]):
+            row = M[i]
+            along = 0.0
+            for j in range(z.shape[0]):
+                along += row[j] * z[j]
+            total += z[i] * along
+        out[r] = total
+
+
 def packed_size(d: int) -> int:
     """Numbers in the upper triangle of a d x d matrix."""
     return d * (d + 1) // 2

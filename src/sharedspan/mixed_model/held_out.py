@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
+from sharedspan.kernels.cpu import quadratic_forms
 from sharedspan.mixed_model.likelihood import MixedTasks, RowVariances
 from sharedspan.mixed_model.posterior import map_posteriors
 from sharedspan.mixed_model.search import SelectedModel
@@ -28,6 +29,7 @@ from sharedspan.statistics.task_statistics import collect
 
 MOST_ROWS = 20_000  # rows whose errors are compared; more are sampled
 LEAD = 1.0  # standard errors by which a simpler model, or one of other noise, must predict better
+HOPELESS = 5.0  # standard errors: what predicts so much worse is not fitted again with other noise
 TIE = 3.0  # in evidence: of two fits that differ by less, the simpler one need only predict as well
 WIDENINGS = (3.0, 10.0, 30.0, 100.0)  # factors on the covariance that are tried
 RICHER_LEAD = 3.0  # the same for a covariance of more parameters than the evidence asked for
@@ -70,6 +72,7 @@ class HeldOutRows:
         self.Z = scaling.to_standard(np.concatenate(X), tasks.intercept)
         self.y = (np.concatenate(y) - scaling.y_centre) / scaling.y_scale
         self.weight = np.concatenate([block.weight for block in blocks])
+        self._squares: dict[tuple[int, int, float], tuple[SelectedModel, np.ndarray]] = {}
         self.n_tasks = len(ids)
         self.share = len(positions) / int(np.sum(task_of >= 0))  # of the rows of these tasks
 
@@ -83,8 +86,12 @@ class HeldOutRows:
 
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Squares of the leave-one-out errors times the sample weights, (rows,)."""
-        fitted, leverage = self.fitted(model)
-        return self.weight * ((self.y - fitted) / np.maximum(1 - leverage, 1e-10)) ** 2
+        key = id(model.fit), id(model.tasks), model.widening
+        if key not in self._squares:
+            fitted, leverage = self.fitted(model)
+            errors = (self.y - fitted) / np.maximum(1 - leverage, 1e-10)
+            self._squares[key] = model, self.weight * errors**2  # the model: ids are used once
+        return self._squares[key][1]
 
     def fitted(self, model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:
         """Fitted values, and leverages w z'V_t z, both (rows,)."""
@@ -97,8 +104,9 @@ class HeldOutRows:
             rows = np.flatnonzero(place[self.owner] >= 0)
             Z, of = self.Z[rows], place[self.owner[rows]]
             fitted[rows] = np.einsum("ij,ij->i", Z, means[of])
-            leverage[rows] = np.einsum("ij,ij->i", Z, (V[of] @ Z[:, :, None])[:, :, 0])
-            leverage[rows] /= levels[self.owner[rows]]
+            own = np.empty(len(rows))
+            quadratic_forms(Z, np.ascontiguousarray(V), of, own)
+            leverage[rows] = own / levels[self.owner[rows]]
 
         map_posteriors(work, tasks, model.effective, model.outliers)
         if model.row_noise is not None:
@@ -122,8 +130,7 @@ class RowErrors(Protocol):
 def select_by_rows(rows: RowErrors, models: Sequence[SelectedModel]) -> SelectedModel:
     """The first model, unless another one predicts rows that were left out significantly better.
 
-    All fits that were compared with any of the models take part. The standard error of a difference
-    is the larger of two, from rows and from tasks.
+    All fits that were compared with any of the models take part.
     """
     first = best = models[0]
     squares = rows.squares(first)
@@ -140,6 +147,16 @@ def select_by_rows(rows: RowErrors, models: Sequence[SelectedModel]) -> Selected
     return best
 
 
+def without_hopeless_rivals(rows: RowErrors, model: SelectedModel) -> SelectedModel:
+    """The model less the rivals that predict far worse than another one does."""
+    fits = (model.fit, *model.rivals)
+    squares = [rows.squares(model.with_fit(fit)) for fit in fits]
+    best = min(squares, key=np.sum)
+    near = [fit for fit, each in zip(fits, squares, strict=True)
+            if (each - best).sum() <= HOPELESS * _standard_error(rows, each - best)]  # fmt: skip
+    return replace(model, rivals=tuple(fit for fit in near if fit is not model.fit))
+
+
 def _required_lead(first: SelectedModel, rival: SelectedModel) -> float:
     """Standard errors by which a rival must predict better than the model of the best evidence."""
     if rival.tasks is not first.tasks:
@@ -154,9 +171,13 @@ def _gain(
 ) -> float:
     """The sum by which a rival's squares are smaller, zero unless by so many standard errors."""
     gap = squares - rows.squares(rival)
-    by_task = np.bincount(rows.owner, gap, minlength=rows.n_tasks)
-    error = max(math.sqrt(len(each)) * float(each.std()) for each in (gap, by_task))
     price = 0.5 * math.log(max(rows.n_tasks, 2))
     parameters = (rival.fit.penalty - model.fit.penalty) / price
     gain = float(gap.sum()) - rows.optimism * parameters * float(squares.mean()) * rows.share
-    return gain if gain > lead * error else 0.0
+    return gain if gain > lead * _standard_error(rows, gap) else 0.0
+
+
+def _standard_error(rows: RowErrors, gap: np.ndarray) -> float:
+    """Of the sum of differences (rows,): the larger of two, from rows and from tasks."""
+    by_task = np.bincount(rows.owner, gap, minlength=rows.n_tasks)
+    return max(math.sqrt(len(each)) * float(each.std()) for each in (gap, by_task))

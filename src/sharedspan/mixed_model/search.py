@@ -62,8 +62,11 @@ class SelectedModel:
         """The same model with another covariance."""
         return self if fit is self.fit else replace(self, fit=fit, outliers=None)
 
-    def refined(self, tasks: MixedTasks) -> SelectedModel:
-        """The covariance of the selected structure and rank, fitted to all tasks to the end."""
+    def refined(self, tasks: MixedTasks, tol: float | None = None) -> SelectedModel:
+        """The covariance of the selected structure and rank, fitted to all tasks to the end.
+
+        ``tol`` ends it earlier, as in ``CovarianceOptimizer.fit``.
+        """
         fit, weight = self.fit, None
         if self.outliers is not None:
             wide, e = self.outliers.covariance(fit.covariance), fit.evidence
@@ -71,7 +74,7 @@ class SelectedModel:
             weight = 1 - self.outliers.probabilities(*values)
         optimizer = CovarianceOptimizer(tasks, self.flat, weight)
         columns = fit.covariance.loadings.shape[1]
-        return replace(self, tasks=tasks, fit=optimizer.fit(fit.structure, columns, fit))
+        return replace(self, tasks=tasks, fit=optimizer.fit(fit.structure, columns, fit, tol=tol))
 
 
 def select_model(
