@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 import sharedspan as ss
-from sharedspan.estimators.stream import FIRST_ROWS
+from sharedspan.estimators.stream import FIRST_ROWS, Descent
 from sharedspan.estimators.transfer import METHODS, NewTaskRegressor
 
 d, k = 50, 3
@@ -425,6 +425,17 @@ def test_a_pass_that_diverges_is_reported(rng):
     model = NewTaskRegressor(B, method="sgd", sgd_options={"step_size": 1e9, "clip": False})
     with pytest.warns(UserWarning, match="diverged .* step_size"):
         model.fit(X, y)
+
+
+def test_a_pass_of_an_older_file_goes_on_as_it_began(rng):
+    """Files of version 0.1 have no options: their passes were clipped, from zero, with h = 0."""
+    B, X, y = stream_rows(rng, rows=60)
+    model = NewTaskRegressor(B, method="sgd", horizon=60).partial_fit(X[:40], y[:40])
+    descent = model._streams_[0].descent
+    older = {name: value for name, value in vars(descent).items() if name != "options"}
+    vars(descent).clear()
+    vars(descent).update(Descent.upgraded(older))
+    assert_same_fit(model.partial_fit(X[40:], y[40:]), clone(model).fit(X, y))
 
 
 def test_other_misuse_says_what_to_do(rng):
