@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 import sharedspan as ss
-from sharedspan.estimators.stream import FIRST_ROWS
+from sharedspan.estimators.stream import FIRST_ROWS, Descent
 from sharedspan.estimators.transfer import METHODS, NewTaskRegressor
 
 d, k = 50, 3
@@ -98,6 +98,34 @@ def test_row_by_row_in_chunks_and_at_once_give_one_result(method, fit_intercept,
         assert_same_fit(stream, at_once)
 
 
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"step_size": 0.1, "constant_rows": 7, "start": [1.0, -2.0], "clip": False},
+        {"start": [1.0, -2.0], "as_printed": True},
+    ],
+)
+def test_options_of_the_stream_do_not_depend_on_chunks_or_a_file(
+    options, fit_intercept, rng, tmp_path
+):
+    B, X, y, _ = few_tasks(rng)
+    task = np.tile(np.arange(2), 40)
+    model = NewTaskRegressor(
+        B, method="sgd", horizon=40, sgd_options=options, fit_intercept=fit_intercept
+    )
+    at_once = clone(model).fit(X[:80], y[:80], task)
+    for size in (1, 7, 64):
+        stream = clone(model)
+        for lo in range(0, 80, size):
+            chunk = slice(lo, min(lo + size, 80))
+            stream.partial_fit(X[chunk], y[chunk], task[chunk])
+            if lo == 28:
+                stream.save(tmp_path / "m.span")
+                stream = ss.load(tmp_path / "m.span")
+        assert_same_fit(stream, at_once)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_new_tasks_may_come_later_and_tasks_do_not_touch_each_other(method, rng):
     B, X, y, task = few_tasks(rng)
@@ -181,18 +209,81 @@ def test_weights_count_as_repetition(method, rng):
     assert_same_fit(clone(model).fit(X, y, task, sample_weight=weight), repeated)
 
 
+def descent(F, y, eta0, h=0, start=None, clip=False):
+    """Algorithm 2 with K2 updates and the step sizes of the paper's display."""
+    n, w = len(y), np.zeros(F.shape[1]) if start is None else np.array(start)
+    length = int((n - h) / np.log(n - h))
+    for i in range(n):
+        eta = eta0 / 2 ** (0 if i <= length + h else (i - h) // length)
+        w -= (min(eta, 2 / (F[i] @ F[i])) if clip else eta) * (F[i] @ w - y[i]) * F[i]
+    return w
+
+
+def printed_descent(F, y, eta, h, w):
+    """The loop of Algorithm 2, line by line."""
+    K2, tau = len(y), 0
+    length = int((K2 - h) / np.log(K2 - h))
+    while tau < K2 - 1:
+        if tau + 1 > h and (tau + 1 - h) % length == 0:
+            eta = eta / 2
+        w = w - eta * (F[tau] @ w - y[tau]) * F[tau]
+        tau += 1
+    return w
+
+
+def stream_rows(rng, rows=200):
+    """Heavy-tailed rows, so that the safeguard acts, and a span."""
+    X, y = rng.standard_t(3, (rows, 6)), rng.standard_normal(rows)
+    return np.linalg.qr(rng.standard_normal((6, 2)))[0], X, y
+
+
 def test_the_stream_is_algorithm_2(rng):
-    X, y = rng.standard_normal((200, 6)), rng.standard_normal(200)
-    B = np.linalg.qr(rng.standard_normal((6, 2)))[0]
-    F, w = X @ B, np.zeros(2)
+    B, X, y = stream_rows(rng)
+    F = X @ B
     eta0 = 1 / (3 * np.mean(np.sum(F[:FIRST_ROWS] ** 2, axis=1)))
-    constant = int(200 / np.log(200))
-    for i in range(200):
-        eta = eta0 / 2 ** (0 if i <= constant else i // constant)
-        w -= min(eta, 2 / (F[i] @ F[i])) * (F[i] @ w - y[i]) * F[i]
-    model = NewTaskRegressor(B, method="sgd", fit_intercept=False).fit(X, y)
-    assert_allclose(model.task_weights_[:, 0], w, rtol=1e-10)
-    assert model.intercept_ == 0
+    assert np.max(eta0 * np.sum(F**2, axis=1)) > 2
+    safe = NewTaskRegressor(B, method="sgd", fit_intercept=False).fit(X, y)
+    assert_allclose(safe.task_weights_[:, 0], descent(F, y, eta0, clip=True), rtol=1e-10)
+    assert safe.intercept_ == 0
+    plain = clone(safe).set_params(sgd_options={"clip": False}).fit(X, y)
+    assert_allclose(plain.task_weights_[:, 0], descent(F, y, eta0), rtol=1e-10)
+
+
+def test_the_inputs_of_algorithm_2_are_options(rng):
+    B, X, y = stream_rows(rng)
+    options = {"step_size": 0.07, "constant_rows": 60, "start": [3.0, -1.0], "clip": False}
+    model = NewTaskRegressor(B, method="sgd", fit_intercept=False, sgd_options=options).fit(X, y)
+    expected = descent(X @ B, y, 0.07, 60, [3.0, -1.0])
+    assert_allclose(model.task_weights_[:, 0], expected, rtol=1e-10)
+    assert options["start"] == [3.0, -1.0]
+
+
+@pytest.mark.parametrize("h", [0, 50])
+def test_as_printed_is_the_loop_of_the_paper(h, rng):
+    B, X, y = stream_rows(rng)
+    options = {"step_size": 0.05, "constant_rows": h, "start": np.ones(2), "as_printed": True}
+    model = NewTaskRegressor(B, method="sgd", fit_intercept=False, sgd_options=options).fit(X, y)
+    expected = printed_descent(X @ B, y, 0.05, h, np.ones(2))
+    assert_allclose(model.task_weights_[:, 0], expected, rtol=1e-10)
+    other = clone(model).fit(X, np.append(y[:-1], 1e3))  # the loop ends before the last row
+    assert np.array_equal(other.coef_, model.coef_)
+
+
+def test_the_safeguard_keeps_heavy_tailed_rows_from_diverging():
+    risk = {}
+    for clip in (True, False):
+        errors = []
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            w = rng.standard_normal(5)
+            F = rng.standard_normal((100, 5)) / np.sqrt(rng.chisquare(3, (100, 1)))
+            y = F @ w + 0.4 * rng.standard_normal(100)
+            model = NewTaskRegressor(
+                method="sgd", fit_intercept=False, sgd_options={"clip": clip}
+            ).fit(F, y)
+            errors.append(np.sum((model.coef_[0] - w) ** 2))
+        risk[clip] = np.mean(errors)
+    assert risk[True] < 0.7 * risk[False]
 
 
 def test_the_stream_does_not_depend_on_units_or_offsets(rng):
@@ -298,6 +389,53 @@ def test_bad_parameters_say_what_to_do(parameters, message, rng):
     if parameters.get("method") != "sgd":
         with pytest.raises(ValueError, match=message):
             model.fit(X, y, task)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ([1], TypeError, r"sgd_options=\[1\] must be a dict or None"),
+        ({"eta": 1}, TypeError, "sgd_options: 'eta' is unknown: use 'step_size', 'constant_rows'"),
+        ({"step_size": 0}, ValueError, "step_size=0 must be a number above zero"),
+        ({"step_size": "x"}, ValueError, "step_size='x' must be a number above zero"),
+        ({"step_size": np.inf}, ValueError, "step_size=inf must be a number above zero"),
+        ({"constant_rows": -1}, ValueError, "constant_rows=-1 must be an integer of at least 0"),
+        ({"constant_rows": 2.5}, TypeError, "constant_rows=2.5 must be an integer"),
+        ({"start": [1.0]}, ValueError, r"start has shape \(1,\): expected \(2,\)"),
+        ({"start": [1.0, np.nan]}, ValueError, "start contains NaN"),
+        ({"clip": 1}, ValueError, "clip=1 is unknown: use True, False"),
+        ({"as_printed": "yes"}, ValueError, "as_printed='yes' is unknown"),
+        ({"as_printed": True, "clip": True}, ValueError, "as_printed=True has no clip"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_options_of_the_stream_say_what_to_do(options, error, message, rng):
+    B, X, y, task = few_tasks(rng)
+    for fit in ("fit", "partial_fit"):
+        model = NewTaskRegressor(B, method="sgd", horizon=90, sgd_options=options)
+        with pytest.raises(error, match=message):
+            getattr(model, fit)(X, y, task)
+        assert not hasattr(model, "n_features_in_")
+    with pytest.raises(ValueError, match=r"sgd_options .* method='sgd'"):
+        NewTaskRegressor(B, sgd_options={"clip": False}).fit(X, y, task)
+
+
+def test_a_pass_that_diverges_is_reported(rng):
+    B, X, y, _ = few_tasks(rng)
+    model = NewTaskRegressor(B, method="sgd", sgd_options={"step_size": 1e9, "clip": False})
+    with pytest.warns(UserWarning, match="diverged .* step_size"):
+        model.fit(X, y)
+
+
+def test_a_pass_of_an_older_file_goes_on_as_it_began(rng):
+    """Files of version 0.1 have no options: their passes were clipped, from zero, with h = 0."""
+    B, X, y = stream_rows(rng, rows=60)
+    model = NewTaskRegressor(B, method="sgd", horizon=60).partial_fit(X[:40], y[:40])
+    descent = model._streams_[0].descent
+    older = {name: value for name, value in vars(descent).items() if name != "options"}
+    vars(descent).clear()
+    vars(descent).update(Descent.upgraded(older))
+    assert_same_fit(model.partial_fit(X[40:], y[40:]), clone(model).fit(X, y))
 
 
 def test_other_misuse_says_what_to_do(rng):

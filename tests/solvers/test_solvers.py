@@ -12,8 +12,10 @@ from conftest import statistics_of
 from oracles import exact_als, relative
 from sharedspan.objective import build_objective
 from sharedspan.solvers import SOLVERS
+from sharedspan.solvers.gradient import descend
 from sharedspan.solvers.loop import CALLED_OFF, STALLED, Iterate, run
-from sharedspan.solvers.tpgd import step_sizes
+from sharedspan.solvers.tpgd import phase_one_length, step_sizes
+from sharedspan.subspace import factor_distance
 
 
 def canonical_problem(kappa=2.0, n_samples=60, noise=0.3, seed=0):
@@ -91,6 +93,114 @@ def test_tpgd_takes_the_printed_steps_from_the_printed_start():
     assert_allclose(result.B, B, rtol=1e-12)
     assert_allclose(result.W, W, rtol=1e-12)
     assert list(result.trace["phase"]) == ["I"] * 21 + ["II"] * 20
+
+
+def population_problem(kappa, k, n_tasks=25, d=30):
+    """Tasks whose curvature is exactly the identity, without noise: Theorem 5.1 with delta = 0."""
+    sim = ss.simulate(
+        n_tasks=n_tasks, n_features=d, rank=k, n_samples=2, noise=0, condition_number=kappa,
+        random_state=0,
+    )  # fmt: skip
+    X = np.sqrt(d) * np.tile(np.eye(d), (n_tasks, 1))
+    task = np.repeat(np.arange(n_tasks), d)
+    y = np.einsum("ij,ij->i", X, sim.coef[task])
+    return sim, build_objective(statistics_of(X, y, task, centred=False))
+
+
+def phase_one_distance(sim, objective, seed, length, **options):
+    """Theorem 5.1's distance over sqrt(s_k) after ``length`` iterations of Phase I."""
+    k = len(sim.singular_values)
+    end = solve("phase_one", objective, k, length, 0.0, seed, **options)
+    away = factor_distance(end.B, end.W, sim.representation, sim.task_weights)
+    return away / np.sqrt(sim.singular_values[-1])
+
+
+@pytest.mark.parametrize(("kappa", "k"), [(1.0, 1), (1.5, 2), (1.5, 4), (1.5, 8), (1.0, 8)])
+def test_no_start_ends_phase_one_far_from_the_truth(kappa, k):
+    sim, objective = population_problem(kappa, k)
+    s = sim.singular_values
+    options = {"steps": "theory", "singular_values": s, "init_scale": 0.01 * np.sqrt(s[0])}
+    eta, _ = step_sizes(s, "theory", known=True)
+    length = phase_one_length(s, eta, options["init_scale"], 30)
+    away = [phase_one_distance(sim, objective, seed, length, **options) for seed in range(40)]
+    assert max(away) < 1 / 8
+
+
+def test_phase_one_is_long_enough_for_a_start_with_one_small_direction():
+    """A start that is nearly singular within the span grows from p / sqrt(k) of the usual size."""
+    sim, objective = population_problem(1.5, 4)
+    s, alpha = sim.singular_values, 0.01 * np.sqrt(sim.singular_values[0])
+    eta, _ = step_sizes(s, "theory", known=True)
+    U, _, Qt = np.linalg.svd(sim.coef.T)
+    rng = np.random.default_rng(0)
+    B = alpha * rng.standard_normal((30, 4)) / np.sqrt(30)
+    W = alpha / 3 * rng.standard_normal((4, 25)) / np.sqrt(30)
+    mean = (U[:, :4].T @ B + (W @ Qt[:4].T).T) / 2
+    left, values, right = np.linalg.svd(mean)
+    smallest = 1e-5 / 2 * alpha / 2 / np.sqrt(30)
+    B += U[:, :4] @ np.outer(left[:, -1], right[-1]) * (smallest - values[-1])
+    W += (Qt[:4].T @ np.outer(left[:, -1], right[-1])).T * (smallest - values[-1])
+
+    def phase_one():
+        step = yield Iterate(B, W)
+        yield from descend(step, eta)
+
+    length = phase_one_length(s, eta, alpha, 30)
+    for iterations, far in ((length, False), (length - 60, True)):
+        end = run(phase_one(), objective, max_iter=iterations, tol=0)
+        away = factor_distance(end.B, end.W, sim.representation, sim.task_weights)
+        assert (away > np.sqrt(s[-1]) / 8) == far
+
+
+def test_all_of_the_theory_ends_phase_one_near_the_truth():
+    sim, objective = population_problem(1.5, 2)
+    s = sim.singular_values
+    options = {"steps": "theory", "init_scale": "theory", "phase_length": "theory"}
+    solver = SOLVERS["tpgd"](
+        objective, 2, np.random.default_rng(0), max_iter=20_000, tol=1e-9,
+        singular_values=s, **options,
+    )  # fmt: skip
+    last = {}
+
+    def watch(at):
+        last.setdefault("start", np.linalg.norm(at["B"]))
+        if at["phase"] == "I":
+            last.update(at)
+
+    result = run(solver, objective, max_iter=20_000, tol=1e-9, callback=watch)
+    alpha = np.sqrt(s[0]) / 2**5 / 55**2.75 * (1e-5 / 1.5**2) ** 1.5
+    assert 0.5 * alpha < last["start"] / np.sqrt(2) < 2 * alpha
+    growth = np.log(1 + 1.1 / 1.5**6)
+    assert last["iteration"] == np.ceil(3 * np.log(np.sqrt(s[0]) / alpha) / growth)
+    away = factor_distance(last["B"], last["W"], sim.representation, sim.task_weights)
+    assert away < np.sqrt(s[-1]) / 8
+    assert result.converged
+
+
+@pytest.mark.parametrize("tol", [0.0, 1e-12])
+def test_a_given_phase_length_is_taken(tol):
+    _, objective = canonical_problem()
+    result = solve("tpgd", objective, max_iter=40, tol=tol, phase_length=33)
+    assert list(result.trace["phase"]) == ["I"] * 34 + ["II"] * 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"phase_length": "theory"}, "needs the true singular values"),
+        ({"init_scale": "theory"}, "needs the true singular values"),
+        ({"phase_length": 0}, "phase_length=0 must be an integer of at least 1, or 'theory'"),
+        ({"phase_length": 2.5}, "phase_length=2.5 must be an integer"),
+        ({"phase_length": "long"}, "phase_length='long' must be an integer"),
+        ({"init_scale": "small"}, "init_scale='small' must be a number above zero, or 'theory'"),
+        ({"init_scale": "theory", "singular_values": [90.0, 1.0]}, "below the smallest float"),
+    ],
+    ids=str,
+)
+def test_bad_options_of_tpgd_say_what_to_do(options, message):
+    _, objective = canonical_problem()
+    with pytest.raises(ValueError, match=message):
+        solve("tpgd", objective, **options)
 
 
 def test_tpgd_uses_no_decomposition_and_no_solve_in_any_step(monkeypatch):

@@ -17,9 +17,13 @@ from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import (
     DEPRECATED,
+    Check,
+    above_zero,
+    at_least,
     current_value,
     estimator,
     one_of,
+    option_names,
     require_rows_to_split,
 )
 from sharedspan.inference.noise import shrink_noise
@@ -38,8 +42,8 @@ EM_ROUNDS = 300
 
 
 @estimator(
-    "rank variant levels fit_intercept whiten unseen task_column random_state engine "
-    "keep_statistics verbose mode"
+    "rank variant levels level_options fit_intercept whiten unseen task_column random_state "
+    "engine keep_statistics verbose mode"
 )
 class CurriculumRegressor(SpanTransformer, TaskRegressor):
     """Learn the span from the tasks with the least noise, then fit the noisier ones with it.
@@ -63,6 +67,17 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
         - "weighted" is one joint fit with tasks weighted by the inverse noise of their level.
     levels : "auto" or dict of {task: level}, default="auto"
         Levels by increasing noise. "auto" groups the tasks by their noise in a first joint fit.
+    level_options : dict, optional
+        Inputs of "pair" and "literal" at the levels j = 2, 3, ... of ``levels_``. Each is a number
+        for all of them, a sequence with one for each, or a dict of {level: number}, where the
+        other levels have the default:
+
+        - "first_rows": N_j, the rows of a task that its first weights are fitted to, in their
+          order; by default the larger of 10 k and a fifth of its rows, and at most half of them;
+        - "step_size": eta_2j times s_1, the largest singular value of the level's coefficients
+          B_1 w_t after that first fit; by default 0.1;
+        - "n_iter": K_j, the iterations of Phase II; by default 10 / (eta_2j s_k), and at most
+          20,000.
     {fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics, verbose}
     mode
         Deprecated: the old name of ``variant``.
@@ -84,12 +99,16 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
     Ding, Du and Fang (2026), Algorithm 3 and its corollary.
     """
 
-    checks: ClassVar = {"variant": partial(one_of, known=VARIANTS)}
+    checks: ClassVar = {
+        "variant": partial(one_of, known=VARIANTS),
+        "level_options": lambda name, value: check_level_options(value),
+    }
     renamed: ClassVar = {"mode": "variant"}
     stored_axes = "levels_:T"
 
     variant: str = "freeze"
     levels: Any = "auto"
+    level_options: dict[str, Any] | None = None
     mode: str = DEPRECATED
 
     @property
@@ -190,20 +209,27 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
         V = B @ objective.solve_W(B)
         if self._variant == "freeze":
             return B, V
-        for level in range(2, levels.max() + 1):
+        options = options_by_level(self.level_options, int(levels.max()))
+        for level, chosen in options.items():
             ids = np.flatnonzero(levels == level)
+            _require_remaining_rows(problem, ids, chosen)
             hard = build_objective(problem.statistics.take(ids))
             assert isinstance(hard, RowObjective)
-            fit = _refit(hard, B)
+            fit = refit_level(hard, B, chosen)
             span = fit.B if self._variant == "pair" else B
             V[:, ids] = span @ fit.W / hard.response * objective.response[ids]
         return B, V
 
     def check_combination(self) -> None:
-        """Raise for levels that are neither "auto" nor a dict."""
+        """Raise for levels that are neither "auto" nor a dict, and for options without a use."""
         if not isinstance(self.levels, Mapping) and self.levels != "auto":
             raise ValueError(
                 f"levels={self.levels!r} must be 'auto' or a dict that gives every task a level."
+            )
+        if self.level_options and self._variant not in ("pair", "literal"):
+            raise ValueError(
+                "level_options are of variant='pair' or 'literal', not of "
+                f"variant={self._variant!r}: leave them out."
             )
 
 
@@ -212,25 +238,89 @@ def _tpgd(objective: Objective, k: int, rng: np.random.Generator, verbose: int) 
     return run(tpgd(objective, k, rng, **budget), objective, **budget, verbose=verbose)
 
 
-def _refit(objective: RowObjective, B: np.ndarray) -> SolverResult:
-    """Algorithm 3 at one level: w_t from the first rows of each task, Phase II on the others."""
+def refit_level(objective: RowObjective, B: np.ndarray, options: Mapping[str, Any]) -> SolverResult:
+    """Algorithm 3 at one level: w_t from the first rows of each task, Phase II on the others.
+
+    Parameters
+    ----------
+    objective : RowObjective
+        The tasks of the level.
+    B : ndarray of shape (d, k)
+        The span of level 1.
+    options : mapping
+        "first_rows" (N_j), "step_size" (eta_2j s_1) and "n_iter" (K_j), if not the defaults.
+    """
     k = B.shape[1]
     head = np.zeros(len(objective.statistics.weight))
     starts = objective.statistics.starts
     for begin, end in pairwise(starts):
         size = end - begin
-        head[begin : begin + min(max(10 * k, size // 5), max(size // 2, 1))] = 1.0
+        first = min(max(10 * k, size // 5), max(size // 2, 1))
+        head[begin : begin + options.get("first_rows", first)] = 1.0
     W = objective.reweighted(head).solve_W(B)
     rest = objective.reweighted(1.0 - head)
     s = np.linalg.svd(B @ W, compute_uv=False)[:k]
-    eta = 0.1 / s[0] if s[0] > 0 else 0.0
+    eta = options.get("step_size", 0.1) / s[0] if s[0] > 0 else 0.0
     length = math.ceil(10 / (eta * s[-1])) if eta * s[-1] > 0 else 1
+    length = options.get("n_iter", min(length, LEVEL_ITERATIONS))
 
     def solver() -> Solver:
         step = yield Iterate(B, W, BALANCE, "II")
         yield from descend(step, eta, balance=BALANCE, phase="II")
 
-    return run(solver(), rest, max_iter=min(length, LEVEL_ITERATIONS), tol=0)
+    return run(solver(), rest, max_iter=length, tol=0)
+
+
+LEVEL_OPTIONS: dict[str, Check] = {
+    "first_rows": partial(at_least, smallest=1, kind=numbers.Integral),
+    "n_iter": partial(at_least, smallest=1, kind=numbers.Integral),
+    "step_size": above_zero,
+}
+
+
+def check_level_options(options: Any) -> None:
+    """Raise for an unknown option or an invalid value at any level."""
+    for name, value in option_names("level_options", options, tuple(LEVEL_OPTIONS)).items():
+        for number in _values(value):
+            LEVEL_OPTIONS[name](name, number)
+
+
+def _values(value: Any) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value]
+
+
+def options_by_level(options: dict[str, Any] | None, last: int) -> dict[int, dict[str, Any]]:
+    """The options of each level from 2 to ``last``."""
+    chosen: dict[int, dict[str, Any]] = {level: {} for level in range(2, last + 1)}
+    there = f"the tasks have levels 2 to {last}" if last > 1 else "the tasks have one level"
+    for name, value in (options or {}).items():
+        if isinstance(value, Mapping):
+            of_level = dict(value)
+        elif isinstance(value, (list, tuple, np.ndarray)):
+            if len(value) != last - 1:
+                raise ValueError(f"{name} has {len(value)} value(s), but {there}: give one each.")
+            of_level = dict(zip(chosen, value, strict=True))
+        else:
+            of_level = dict.fromkeys(chosen, value)
+        for level, number in of_level.items():
+            if level not in chosen:
+                raise ValueError(f"{name} has the level {level!r}, but {there}.")
+            chosen[level][name] = number
+    return chosen
+
+
+def _require_remaining_rows(problem: Problem, ids: np.ndarray, options: Mapping[str, Any]) -> None:
+    """Raise if the first rows are all rows of a task."""
+    sizes = np.diff(problem.rows.starts)[ids]
+    first = options.get("first_rows", 1)
+    if first >= sizes.min():
+        label = problem.labels[ids[int(np.argmin(sizes))]]
+        raise ValueError(
+            f"first_rows={first} leaves no rows for Phase II: task {label!r} has "
+            f"{sizes.min()} rows. Give a smaller number."
+        )
 
 
 def level_variances(rss: np.ndarray, free: np.ndarray, levels: np.ndarray) -> np.ndarray:

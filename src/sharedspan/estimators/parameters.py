@@ -41,6 +41,23 @@ def at_least(name: str, value: Any, smallest: float, kind: type = numbers.Real) 
         raise ValueError(f"{name}={value!r} must be {words} of at least {smallest:g}.")
 
 
+def above_zero(name: str, value: Any) -> None:
+    """Raise unless value is a finite number above zero."""
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0 < float(value) < np.inf:
+        raise ValueError(f"{name}={value!r} must be a number above zero.")
+
+
+def option_names(name: str, options: Any, known: tuple[str, ...]) -> dict[str, Any]:
+    """The options of a parameter that is a dict or None; raises for an unknown one."""
+    if options is not None and not isinstance(options, dict):
+        raise TypeError(f"{name}={options!r} must be a dict or None.")
+    for option in options or {}:
+        if option not in known:
+            raise TypeError(f"{name}: {option!r} is unknown: use {', '.join(map(repr, known))}.")
+    return dict(options or {})
+
+
 def number_or_auto(name: str, value: Any, smallest: float, kind: type = numbers.Real) -> None:
     """Raise unless value is "auto" or a number that ``at_least`` accepts."""
     try:

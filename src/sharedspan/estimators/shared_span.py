@@ -69,7 +69,8 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         several starts if one is not enough. "nsgd" is random and never converges in the sense
         of ``tol``: give it ``max_iter`` (3,000 is plenty) and ``tail_average=True``.
     solver_options : dict, optional
-        Options of the solver (for TPGD: ``steps``, ``singular_values``, ``init_scale``).
+        Options of the solver (for TPGD: ``steps``, ``singular_values``, ``init_scale`` and
+        ``phase_length``).
     {fit_intercept}
     whiten : bool, default=True
         Whether to whiten the features by their pooled within-task covariance first. This changes

@@ -33,6 +33,7 @@ STORED_CLASSES = {
     "CrossSums": "sharedspan.inference.weight_errors",
     "DaskEngine": "sharedspan.distributed.engine",
     "Descent": "sharedspan.estimators.stream",
+    "DescentOptions": "sharedspan.estimators.stream",
     "Feature": "sharedspan.inputs.columns",
     "GramStatistics": "sharedspan.statistics.grams",
     "Posterior": "sharedspan.mixed_model.posterior",
