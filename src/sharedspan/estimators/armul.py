@@ -159,10 +159,11 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     -----
     ``penalty_norm="gram"`` never moves a task's predictions far from those of its separate least
     squares v_t: X_t (theta_t - v_t) has a mean square of at most lambda_t^2 = C^2 sigma^2 d / n_t,
-    whatever the other tasks and the conditioning of X_t. That is C^2 times the expected mean square
-    error of X_t v_t, so theta_t has at most (1 + C)^2 times the latter, and less where the centres
-    help. The Euclidean norm has no such bound: it divides by the least eigenvalue of X_t'X_t / n_t.
-    The fit is the same in any coordinates of the features, whitened or not.
+    whatever the other tasks and the conditioning of X_t. If sigma is right and n_t > d, that is C^2
+    times the expected mean squared error of X_t v_t, so that of X_t theta_t is at most (1 + C)^2
+    times as large, and smaller where the centres help. The Euclidean norm has no such bound: it
+    divides by the least eigenvalue of X_t'X_t / n_t. The minimiser is the same in any coordinates
+    of the features, whitened or not.
 
     The objective with one centre (``variant="vanilla"``), lambda_t proportional to sqrt(d / n_t)
     and its choice by five-fold cross-validation are Kim's, as read from the abstract and from the
