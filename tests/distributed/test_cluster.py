@@ -26,6 +26,7 @@ MODELS = [
     ss.PooledRegressor(),
     ss.PerTaskRegressor(),
     ss.ARMULRegressor(rank=2, penalty=1.0, random_state=0),
+    ss.ARMULRegressor(rank=2, penalty=1.0, penalty_norm="gram", random_state=0),
     ss.ARMULRegressor(variant="clustered", penalty=1.0, random_state=0),
     ss.PenalizedERMRegressor(rank=2, random_state=0),
     ss.CurriculumRegressor(rank=2, random_state=0),

@@ -9,6 +9,10 @@ noise of its centre gets the centre itself; one far from it pays only the length
 
 In the canonical problem (theta'_t = r_t theta_t, r_t^2 = n_t / nbar) the objective over nbar is
 sum_t loss_t(theta'_t) + C sigma sqrt(d / nbar) |theta'_t - gamma'_t|: one weight for all tasks.
+
+With ``penalty_norm="gram"`` the length of a deviation is measured by what it does to the task's own
+predictions, |S_t^(1/2) (theta_t - gamma_t)| with S_t = X_t'X_t / n_t (Kim 2026); ``solvers.huber``
+says why that is a Huber function of the centres.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from sharedspan.inference.rank_selection import select_rank
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers.alternating import solve_B
+from sharedspan.solvers.huber import huber_descent, nearest_centres
 from sharedspan.solvers.initialization import separate_fits, task_curvatures
 from sharedspan.solvers.proximal import (
     Parts,
@@ -100,7 +105,7 @@ class Centres:
 
 @estimator(
     "rank variant n_clusters penalty fit_intercept whiten unseen task_column max_iter tol "
-    "random_state engine keep_statistics verbose structure"
+    "random_state engine keep_statistics verbose structure penalty_norm"
 )
 class ARMULRegressor(SpanTransformer, TaskRegressor):
     """Adaptive and robust multi-task learning: tasks near a common vector, clusters or a span.
@@ -123,6 +128,10 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     {random_state, engine, keep_statistics, verbose}
     structure
         Deprecated: the old name of ``variant``.
+    penalty_norm : {"euclidean", "gram"}, default="euclidean"
+        How long the deviation of a task from its centre is: its Euclidean length, or the root mean
+        square of the predictions X_t (theta_t - gamma_t) that it changes. "gram" suits tasks whose
+        features are spread along different directions, which no common whitening mends: see Notes.
 
     Attributes
     ----------
@@ -146,15 +155,34 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
         ``iteration`` and ``objective``, which never rises.
     {feature_covariance_, coef_names_, n_features_in_, feature_names_in_}
 
+    Notes
+    -----
+    ``penalty_norm="gram"`` never moves a task's predictions far from those of its separate least
+    squares v_t: X_t (theta_t - v_t) has a mean square of at most lambda_t^2 = C^2 sigma^2 d / n_t,
+    whatever the other tasks and the conditioning of X_t. If sigma is right and n_t > d, that is C^2
+    times the expected mean squared error of X_t v_t, so that of X_t theta_t is at most (1 + C)^2
+    times as large, and smaller where the centres help. The Euclidean norm has no such bound: it
+    divides by the least eigenvalue of X_t'X_t / n_t. The minimiser is the same in any coordinates
+    of the features, whitened or not.
+
+    The objective with one centre (``variant="vanilla"``), lambda_t proportional to sqrt(d / n_t)
+    and its choice by five-fold cross-validation are Kim's, as read from the abstract and from the
+    published code; the text of the paper was not at hand. The low-rank and clustered structures,
+    lambda_t in units of the estimated noise, the weights n_t of the tasks, the solver and the
+    bounds above are ours.
+
     References
     ----------
-    Duan and Wang (2023), "Adaptive and robust multi-task learning".
+    Duan and Wang (2023), "Adaptive and robust multi-task learning". Kim (2026), "Multi-task linear
+    regression without eigenvalue lower bounds: adaptivity, robustness and safety",
+    arXiv:2605.17126, for ``penalty_norm="gram"``.
     """
 
     checks: ClassVar = {
         "variant": partial(one_of, known=("lowrank", "clustered", "vanilla")),
         "n_clusters": partial(at_least, smallest=1, kind=numbers.Integral),
         "penalty": partial(number_or_auto, smallest=0.0),
+        "penalty_norm": partial(one_of, known=("euclidean", "gram")),
     }
     renamed: ClassVar = {"structure": "variant"}
     stored_axes = "labels_:T"
@@ -165,6 +193,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     max_iter: int = 600
     tol: float = 1e-7
     structure: str = DEPRECATED
+    penalty_norm: str = "euclidean"
 
     @property
     def _variant(self) -> str:
@@ -187,14 +216,12 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
         k = min(rank, problem.largest_rank)
         objective = build_objective(problem.statistics)
         with one_blas_thread():
-            separate = separate_fits(objective)[0]
-            sigma = noise_level(objective, separate, k, self.fit_intercept, self.max_iter)
+            separate = separate_fits(objective)
+            sigma = noise_level(objective, separate[0], k, self.fit_intercept, self.max_iter)
             penalty, penalty_path = self._select_penalty(problem, sigma, k)
-            start = self._start(objective, separate, sigma, k, problem.rng)
-            curvature = task_curvatures(objective, problem.rng)
-            descent = self._descend(
-                objective, penalty * sigma, start, curvature, self.tol, self.verbose
-            )
+            start = self._start(objective, separate[0], sigma, k, problem.rng)
+            descend = self._descent(objective, separate, problem.rng)
+            descent = descend(penalty * sigma, start, tol=self.tol, verbose=self.verbose)
         B, W, D = descent.place.parts
         warn_unless_converged(type(self).__name__, descent, self.tol)
         labels = np.argmax(W, axis=0) if self._variant == "clustered" else None
@@ -222,29 +249,36 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
         B, W = _nearest_centres(separate, objective.response, K, rng)
         return B, W, separate - B @ W
 
-    def _descend(
+    def _descent(
         self,
         objective: Objective,
-        strength: float,
-        start: Parts,
-        curvature: np.ndarray,
-        tol: float,
-        verbose: int = 0,
-    ) -> ProximalFit:
-        """Minimise with C sigma = ``strength``."""
-        filled = objective.n[objective.n > 0]
-        weight = strength * np.sqrt(objective.n_features / filled.mean())
-        structure = Span() if self._variant == "lowrank" else Centres(objective, weight)
-        return proximal_descent(
-            objective,
-            distance_penalty(weight),
-            structure,
-            start,
-            curvature,
-            max_iter=self.max_iter,
-            tol=tol,
-            verbose=verbose,
-        )
+        separate: tuple[np.ndarray, np.ndarray],
+        rng: np.random.Generator,
+    ) -> Callable[..., ProximalFit]:
+        """The function that minimises the objective with a given C sigma, from a given start."""
+        unit = np.sqrt(objective.n_features / objective.n[objective.n > 0].mean())
+        lowrank, max_iter = self._variant == "lowrank", self.max_iter
+        if self.penalty_norm == "gram":
+            weights_of = objective.solve_W if lowrank else partial(nearest_centres, objective)
+
+            def descend(strength: float, start: Parts, **options: Any) -> ProximalFit:
+                return huber_descent(
+                    objective, strength * unit, weights_of, start[0], separate,
+                    max_iter=max_iter, **options,
+                )  # fmt: skip
+
+            return descend
+        curvature = task_curvatures(objective, rng)
+
+        def descend_euclidean(strength: float, start: Parts, **options: Any) -> ProximalFit:
+            weight = strength * unit
+            structure = Span() if lowrank else Centres(objective, weight)
+            return proximal_descent(
+                objective, distance_penalty(weight), structure, start, curvature,
+                max_iter=max_iter, **options,
+            )  # fmt: skip
+
+        return descend_euclidean
 
     def _select_penalty(
         self, problem: Problem, sigma: float, k: int
@@ -284,12 +318,12 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
 
         C increases, because the start is the solution for C near zero.
         """
-        at = self._start(objective, separate_fits(objective)[0], sigma, k, rng)
-        curvature = task_curvatures(objective, rng)
+        separate = separate_fits(objective)
+        at = self._start(objective, separate[0], sigma, k, rng)
+        descend = self._descent(objective, separate, rng)
         identity = np.eye(objective.n_features)
         for C in PENALTIES:
-            tol = max(self.tol, FOLD_TOLERANCE)
-            at = self._descend(objective, C * sigma, at, curvature, tol).place.parts
+            at = descend(C * sigma, at, tol=max(self.tol, FOLD_TOLERANCE)).place.parts
             B, W, D = at
             yield held_out(identity, B @ W + D)
 

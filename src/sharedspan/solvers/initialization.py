@@ -61,22 +61,27 @@ def task_curvatures(objective: Objective, rng: np.random.Generator) -> np.ndarra
     return norms
 
 
-def separate_fits(objective: Objective) -> tuple[np.ndarray, np.ndarray]:
-    """Least squares of each task (d, T), of minimum norm if not unique, and its rank (T,)."""
-    _, (V, ranks) = objective.map_shards(_separate_fits)
+def separate_fits(
+    objective: Objective, near: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least squares of each task (d, T) and its rank (T,).
+
+    Where it is not unique it is the nearest one to ``near`` (d, T), by default to zero.
+    """
+    near = np.zeros((objective.n_features, objective.n_tasks)) if near is None else near
+    _, (V, ranks) = objective.map_shards(_separate_fits, near.T)
     return V.T, ranks
 
 
-def _separate_fits(objective: Objective) -> tuple[Arrays, Arrays]:
-    d, T = objective.n_features, objective.n_tasks
-    C = -objective.residuals(np.zeros((d, T)))[0]
-    V, ranks = np.empty((T, d)), np.empty(T)
-    for t in range(T):
+def _separate_fits(objective: Objective, near: np.ndarray) -> tuple[Arrays, Arrays]:
+    R = objective.residuals(near.T)[0]
+    V, ranks = near.copy(), np.empty(len(near))
+    for t in range(len(near)):
         eigenvalues, Q = np.linalg.eigh(objective.curvature(t))
         positive = eigenvalues > RANK_TOLERANCE * max(eigenvalues[-1], 0.0)
         ranks[t] = positive.sum()
         Q, eigenvalues = Q[:, positive], eigenvalues[positive]
-        V[t] = Q @ ((Q.T @ C[:, t]) / eigenvalues)
+        V[t] -= Q @ ((Q.T @ R[:, t]) / eigenvalues)
     return (), (V, ranks)
 
 
