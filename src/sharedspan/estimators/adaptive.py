@@ -22,11 +22,11 @@ from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
 from sharedspan.mixed_model.fitted_noise import with_fitted_noise
-from sharedspan.mixed_model.folds import Folds, rows_are_few
 from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without_hopeless_rivals
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
+from sharedspan.mixed_model.refitted_folds import RefittedFolds, rows_are_few
 from sharedspan.mixed_model.search import (
     COMPARISON_TOL,
     SelectedModel,
@@ -190,7 +190,7 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             model = models[0]
             compared = self.method != "ml" and (len(models) > 1 or model.rivals)
             if rows is not None and compared:
-                model = select_by_rows(Folds(rows) if few else rows, models)
+                model = select_by_rows(RefittedFolds(rows) if few else rows, models)
             model, degrees = refined_with_noise(model, tasks)
             function = None if model.row_noise is None else model.row_noise.function
             posterior = posterior_of(

@@ -29,7 +29,7 @@ def rows_are_few(model: SelectedModel, n_rows: int) -> bool:
     return n_rows < FEWEST_ROWS * largest
 
 
-class Folds:
+class RefittedFolds:
     """The rows of all tasks in folds, each predicted by fits to the others.
 
     The folds do not depend on the order of rows, and equal rows of a task, which might be one row

@@ -6,10 +6,10 @@ from numpy.testing import assert_allclose
 
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.mixed_model.folds import N_FOLDS, Folds
 from sharedspan.mixed_model.held_out import HeldOutRows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceOptimizer
+from sharedspan.mixed_model.refitted_folds import N_FOLDS, RefittedFolds
 from sharedspan.mixed_model.search import COMPARISON_TOL, SelectedModel
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Canonical
@@ -26,7 +26,7 @@ def problem(X, y, task, weight=None, kind="gram"):
     optimizer = CovarianceOptimizer(tasks)
     fit = optimizer.fit("isotropic", 1, optimizer.fit("isotropic"))
     held_out = HeldOutRows(rows, np.arange(tasks.n_tasks), Canonical(units, None), tasks)
-    return Folds(held_out), SelectedModel(tasks, fit, None, False, ())
+    return RefittedFolds(held_out), SelectedModel(tasks, fit, None, False, ())
 
 
 def table(seed=0, T=6, n=11, d=3):
