@@ -41,6 +41,9 @@ BISECTIONS = 200
 class SpectralRegressor(SpanTransformer, TaskRegressor):
     """The span by an SVD of separate regressions (Tian, Gu and Feng's SE).
 
+    Tasks of unequal sizes are weighted by sqrt(n_t) in the SVD, which the method as published does
+    not do; with equal sizes there is no difference.
+
     Parameters
     ----------
     rank : int, "auto", "evidence" or "threshold", default="auto"

@@ -81,8 +81,8 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
 
         - "step_size": eta_0, by default 1 / (3 trace), the trace being the mean of |f|^2 over a
           task's first min(K2, 32) rows;
-        - "constant_rows": h, by default 0. The step is constant for h + K2' rows, with
-          K2' = floor((K2 - h) / ln(K2 - h)), and then halved every K2' rows;
+        - "constant_rows": h, by default 0. The step is constant for h + K2' + 1 rows,
+          with K2' = floor((K2 - h) / ln(K2 - h)), and then halved every K2' rows;
         - "start": w^(0), of shape (k,), by default zero;
         - "clip": whether no step exceeds 2 / |f|^2, beyond which it enlarges the residual of its
           own row. The paper does not have this safeguard. By default True: Gaussian rows almost
