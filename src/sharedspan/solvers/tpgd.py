@@ -41,9 +41,9 @@ def tpgd(
     Phase I   B <- B - eta_1 R W',                       W <- W - eta_1 B'R
     Phase II  B <- B - eta_2 [R W' + B (B'B - WW') / 2]  W <- W - eta_2 [B'R - (B'B - WW') W / 2]
 
-    from a small random start; both factors move at once, and the last iterate is the result. As with
-    all solvers, ``loop.run`` halves steps under which the loss rises, which the paper does not do;
-    with these step sizes that hardly ever happens.
+    from a small random start; both factors move at once, and the last iterate is the result. Like
+    those of all solvers, steps under which the loss rises are halved by ``loop.run``, which the
+    paper does not do; with these step sizes that hardly ever happens.
 
     Parameters
     ----------
