@@ -54,7 +54,7 @@ class Covariances(Finding):
         "drawn afresh in each iteration, and the step in B preconditioned by the inverse "
         "covariance of the other half in each task; after 300 iterations W from all rows."
     )
-    n_seeds, pace = (3, 15), (4.0, 0.0)
+    n_seeds, pace = (3, 30), (1.8, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
         """Condition numbers of the tasks' covariances, one part each."""

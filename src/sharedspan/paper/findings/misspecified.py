@@ -52,7 +52,7 @@ class Misspecified(Finding):
         "themselves. TPGD stopped early makes as many iterations as are best for one row in five, "
         "held out."
     )
-    n_seeds, pace = (3, 20), (2.5, 0.0)
+    n_seeds, pace = (3, 40), (1.5, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
         """One cell for each scenario and seed."""

@@ -34,7 +34,7 @@ class PhaseDiagram(Finding):
     """
 
     name, title = "phase", "how many rows, and how small a start?"
-    n_seeds, pace = (4, 30), (0.6, 0.0)
+    n_seeds, pace = (4, 50), (0.4, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
         """Rows down to a tenth of the features; starts from tiny to larger than the truth."""
@@ -187,7 +187,7 @@ def starts_sentences(starts: ResultTable) -> str:
     if not safe:
         return f"{text}no size of the start succeeds in every run."
     steps = {s: starts.median("iteration", rate=s, kappa=max(kappas)) for s in safe}
-    small = "a start exponentially small in κ, as the theorem has it, is not needed. "
+    small = "a start exponentially small in κ, as the theorem has it, is not needed here. "
     return text + (
         f"every run succeeds from starts of {span(safe, 'g')}"
         f"{': ' + small if max(safe) >= 0.01 else '. '}"

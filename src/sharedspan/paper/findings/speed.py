@@ -45,7 +45,7 @@ class Speed(Finding):
         "passes, Anderson (accelerated ScaledGD) and variable projection from moments. An "
         "iteration of variable projection makes k + 1 products with each task's data."
     )
-    n_seeds, pace = (3, 20), (3.0, 0.0)
+    n_seeds, pace = (3, 20), (1.5, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
         """Condition numbers from 1; the paper's Phase I, which needs κ⁶ iterations, up to 5."""
@@ -79,7 +79,7 @@ class Speed(Finding):
                 width = 6.0 if method is TPGD_WELL_SET else 1.6  # others coincide with it
                 dash = "--" if PHASE_TWO_ONLY in method.name else "-"
                 draw_medians(panel, rows, "iteration", "kappa", method.name, style, width, dash)
-            for label, power, start, dash in (("κ", 1, 30.0, ":"), ("κ⁶", 6, 6.0, "-.")):
+            for label, power, start, dash in (("κ", 1, 18.0, ":"), ("κ⁶", 6, 6.0, "-.")):
                 guide = x[start * x**power < 2e5]
                 panel.plot(guide, start * guide**power, color="black", ls=dash, lw=1,
                            label=f"the slope of {label}")  # fmt: skip
