@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sharedspan.cli import errors, options, output
-from sharedspan.paper import EXPERIMENTS
+from sharedspan.paper import EXPERIMENTS, FINDINGS
 
 if TYPE_CHECKING:
     from sharedspan.paper.verdicts import Verdict
 
+ALL_FINDINGS = "findings"
+
 
 @click.command("reproduce", short_help="Run the paper's experiments again and judge its claims.")
-@click.argument("names", nargs=-1, type=click.Choice(list(EXPERIMENTS)), metavar="[NAME]...")
+@click.argument(
+    "names",
+    nargs=-1,
+    type=click.Choice([*EXPERIMENTS, ALL_FINDINGS, *FINDINGS]),
+    metavar="[NAME]...",
+)
 @click.option(
     "--quick/--full",
     "quick",
@@ -35,13 +42,16 @@ def reproduce_command(
 ) -> None:
     """Run the paper's figures, tables and theory again, and judge its claims.
 
-    NAME is figure1, figure2, ablation, table1, table2, transfer, curriculum or theory; all by
-    default. To continue a stopped run, give the same command again.
+    NAME is figure1, figure2, ablation, table1, table2, transfer, curriculum or theory; all of these
+    by default. Findings beyond the paper have a page of their own: give "findings" for all of them,
+    or phase, speed, misspecified, conditioning or covariances. To continue a stopped run, give the
+    same command again.
 
     Example: sharedspan reproduce figure1 table2 --quick -o results
     """
     folder = out or Path("reproduction-quick" if quick else "reproduction-full")
     selected = [name for name in EXPERIMENTS if name in names or not names]
+    findings = [name for name in FINDINGS if name in names or ALL_FINDINGS in names]
     command = " ".join(["sharedspan reproduce", *names, "--quick" if quick else "--full"])
     if seed:
         command += f" --seed {seed}"
@@ -49,12 +59,14 @@ def reproduce_command(
     with errors.one_line_errors(), errors.write_errors(folder):
         from concurrent.futures.process import BrokenProcessPool
 
-        from sharedspan.paper.runner import InterruptedRunError, reproduce_all
+        from sharedspan.paper.runner import InterruptedRunError, reproduce_all, run_findings
 
+        settings: dict[str, Any] = {
+            "full": not quick, "seed": seed, "folder": folder, "command": command
+        }  # fmt: skip
         try:
-            verdicts = reproduce_all(
-                selected, full=not quick, seed=seed, folder=folder, command=command
-            )
+            verdicts = reproduce_all(selected, **settings) if selected else []
+            answers = run_findings(findings, **settings) if findings else {}
         except InterruptedRunError as interrupt:
             done, planned = interrupt.args
             errors.exit_interrupted(
@@ -67,9 +79,13 @@ def reproduce_command(
             ) from None
     if as_json:
         rows = [asdict(verdict) | {"outcome": verdict.outcome} for verdict in verdicts]
-        output.echo_json({"folder": folder, "verdicts": rows})
-    else:
+        told = {"findings": answers} if findings else {}
+        output.echo_json({"folder": folder, "verdicts": rows} | told)
+        return
+    if selected:
         _print_verdicts(verdicts, folder)
+    if findings:
+        _print_findings(answers, folder)
 
 
 def _print_verdicts(verdicts: list[Verdict], folder: Path) -> None:
@@ -86,3 +102,9 @@ def _print_verdicts(verdicts: list[Verdict], folder: Path) -> None:
     ]
     output.print_table("The paper's claims", ("", "claim", "verdict"), rows)
     click.echo(f"Rules, figures and tables: {folder / 'results.md'}")
+
+
+def _print_findings(answers: dict[str, str], folder: Path) -> None:
+    for name, answer in answers.items():
+        click.echo(f"{name}: {answer}\n")
+    click.echo(f"Figures and tables: {folder / 'findings.md'}")

@@ -24,9 +24,17 @@ EXPERIMENTS = {
     "curriculum": ("curriculum", "Curriculum"),
     "theory": ("theory", "Theory"),
 }
+# Findings beyond the paper, in the order of their own page.
+FINDINGS = {
+    "phase": ("findings.phase", "PhaseDiagram"),
+    "speed": ("findings.speed", "Speed"),
+    "misspecified": ("findings.misspecified", "Misspecified"),
+    "conditioning": ("findings.conditioning", "Conditioning"),
+    "covariances": ("findings.covariances", "Covariances"),
+}
 
 
 def experiment_named(name: str) -> Experiment:
-    """Import and return the experiment of this name."""
-    module, class_name = EXPERIMENTS[name]
+    """Import and return the experiment, or the finding, of this name."""
+    module, class_name = (EXPERIMENTS | FINDINGS)[name]
     return getattr(import_module(f"sharedspan.paper.{module}"), class_name)()

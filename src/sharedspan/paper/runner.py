@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import Any
 
 from sharedspan import __version__
 from sharedspan.kernels.threads import n_threads, one_blas_thread, use_threads
-from sharedspan.paper import EXPERIMENTS, experiment_named
+from sharedspan.paper import EXPERIMENTS, FINDINGS, experiment_named
 from sharedspan.paper.claims import CLAIMS
 from sharedspan.paper.drawing import save_paper_figure
 from sharedspan.paper.experiment import Cell, row_key, run_cell
+from sharedspan.paper.findings.page import findings_page, paragraphs
 from sharedspan.paper.page import results_page
 from sharedspan.paper.table import ResultRow, ResultTable, TableError, read_results, write_results
 from sharedspan.paper.verdicts import Verdict, judge
@@ -135,10 +136,32 @@ def reproduce_all(
     command : str
         The command that the page names.
     """
+    tables = _run(EXPERIMENTS, names, full, seed, folder)
+    page = results_page(tables, read_results(folder / TIMES), command)
+    (folder / "results.md").write_text(page, encoding="utf-8")
+    return judge(CLAIMS, tables)
+
+
+def run_findings(
+    names: Sequence[str], *, full: bool, seed: int, folder: Path, command: str
+) -> dict[str, str]:
+    """Run findings into tables, draw their figures, write ``findings.md``; return the paragraphs.
+
+    Parameters are those of ``reproduce_all``, with names of the registry ``FINDINGS``.
+    """
+    tables = _run(FINDINGS, names, full, seed, folder)
+    (folder / "findings.md").write_text(findings_page(tables, command), encoding="utf-8")
+    return paragraphs(tables)
+
+
+def _run(
+    registry: Iterable[str], names: Sequence[str], full: bool, seed: int, folder: Path
+) -> dict[str, ResultTable]:
+    """Run what is missing of these names and draw it; also return complete tables of the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".writable").touch()
     (folder / ".writable").unlink()
-    plans = {name: experiment_named(name).grid(full, seed) for name in EXPERIMENTS}
+    plans = {name: experiment_named(name).grid(full, seed) for name in registry}
     store = Store(folder, {name: plans[name] for name in names})
     planned = sum(map(len, store.plan.values()))
     try:
@@ -148,13 +171,11 @@ def reproduce_all(
         for name, table in tables.items():
             save_paper_figure(experiment_named(name).draw(table), folder / f"{name}.png")
         # The page also shows tables of this folder that earlier commands completed.
-        for name in EXPERIMENTS.keys() - tables.keys():
+        for name in plans.keys() - tables.keys():
             with suppress(TableError):
                 other = Store(folder, {name: plans[name]})
                 if not other.missing():
                     tables[name] = other.table(name)
-        page = results_page(tables, read_results(folder / TIMES), command)
-        (folder / "results.md").write_text(page, encoding="utf-8")
-        return judge(CLAIMS, tables)
+        return tables
     except KeyboardInterrupt:
         raise InterruptedRunError(planned - len(store.missing()), planned) from None

@@ -1,0 +1,234 @@
+"""Findings beyond the paper: known answers, sentences that follow their tables, and the command."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.testing import assert_allclose
+
+from sharedspan.cli import main
+from sharedspan.paper import EXPERIMENTS, FINDINGS, experiment_named
+from sharedspan.paper.drawing import theory_error
+from sharedspan.paper.experiment import Cell, run_cell
+from sharedspan.paper.findings import covariances, misspecified, phase, speed
+from sharedspan.paper.findings.finding import listed, span
+from sharedspan.paper.findings.page import findings_page, paragraphs
+from sharedspan.paper.problem import SimulatedProblem
+from sharedspan.paper.runner import run_findings
+from sharedspan.paper.table import ResultTable, read_results, result_row, write_results
+from sharedspan.report.figures import new_panel
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
+SMALL = Cell("covariances", "30", 8, 12, 2, 40, 0)
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return {name: read_results(COMMITTED / f"{name}.csv") for name in FINDINGS}
+
+
+# Known answers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_hardly_any_noise_and_more_rows_than_features_every_run_succeeds(seed):
+    cell = Cell("phase", phase.ROWS, 30, 30, 2, 120, seed, noise=1e-4)
+    rows = phase.successes(ResultTable(run_cell(cell)))
+    assert rows.values("method") == ["TPGD", phase.SEARCH, phase.TRUTH]
+    assert rows.column("error").all()
+
+
+def test_without_noise_the_error_vanishes_and_with_too_few_rows_it_does_not():
+    cell = Cell("phase", phase.ROWS, 10, 12, 2, 40, 0, noise=0.0)
+    assert max(row["error"] for row in run_cell(cell)) < 1e-10
+    fewer = dataclasses.replace(cell, N=2)  # 24 rows for 40 parameters
+    assert run_cell(fewer)[0]["error"] > 1e-2
+
+
+def test_a_tiny_start_is_not_taken_for_the_end():
+    cell = Cell("phase", phase.START, 10, 12, 2, 200, 0, noise=1e-3, kappa=30.0)
+    rows = {row["rate"]: row for row in run_cell(cell)}
+    assert rows[1e-10]["error"] <= 1.01 * rows[1e-2]["error"]
+    assert rows[1e-10]["iteration"] > rows[1e-2]["iteration"]
+
+
+def test_whitening_changes_the_units_and_not_the_error():
+    problem = covariances.differing_covariances(SMALL, 30.0)
+    white = problem.whitened()
+    assert_allclose(white.sim.X.T @ white.sim.X / len(white.sim.X), np.eye(8), atol=1e-10)
+    assert_allclose(white.sim.X @ white.sim.coef.T, problem.sim.X @ problem.sim.coef.T, atol=1e-10)
+    assert white.error(white.V) == problem.error(problem.V) == 0
+    assert_allclose(white.erm, problem.erm, rtol=1e-4)
+
+
+def test_the_error_is_the_excess_risk_of_each_tasks_own_features():
+    problem = covariances.differing_covariances(dataclasses.replace(SMALL, N=4000), 30.0)
+    sim, V = problem.sim, 0.5 * problem.V
+    gap = np.einsum("ij,ji->i", sim.X, (V - problem.V)[:, sim.task])
+    assert_allclose(problem.error(V), np.mean(gap**2), rtol=0.05)
+    isotropic = covariances.ChangedProblem(SMALL, sim, np.eye(8))
+    assert_allclose(isotropic.error(V), SimulatedProblem(SMALL).error(V), rtol=1e-12)
+
+
+def test_our_reading_of_dfw_recovers_coefficients_without_noise():
+    cell = dataclasses.replace(SMALL, noise=0.0)
+    problem = covariances.differing_covariances(cell, 10.0)
+    for split in (True, False):
+        assert problem.error(covariances.dfw(problem, 300, split)) < 1e-10
+
+
+def test_batched_least_squares_is_that_of_numpy(rng):
+    X, y = rng.standard_normal((3, 9, 4)), rng.standard_normal((3, 9))
+    expected = [np.linalg.lstsq(a, b, rcond=None)[0] for a, b in zip(X, y, strict=True)]
+    assert_allclose(covariances.least_squares(X, y), expected, atol=1e-12)
+
+
+def test_scenarios_change_what_they_name():
+    cells = {part: Cell("misspecified", part, 8, 20, 2, 200, 0) for part in misspecified.SCENARIOS}
+    made = {part: misspecified.scenario(cell) for part, cell in cells.items()}
+    assert_allclose(
+        misspecified.known_floor(made[misspecified.PLAIN]), theory_error(cells["as assumed"].row())
+    )
+    sizes = made[misspecified.UNEQUAL].sim.n_samples
+    assert sizes.max() > 20 * sizes.min()
+    assert_allclose(sizes.mean(), 200, rtol=0.01)
+    assert made[misspecified.OUTLIERS].sim.is_outlier.sum() == 2
+    rows = made[misspecified.SERIAL].sim.X.reshape(20, 200, 8)
+    assert_allclose(np.mean(rows[:, 1:] * rows[:, :-1]), 0.8, atol=0.03)
+    assert_allclose(np.mean(rows**2), 1.0, atol=0.05)
+    heavy = made[misspecified.NOISE].sim
+    noise = heavy.y - np.einsum("ij,ij->i", heavy.X, heavy.coef[heavy.task])
+    assert np.mean(noise**4) > 4 * np.mean(noise**2) ** 2
+    correlated = made[misspecified.CORRELATED]
+    covariance = correlated.roots[0] @ correlated.roots[0].T
+    assert_allclose(np.linalg.cond(covariance), 100)
+    assert_allclose(np.cov(correlated.sim.X.T), covariance, atol=0.2)
+
+
+def test_an_exact_power_of_kappa_is_read_from_the_counts():
+    table = ResultTable(
+        result_row(method=method, kappa=kappa, seed=seed, iteration=round(scale * kappa**power))
+        for method, scale, power in (("TPGD", 1000, 1), (speed.PAPER_TPGD, 100, 6), ("flat", 5, 0))
+        for kappa in (1.0, 2.0, 4.0, 8.0) for seed in range(2)
+    )  # fmt: skip
+    powers = [speed.power_of_kappa(rows).value for _, rows in table.groups("method")]
+    assert_allclose(powers, [1, 6, 0], atol=1e-3)
+    text = speed.Speed().paragraph(table)
+    assert "grow like κ^1.00" in text
+    assert "an artefact of the analysis" in text
+    assert "Nearly free of κ: flat." in text
+
+
+def test_the_boundary_is_drawn_where_the_grid_is():
+    table = ResultTable(
+        result_row(rate=x, k=k, error=1.0) for x in (0.1, 0.5, 1.0, 4.0) for k in (1, 2, 8)
+    )
+    place = phase.draw_map(new_panel(), table, "rate", "k")
+    assert_allclose(place([0.1, 0.5, 1.0, 2.0, 4.0], "rate"), [0, 1, 2, 2.5, 3])
+    assert_allclose(place([0.5, 1, 2, 4, 8], "k"), [-1, 0, 1, 1.5, 2])
+
+
+def test_texts_of_ranges_and_lists():
+    assert span(iter([2.0, 1.0])) == "1.00 to 2.00"
+    assert span([1.0, 1.001]) == "1.00"
+    assert listed("abc") == "a, b and c"
+    assert listed("a") == "a"
+
+
+# Sentences follow their tables --------------------------------------------------------------------
+
+
+def changed(table, column, factor):
+    return ResultTable(row | {column: type(row[column])(row[column] * factor(row))}
+                       for row in table.rows)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "factor", "says"),
+    [
+        ("phase", "error", lambda r: 99.0 if r["part"] == phase.START else 1.0,
+         "no size of the start succeeds in every run"),
+        ("phase", "error", lambda r: 99.0 if r["part"] == phase.ROWS else 1.0,
+         "rows per task or more, 0 of"),
+        ("phase", "error", lambda r: 1e-9 if r["part"] == phase.ROWS else 1.0,
+         "No run of TPGD fails"),
+        ("speed", "iteration", lambda r: r["kappa"] if r["method"] == "TPGD" else 1.0,
+         "a step that shrinks has its reason"),
+        ("speed", "iteration", lambda r: r["kappa"], "None is free of κ"),
+        ("misspecified", "error", lambda r: 99.0 if r["method"] == "adaptive" else 1.0,
+         "within 10 percent of the best in 0 of 9"),
+        ("misspecified", "error", lambda r: 9.0 if r["part"] != "as assumed" else 1.0,
+         "suffers in every scenario"),
+        ("misspecified", "error", lambda r: 9.0 if "early" in r["method"] else 1.0,
+         "stopping early does not help"),
+        ("conditioning", "error", lambda r: r["kappa"] ** 0.2, "free of κ at no noise level"),
+        ("conditioning", "error", lambda r: 2.0, "in part that of the algorithm"),
+        ("covariances", "error", lambda r: 5.0 if r["method"] == "TPGD" else 1.0,
+         "does not suffice"),
+    ],
+)  # fmt: skip
+def test_a_changed_table_changes_its_paragraph(name, column, factor, says, committed):
+    finding = experiment_named(name)
+    assert says not in finding.paragraph(committed[name])
+    assert says in finding.paragraph(changed(committed[name], column, factor))
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_every_number_of_a_paragraph_depends_on_the_table(name, committed):
+    """Errors that differ by seed leave no number of the sentences as it was by accident."""
+    finding = experiment_named(name)
+    column = "iteration" if name == "speed" else "error"
+    other = changed(committed[name], column, lambda r: 3.0 + 0.5 * r["kappa"])
+    assert finding.paragraph(other) != finding.paragraph(committed[name])
+    assert finding.draw(committed[name]).axes
+
+
+# The committed run and the command ----------------------------------------------------------------
+
+
+def test_the_committed_page_is_made_of_the_committed_tables(committed):
+    page = (COMMITTED / "findings.md").read_text(encoding="utf-8")
+    command = page.split("Made by `")[1].split("`")[0]
+    assert page == findings_page(committed, command)
+    full = command.endswith("--full")
+    for name, table in committed.items():
+        keys = {cell.key for cell in experiment_named(name).grid(full, 0)}
+        assert {tuple(row[n] for n in ("part", "k", "N", "noise", "kappa", "seed"))
+                for row in table.rows} == {(k[1], *k[4:9]) for k in keys}  # fmt: skip
+        assert (COMMITTED / f"{name}.png").stat().st_size > 20_000
+
+
+def test_cells_resume_to_the_same_table(tmp_path, monkeypatch):
+    def cells(self, full, seeds):
+        return [Cell("conditioning", "", 8, 10, 2, 40, seed, kappa=kappa)
+                for seed in (0, 1) for kappa in (1.0, 3.0)]  # fmt: skip
+
+    finding = experiment_named("conditioning")
+    monkeypatch.setattr(type(finding), "cells", cells)
+    planned = finding.grid(False, 0)
+    whole = [row for cell in planned for row in run_cell(cell)]
+    write_results(tmp_path / "conditioning.csv", whole[:3])
+    answers = run_findings(["conditioning"], full=False, seed=0, folder=tmp_path, command="again")
+    assert list(map(repr, read_results(tmp_path / "conditioning.csv").rows)) == list(
+        map(repr, whole)
+    )
+    assert answers == paragraphs({"conditioning": ResultTable(whole)})
+    assert answers["conditioning"] in (tmp_path / "findings.md").read_text(encoding="utf-8")
+    assert not (tmp_path / "results.md").exists()
+
+
+def test_the_command_prints_findings_and_leaves_the_papers_page_alone(tmp_path, committed):
+    full = ["--full"] if "--full`" in (COMMITTED / "findings.md").read_text("utf-8") else []
+    for name in FINDINGS:
+        (tmp_path / f"{name}.csv").write_bytes((COMMITTED / f"{name}.csv").read_bytes())
+    runner = CliRunner()
+    result = runner.invoke(main, ["reproduce", "findings", *full, "--json", "-o", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["findings"] == paragraphs(committed)
+    result = runner.invoke(main, ["reproduce", "speed", *full, "-o", str(tmp_path)])
+    assert "Fitted powers of κ" in result.output
+    assert not (tmp_path / "results.md").exists()
+    assert not set(FINDINGS) & set(EXPERIMENTS)
