@@ -26,7 +26,7 @@ from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
-from sharedspan.mixed_model.refitted_folds import RefittedFolds, rows_are_few
+from sharedspan.mixed_model.refitted_folds import RefittedFolds, contenders, rows_are_few
 from sharedspan.mixed_model.search import (
     COMPARISON_TOL,
     SelectedModel,
@@ -185,7 +185,9 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
             if isinstance(problem.rows, TaskRows):
                 rows = HeldOutRows(problem.rows, ids, canonical, searched)
             model = self._select(searched, candidates)
-            few = len(ids) == tasks.n_tasks and rows_are_few(model, int(tasks.n.sum()))
+            few = searched is tasks and rows_are_few(model)
+            if few:
+                model = replace(model, rivals=contenders(model)[1:])
             models = self._models(model, tasks, rows)
             model = models[0]
             compared = self.method != "ml" and (len(models) > 1 or model.rivals)

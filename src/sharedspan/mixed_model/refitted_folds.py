@@ -20,13 +20,25 @@ from sharedspan.mixed_model.structures import n_parameters
 
 N_FOLDS = 5
 FEWEST_ROWS = 10  # for each parameter of a covariance, to take it as known
+LARGEST_GAP = 20.0  # in evidence, of richer fits that left out rows may prefer
+MOST_WORK = 3e6  # T p^3 of tables whose fits are repeated
 
 
-def rows_are_few(model: SelectedModel, n_rows: int) -> bool:
-    """Whether a covariance that is compared has too many parameters to be taken as known."""
-    fits = (model.fit, *model.rivals)
+def contenders(model: SelectedModel) -> tuple[CovarianceFit, ...]:
+    """The fit of the best evidence, simpler ones, and richer ones that are not far behind."""
+    best = model.fit
+    return tuple(
+        fit for fit in (best, *model.rivals)
+        if fit.penalty <= best.penalty or fit.score > best.score - LARGEST_GAP
+    )  # fmt: skip
+
+
+def rows_are_few(model: SelectedModel) -> bool:
+    """Whether a contender has too many parameters to be taken as known, and fits are cheap."""
+    tasks, fits = model.tasks, contenders(model)
     largest = max(n_parameters(*fit.covariance.loadings.shape) for fit in fits)
-    return n_rows < FEWEST_ROWS * largest
+    cheap = tasks.n_tasks * float(tasks.p) ** 3 <= MOST_WORK
+    return cheap and float(tasks.n.sum()) < FEWEST_ROWS * largest
 
 
 class RefittedFolds:
