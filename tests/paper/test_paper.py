@@ -391,6 +391,26 @@ def test_a_verdict_and_all_its_words_follow_the_table(letter, committed):
     assert not before.reason or before.reason != after.reason
 
 
+@pytest.mark.parametrize("letter", FLIPS)
+def test_no_sentence_of_a_verdict_survives_another_table(letter, committed):
+    rng = np.random.default_rng(0)
+    measures = ("error", "tail", "iteration", "averaged", "distance")
+    claim = next(c for c in CLAIMS if c.letter == letter)
+    fixed = ("iteration",) if claim.experiment in ("figure2", "ablation") else ()  # their axis
+
+    def another(row):
+        factors = np.exp(2 * rng.standard_normal(len(measures)))
+        values = {name: row[name] * factor for name, factor in zip(measures, factors, strict=True)}
+        counts = {name: 1 + round(abs(values[name])) for name in ("iteration", "averaged")}
+        return {name: value for name, value in (values | counts).items() if name not in fixed}
+
+    before, after = (
+        {finding for finding in CLAIMS[claim](table) if isinstance(finding, str)}
+        for table in (committed[claim.experiment], doctored(committed[claim.experiment], another))
+    )
+    assert not before & after
+
+
 def test_two_methods_that_change_places_change_places_in_the_sentences(committed):
     names = {"TPGD": "GD + Loss 2", "GD + Loss 2": "TPGD"}
     swapped = doctored(

@@ -10,7 +10,7 @@ from sharedspan.paper.drawing import floor_error
 from sharedspan.paper.experiment import KAPPAS, kappa_text
 from sharedspan.paper.methods import TPGD, WELL_SET
 from sharedspan.paper.table import ResultTable, log_slope
-from sharedspan.paper.verdicts import CONDITIONAL, Verdict, judge
+from sharedspan.paper.verdicts import CONDITIONAL, Check, Verdict, judge
 
 Lines = list[str]
 
@@ -41,7 +41,7 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "GD + Loss 1, 0.2/σ₁ for GD + Loss 2 and NSGD (without injected noise), with σ₁ from the "
         "data. The floor is σ²k(d+T-k)/(NT), the error that the best fit of rank k can reach.",
         "",
-        "Three methods are our readings, since the paper and its references leave them open. NSGD "
+        "Three things are our readings, since the paper and its references leave them open. NSGD "
         "draws 16 rows of every task in each iteration and injects noise of size 0.1 σ₁^½ in the "
         "first half of them. GD + SVD is gradient descent on V, cut to rank k by an SVD in every "
         "iteration (singular value projection). A tail average is the mean of BW over the last "
@@ -122,9 +122,21 @@ def _claim(verdict: Verdict) -> Lines:
         f"**{verdict.outcome}**. {verdict.reason}".rstrip(), "",
         f"Kind: {claim.kind}. Hypotheses: {claim.hypotheses}", "",
         f"Rule: {claim.rule}", "",
-        *_header("where", "passes", "measured"),
-        *(_row(check.place, check.word, check.figures) for check in verdict.checks),
+        *_checks(verdict.checks),
     ]  # fmt: skip
+
+
+def _checks(checks: list[Check]) -> Lines:
+    """A column for each second name, such as κ, if every pair of names occurs at most once."""
+    columns = list(dict.fromkeys(check.within for check in checks))
+    rows = list(dict.fromkeys(check.where for check in checks))
+    cells = {(c.where, c.within): f"{c.word}: {c.figures}" for c in checks}
+    if len(cells) < len(checks) or not all(columns) or len(rows) < 2 or len(columns) > 8:
+        lines = [_row(check.place, check.word, check.figures) for check in checks]
+        return _header("where", "passes", "measured") + lines
+    return _header("where", *columns) + [
+        _row(where, *(cells.get((where, column), "") for column in columns)) for where in rows
+    ]
 
 
 def _exponents(table: ResultTable) -> Lines:

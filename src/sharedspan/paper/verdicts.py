@@ -90,15 +90,21 @@ class Verdict:
         return self.outcome + ("" if self.outcome == HOLDS else checks)
 
     def places(self, passed: bool) -> str:
-        """The settings in which the claim holds, or does not; shared names appear once."""
-        groups: dict[str, list[str]] = {}
+        """The settings in which the claim holds, or does not.
+
+        Shared names appear once, and alone if all their checks have the same result.
+        """
+        groups: dict[str, list[Check]] = {}
         for check in self.counted:
-            if check.passed == passed:
-                groups.setdefault(check.where, []).append(check.within)
-        return "; ".join(
-            where + (f" ({', '.join(within)})" if any(within) else "")
-            for where, within in groups.items()
-        )
+            groups.setdefault(check.where, []).append(check)
+        texts = []
+        for where, checks in groups.items():
+            within = [check.within for check in checks if check.passed == passed]
+            if len(within) == len(checks):
+                texts.append(where)
+            elif within:
+                texts.append(f"{where} ({', '.join(within)})")
+        return "; ".join(texts)
 
 
 def judge(rules: Mapping[Claim, Rule], tables: Mapping[str, ResultTable]) -> list[Verdict]:
