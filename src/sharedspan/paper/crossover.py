@@ -112,7 +112,7 @@ def count_text(rows: ResultTable, measure: str, method: str) -> str:
 class Crossover(Experiment):
     """Iterations to 1.05 of the best fit's error against κ, for TPGD and its rivals."""
 
-    name, title, n_seeds, pace = "crossover", "where TPGD stops being fastest", (3, 12), (2.5, 0.0)
+    name, title, n_seeds, pace = "crossover", "where TPGD stops being fastest", (3, 20), (1.5, 0.0)
     note = (
         "TPGD is given the best K₁, the one with the fewest iterations. With the paper's steps GD "
         "on Loss 1 is Phase I without end, iterate for iterate. The step of Phase I exceeds that "

@@ -129,7 +129,8 @@ class Figure2(Experiment):
             panel.axhline(drawing.floor_error(rows.rows[0]), label=drawing.FLOOR, **drawing.DASHED)
             panel.set_title(f"{kappa_text(kappa)}, N = {N}, {PAPER}", fontsize=10)
             panel.set(xlabel="iterations")
-            drawing.size_ticks(panel, (50, 100, 200, 400, 800))
+            last = max(rows.values("iteration"))
+            drawing.size_ticks(panel, [b for b in (50, 100, 200, 400, 800, 1600) if b <= last])
         rest = flat[len(kappas) :]
         for panel, budget in zip(rest, along, strict=False):
             rows = table.where(setting=PAPER, kappa=1.5, iteration=budget)

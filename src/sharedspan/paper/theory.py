@@ -21,7 +21,7 @@ from sharedspan.subspace import balanced_factors, factor_distance
 BASE: dict[str, Any] = {"d": 100, "T": 50, "k": 5, "N": 800}
 STARTS: dict[str, Any] = {"d": 50, "T": 30, "k": 4, "N": 2000, "noise": 0.2}  # of Phase I
 START_SEEDS = 25  # with --full
-PHASE_I, PHASE_II, ROWS_NEEDED = "Phase I", "Phase II", "rows needed"
+PHASE_I, PHASE_II = "Phase I", "Phase II"
 FLAT_SWEEPS = {
     "d": (50, 100, 200, 400), "k": (2, 4, 8, 16), "T": (25, 50, 100, 200, 400),
     "N": (200, 400, 800, 1600, 3200),
@@ -31,7 +31,6 @@ MANY_SWEEPS = {"T": (50, 100, 200, 400, 800), "k": (2, 4, 8, 16), "N": (100, 200
 START_SCALES = (1e-1, 1e-2, 1e-4, 1e-6)  # alpha over sqrt(s_1)
 THEORY_SCALE = 0.0  # as a scale: that of Theorem 1
 RADIUS = 1 / 8  # of sqrt(s_k): the distance within which Phase I must end
-ROWS_OVER_FEATURES = (0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # N / d
 TPGD_WELL_SET = Method(TPGD, "tpgd", WELL_SET)
 TPGD_METHODS = (Method(TPGD, "tpgd", PAPER, {"steps": "theory"}, oracle=True), TPGD_WELL_SET)
 SEPARATE = "separate"
@@ -67,8 +66,6 @@ class Theory(Experiment):
             base = {"d": 50, "T": 400, "k": 5, "N": 200, "iterations": 150}
             grid += [(f"{MANY_TASKS}, {name}", base | {name: v})
                      for v in (values if full else values[::2])]  # fmt: skip
-        grid += [(ROWS_NEEDED, BASE | {"N": round(100 * x), "iterations": 2000})
-                 for x in (ROWS_OVER_FEATURES if full else ROWS_OVER_FEATURES[1::2])]  # fmt: skip
         return starts + [
             Cell(self.name, part, seed=s, **sizes) for s in seeds for part, sizes in grid
         ]
@@ -87,25 +84,23 @@ class Theory(Experiment):
         else:
             error = problem.converged_error(TPGD_WELL_SET, 1e-6)
             yield cell.row(method=TPGD, setting=WELL_SET, error=error)
-            if cell.part != ROWS_NEEDED:  # else rows suffice for separate regressions
-                model = PerTaskRegressor(alpha=0.0, fit_intercept=False)
-                yield cell.row(method=SEPARATE, error=problem.fit_error(model))
+            model = PerTaskRegressor(alpha=0.0, fit_intercept=False)
+            yield cell.row(method=SEPARATE, error=problem.fit_error(model))
 
     def draw(self, table: ResultTable) -> Any:
-        """A panel for each prediction; the counts over d, k, T and N in the last two rows."""
-        figure, panels = drawing.log_panels(3, 3, height=3.9, width=4.4)
-        first, second, *flat = (panel for row in panels for panel in row)
-        _draw_phase_one(first, table.where(part=PHASE_I))
-        _draw_phase_two(second, table.where(part=PHASE_II))
-        _draw_rows_needed(flat.pop(0), table.where(part=ROWS_NEEDED))
-        for size, title in (("T", "T >= d = 50"), ("k", "T = 400 >= d = 50")):
-            panel, rows = flat.pop(0), table.where(part=f"{MANY_TASKS}, {size}")
+        """The phases and T >= d above, the counts over d, k, T and N below."""
+        figure, (top, bottom) = drawing.log_panels(2, 4, height=3.9, width=4.4)
+        _draw_phase_one(top[0], table.where(part=PHASE_I))
+        _draw_phase_two(top[1], table.where(part=PHASE_II))
+        titles = {"T": "T >= d = 50", "k": "T = 400 >= d = 50"}
+        for panel, (size, title) in zip(top[2:], titles.items(), strict=True):
+            rows = table.where(part=f"{MANY_TASKS}, {size}")
             drawing.draw_sweep(panel, rows, size)
             x = sorted(rows.values(size))
             y = [weights_error(rows.where(**{size: value}).rows[0]) for value in x]
             panel.plot(x, y, color="black", ls=":", lw=1.2, label=r"$\sigma^2k/N$")
             panel.set(title=title, xlabel=size, ylabel="error, mean over tasks")
-        for size, panel in zip(FLAT_SWEEPS, flat, strict=True):
+        for size, panel in zip(FLAT_SWEEPS, bottom, strict=True):
             rows = table.where(part=f"flat {size}")
             for setting, style in ((PAPER, LOSS_1), (WELL_SET, TPGD)):
                 curve = rows.where(setting=setting)
@@ -113,7 +108,7 @@ class Theory(Experiment):
             panel.set(xlabel=size, ylabel="iterations", ylim=(10, 1000),
                       title="iterations to 1.05 of the best fit's error")  # fmt: skip
             drawing.size_ticks(panel, rows.values(size))
-        for panel in (panel for row in panels for panel in row):
+        for panel in (*top, *bottom):
             panel.legend(fontsize=8, frameon=False, ncols=3, loc="upper center",
                          bbox_to_anchor=(0.5, -0.16))  # fmt: skip
         return figure
@@ -236,15 +231,3 @@ def _draw_phase_two(panel: Any, table: ResultTable) -> None:
     panel.plot(x, y[0] * row["rate"] ** (x / 2), label="bound of Theorem 1", **drawing.DASHED)
     panel.set(title=f"Phase II, κ = {row['kappa']:g}", xlabel="iterations of Phase II",
               ylabel=r"distance over $\sqrt{\sigma_k}$", xscale="linear")  # fmt: skip
-
-
-def _draw_rows_needed(panel: Any, table: ResultTable) -> None:
-    ratio = ResultTable(
-        row | {"error": row["error"] / drawing.floor_error(row), "rate": row["N"] / row["d"]}
-        for row in table.rows
-    )
-    drawing.draw_band(panel, ratio, "error", "rate", TPGD)
-    panel.axhline(1.0, label="floor", **drawing.DASHED)
-    panel.set(title="rows needed", xlabel="rows per task over features, N/d",
-              ylabel="error over the floor")  # fmt: skip
-    drawing.size_ticks(panel, (0.25, 0.5, 1.0, 2.0, 4.0))
