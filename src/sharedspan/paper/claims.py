@@ -355,6 +355,15 @@ def _curriculum_beats_pooling(table: ResultTable) -> Findings:
         ratios = [float(np.median(ratio_to_prediction(rows)))
                   for _, rows in table.where(method=name).groups("part", "level")]  # fmt: skip
         yield f"The error of {name} is {spread(np.array(ratios))} of our prediction."
+    own, pooled = [], []
+    for part, rows in total.groups("part"):
+        mean, highest = (curriculum.error_with_B_known(part, level) for level in (0, 3))
+        own.append(rows.median("error", method=curriculum.ALGORITHM_3[0]) / mean)
+        pooled.append(rows.median("error", method=curriculum.POOLED) / highest)
+    yield (
+        f"Over the corollary's bounds, Algorithm 3 has {spread(np.array(own))} of k mean(σ_j²)/N, "
+        f"and pooling {spread(np.array(pooled))} of k max(σ_j²)/N."
+    )
     for part, rows in total.groups("part"):
         known = curriculum.error_with_B_known(part)
         texts = [f"{m} {rows.median('error', method=m) / known:.2f}" for m in rows.values("method")]
