@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 from sharedspan.cli import main
 from sharedspan.paper import EXPERIMENTS, FINDINGS, experiment_named
-from sharedspan.paper.drawing import theory_error
+from sharedspan.paper.drawing import floor_error
 from sharedspan.paper.experiment import Cell, run_cell
 from sharedspan.paper.findings import covariances, misspecified, phase, speed
 from sharedspan.paper.findings.finding import listed, span
@@ -90,7 +90,7 @@ def test_scenarios_change_what_they_name():
     cells = {part: Cell("misspecified", part, 8, 20, 2, 200, 0) for part in misspecified.SCENARIOS}
     made = {part: misspecified.scenario(cell) for part, cell in cells.items()}
     assert_allclose(
-        misspecified.known_floor(made[misspecified.PLAIN]), theory_error(cells["as assumed"].row())
+        misspecified.known_floor(made[misspecified.PLAIN]), floor_error(cells["as assumed"].row())
     )
     sizes = made[misspecified.UNEQUAL].sim.n_samples
     assert sizes.max() > 20 * sizes.min()

@@ -1,6 +1,5 @@
 """The package against ``independent.py``, which was written from the paper's text alone."""
 
-import inspect
 import itertools
 import warnings
 
@@ -279,11 +278,6 @@ def test_sgd_by_default_is_the_displayed_schedule_with_an_update_for_each_row(n_
     assert min(relative(ours, expected) for expected in candidates) < DIGITS
 
 
-has_sgd_options = "sgd_options" in inspect.signature(ss.NewTaskRegressor).parameters
-needs_sgd_options = pytest.mark.skipif(not has_sgd_options, reason="sgd_options does not exist yet")
-
-
-@needs_sgd_options
 @pytest.mark.parametrize("share", [0, 0.25])
 @pytest.mark.parametrize("n_rows", LENGTHS)
 def test_sgd_as_printed_is_algorithm_2(n_rows, share):
@@ -296,7 +290,6 @@ def test_sgd_as_printed_is_algorithm_2(n_rows, share):
     assert relative(ours, B @ independent.sgd(X, y, B, eta_0, h, w0)) < DIGITS
 
 
-@needs_sgd_options
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("n_rows", LENGTHS)
 def test_the_options_of_sgd_are_those_of_algorithm_2(n_rows, clip):
@@ -404,10 +397,6 @@ def test_the_first_level_of_the_curriculum_is_least_squares_in_its_span(curricul
     assert relative(coef[tasks], (B1 @ independent.fit_in_span(X, y, B1)).T) < DIGITS
 
 
-has_level_options = "level_options" in inspect.signature(ss.CurriculumRegressor).parameters
-
-
-@pytest.mark.skipif(not has_level_options, reason="level_options does not exist yet")
 @pytest.mark.parametrize("variant", ["pair", "literal"])
 @pytest.mark.parametrize(
     ("first_rows", "n_iter", "step_size"),

@@ -42,10 +42,10 @@ def reproduce_command(
 ) -> None:
     """Run the paper's figures, tables and theory again, and judge its claims.
 
-    NAME is figure1, figure2, ablation, table1, table2, transfer, curriculum or theory; all of these
-    by default. Findings beyond the paper have a page of their own: give "findings" for all of them,
-    or phase, speed, misspecified, conditioning or covariances. To continue a stopped run, give the
-    same command again.
+    NAME is figure1, figure2, ablation, crossover, table1, table2, transfer, curriculum or theory;
+    all of these by default. Findings beyond the paper have a page of their own: give "findings" for
+    all of them, or phase, speed, misspecified, conditioning or covariances. To continue a stopped
+    run, give the same command again.
 
     Example: sharedspan reproduce figure1 table2 --quick -o results
     """

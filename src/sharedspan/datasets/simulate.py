@@ -40,7 +40,7 @@ def simulate(
     rank: int = 3,
     n_samples: Any = 100,
     noise: Any = 0.5,
-    condition_number: float = 1.0,
+    condition_number: float | None = 1.0,
     signal: float = 1.0,
     feature_condition: float = 1.0,
     degrees_of_freedom: float | None = None,
@@ -60,8 +60,9 @@ def simulate(
         Rows per task.
     noise : float or array-like of shape (T,)
         Standard deviation of the noise.
-    condition_number : float
-        s_1 / s_k of V = BW; singular values fall geometrically.
+    condition_number : float or None
+        s_1 / s_k of V = BW; singular values fall geometrically. None draws them: they are those of
+        a product of Gaussian matrices of shapes (d, k) and (k, T).
     signal : float
         Root mean square of |v_t|.
     feature_condition : float
@@ -127,7 +128,7 @@ def draw_truth(
     rank: int,
     n_samples: Any,
     noise: Any,
-    condition_number: float = 1.0,
+    condition_number: float | None = 1.0,
     signal: float = 1.0,
     intercept: float = 0.0,
     mean_slope: float = 0.0,
@@ -138,7 +139,7 @@ def draw_truth(
     T, d, k = n_tasks, n_features, rank
     if not 1 <= k <= min(d, T):
         raise ValueError(f"rank={k} must be between 1 and min(n_features={d}, n_tasks={T}).")
-    if not condition_number >= 1:
+    if condition_number is not None and not condition_number >= 1:
         raise ValueError(f"condition_number={condition_number} must be at least 1.")
     if not 0 <= outliers <= 1:
         raise ValueError(f"outliers={outliers} must be a share of the tasks between 0 and 1.")
@@ -151,7 +152,11 @@ def draw_truth(
         raise ValueError(f"noise must be finite and zero or more for every task, not {wrong[0]}.")
 
     B = _orthonormal(d, k, rng)
-    s = np.geomspace(1.0, 1.0 / condition_number, k)
+    if condition_number is None:
+        factors = rng.standard_normal((d, k)) @ rng.standard_normal((k, T))
+        s = np.linalg.svd(factors, compute_uv=False)[:k]
+    else:
+        s = np.geomspace(1.0, 1.0 / condition_number, k)
     s *= signal * np.sqrt(T / np.sum(s**2))
     W = s[:, None] * _orthonormal(T, k, rng).T
     slope = mean_slope * _unit(rng.standard_normal(d))

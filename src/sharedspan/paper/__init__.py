@@ -18,6 +18,7 @@ EXPERIMENTS = {
     "figure1": ("curves", "Figure1"),
     "figure2": ("curves", "Figure2"),
     "ablation": ("curves", "Ablation"),
+    "crossover": ("crossover", "Crossover"),
     "table1": ("table1", "Table1"),
     "table2": ("table2", "Table2"),
     "transfer": ("transfer", "Transfer"),

@@ -1,56 +1,99 @@
-"""The paper's claims, each with the rule that decides from its table whether it holds."""
+"""The paper's claims, each with the rule that decides from its table whether it holds.
+
+Every sentence is computed from the table: figures, and words that follow from them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
 
 import numpy as np
 
-from sharedspan.paper import curriculum, table1, table2, theory, transfer
-from sharedspan.paper.curves import LOW, plotted, slowdown
+from sharedspan.paper import crossover, curriculum, curves, table1, table2, theory, transfer
+from sharedspan.paper.curves import LAST, PAPERS_READING, READINGS, RIVALS
+from sharedspan.paper.experiment import KAPPAS, kappa_text
 from sharedspan.paper.methods import (
     ALTMIN,
-    LFFO,
     LOSS_1,
     LOSS_2,
-    NSGD,
     PAPER,
-    PHASE_ONE_ONLY,
     PHASE_TWO_ONLY,
     SETTINGS,
     SVP,
     TPGD,
     WELL_SET,
 )
-from sharedspan.paper.table import ResultTable
-from sharedspan.paper.verdicts import Check, Claim, Rule, median_ratios, power_check
+from sharedspan.paper.table import Exponent, ResultTable
+from sharedspan.paper.verdicts import (
+    BOUND,
+    ORDER,
+    SUPERIORITY,
+    Check,
+    Claim,
+    Comparison,
+    Rule,
+    bound_check,
+    compare,
+    order_check,
+)
 
 CLAIMS: dict[Claim, Rule] = {}
 Findings = Iterator[Check | str]
+DUELS = (  # settings and readings in which Figure 2 is judged
+    *((PAPER, reading) for reading in READINGS),
+    (WELL_SET, PAPERS_READING),
+    (WELL_SET, LAST),
+)
+UNSTATED = "None stated: the paper gives neither κ nor K₁ of its experiments. We run several κ."
 
 
-def claim(letter: str, says: str, experiment: str, rule: str) -> Callable[[Rule], Rule]:
-    """Register a function that yields the checks of a claim, and texts on why it may fail."""
+def claim(
+    letter: str, says: str, kind: str, experiment: str, hypotheses: str, rule: str
+) -> Callable[[Rule], Rule]:
+    """Register a function that yields the checks of a claim, and sentences that explain them."""
 
     def register(check: Rule) -> Rule:
-        CLAIMS[Claim(letter, says, experiment, rule)] = check
+        CLAIMS[Claim(letter, says, kind, experiment, hypotheses, rule)] = check
         return check
 
     return register
 
 
-@claim("a", "TPGD's error falls like dk/(NT).", "table1",
+def ratio_to_prediction(table: ResultTable) -> np.ndarray:
+    """Errors over what the theory predicts, constants included."""
+    return np.asarray(table.column("error") / table.column("predicted"), dtype=float)
+
+
+def spread(values: np.ndarray, digits: int = 2) -> str:
+    """The range of values."""
+    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
+@claim("a", "TPGD's error is of the order dk/(NT), which no method can improve.", ORDER, "table1",
+       "Gaussian noise, rows with the restricted isometry property, T < d. Parts with other noise "
+       "and rows are outside.",
        "The fitted power of N is within 0.1 of -1; of k and d within 0.15 of 1; of T within "
-       "0.15 of -1.")  # fmt: skip
+       "0.15 of -1. The median error over the floor σ²k(d+T-k)/(NT) is at most 1.3 in every "
+       "sweep.")  # fmt: skip
 def _error_rates(table: ResultTable) -> Findings:
     for size, target in table1.EXPECTED.items():
         rows, tolerance = table.where(part=size, method=TPGD), 0.1 if size == "N" else 0.15
-        yield power_check(f"in {size}", rows, size, target, tolerance)
+        yield order_check(f"in {size}", rows.exponent(size), target, tolerance)
+        ratios = [float(np.median(ratio_to_prediction(r))) for _, r in rows.groups(size)]
+        yield Check(f"over the floor, in {size}", max(ratios) <= 1.3, spread(np.array(ratios)))
+    for law in table1.LAWS:
+        rows = table.where(part=law, method=TPGD)
+        if len(rows):
+            ratio = float(np.median(ratio_to_prediction(rows)))
+            yield Check(f"over the floor, {law}", ratio <= 1.3, f"{ratio:.2f}", "", "not assumed")
 
 
-@claim("b", "Iterations to the floor do not grow with d, T and N.", "theory",
-       "The fitted power of the iterations to 1.05 of the floor is at most 0.15: a logarithm, "
-       "which the paper's Õ allows, looks like 0.1 over these ranges.")  # fmt: skip
+@claim("b", "The number of iterations is Õ(1): it does not grow with d, k, T and N.", BOUND,
+       "theory", "κ is a constant (1.5 here). The paper's Õ hides logarithms.",
+       "The fitted power of the iterations to 1.05 of the best fit's error is at most 0.15, which "
+       "a logarithm can have over these ranges.")  # fmt: skip
 def _flat_iterations(table: ResultTable) -> Findings:
     for setting in SETTINGS:
         for size in theory.FLAT_SWEEPS:
@@ -62,226 +105,326 @@ def _flat_iterations(table: ResultTable) -> Findings:
             yield Check(setting, reached and slope.value <= 0.15, text, f"in {size}")
 
 
-@claim("c", "TPGD is the fastest of the likelihood methods without a decomposition.", "table1",
-       "It needs at most 0.95 of the iterations of every rival to 1.05 of the floor "
-       "(median).")  # fmt: skip
+@claim("c", "TPGD converges fastest among likelihood methods without a decomposition.",
+       SUPERIORITY, "crossover", UNSTATED,
+       "With the best K₁ it needs fewer iterations to 1.05 of the best fit's error than each rival "
+       "of Figure 1, seed by seed, by more than chance.")  # fmt: skip
 def _fastest(table: ResultTable) -> Findings:
-    costs, tail = table.where(part=table1.COST), ", tail average"
-    contests = (
-        ("rivals by their tail average (as the paper plots them)", PAPER,
-         (LOSS_1 + tail, LOSS_2 + tail, NSGD + tail)),
-        ("rivals by their last iterate", PAPER, (LOSS_1, LOSS_2, NSGD)),
-        ("all but GD + Loss 1, well set", WELL_SET, (LOSS_2, NSGD + tail, LFFO)),
-        ("GD + Loss 1, well set", WELL_SET, (LOSS_1,)),
-    )  # fmt: skip
-    for where, setting, rivals in contests:
-        rows = costs.where(setting=setting)
-        counts = {m: rows.median("iteration", method=m) for m in (TPGD, *rivals)}
-        text = ", ".join(f"{m} {table1.iterations_text(c)}" for m, c in counts.items())
-        own = counts.pop(TPGD)
-        yield Check(where, own <= 0.95 * min(counts.values()), text)
-    one, two = (costs.median("iteration", setting=PAPER, method=m) for m in (TPGD, LOSS_1))
-    yield (
-        f"With one step size, Phase I and GD on Loss 1 are the same iterates: both need "
-        f"{one:.0f} and {two:.0f} iterations, before Phase II begins. Averaging the tail is what "
-        "makes the rival look slow."
-    )
+    columns, shown = {"error": "iteration", "tail": "averaged"}, table.where(kappa=KAPPAS)
+    for reading, measures in READINGS.items():
+        own, other = (columns[measure] for measure in measures)
+        for kappa, rows in shown.where(setting=PAPER).groups("kappa"):
+            result = compare(rows, own, TPGD, RIVALS, other)
+            yield Check(reading, result.less, f"{result} of the best rival", kappa_text(kappa))
+    for kappa, rows in shown.where(setting=WELL_SET).groups("kappa"):
+        result = compare(rows, "iteration", TPGD, (LOSS_1, LOSS_2))
+        text = f"{result} of the best rival"
+        yield Check("last iterates of all, well set", result.less, text, kappa_text(kappa))
+    yield from _crossings(table.where(setting=PAPER))
 
 
-@claim("d", "TPGD has the lowest error at a fixed number of iterations.", "figure2",
-       "Its median error is under 0.98 of the best rival's at every N.")  # fmt: skip
+def _crossings(table: ResultTable) -> Iterator[str]:
+    """Where the order of two methods changes."""
+    last, tail = ("iteration", "iteration"), ("iteration", "averaged")
+    for own, other, measures, how in (
+        (TPGD, LOSS_2, tail, " by its tail average"),
+        (TPGD, LOSS_2, last, ""),
+        (TPGD, PHASE_TWO_ONLY, last, ""),
+        (LOSS_1, LOSS_2, last, ""),
+    ):
+        found = crossover.crossing(table, own, other, measures)
+        yield (
+            f"{own} begins to need more iterations than {other}{how} "
+            f"{crossover.crossing_text(found)}."
+        )
+    for kappa in (1.5, 3.0):
+        rows = table.where(kappa=kappa)
+        results = [compare(rows, "iteration", TPGD, (other,)) for other in (LOSS_1, LOSS_2)]
+        yield (
+            f"By last iterates TPGD needs {results[0].ratio:.2f} of the iterations of {LOSS_1} and "
+            f"{results[1].ratio:.2f} of those of {LOSS_2} at κ = {kappa:g}."
+        )
+
+
+@claim("d", "TPGD has the lowest error at a fixed number of iterations.", SUPERIORITY, "figure2",
+       UNSTATED,
+       "At these numbers of iterations its error is below that of every rival, seed by seed and by "
+       "more than chance, at every N.")  # fmt: skip
 def _lowest_error(table: ResultTable) -> Findings:
-    worst = {}
-    for (setting, budget), rows in plotted(table).groups("setting", "iteration"):
-        ratio = max(median_ratios(rows, "error", TPGD, (LOSS_1, LOSS_2, NSGD), "N"))
-        text = f"at worst {ratio:.2f} of the best rival over N"
-        yield Check(setting, ratio < 0.98, text, f"{budget} iterations")
-        worst[budget, setting] = ratio
-    first = min(table.values("iteration"))
-    rows = plotted(table).where(iteration=first, setting=WELL_SET)
-    ratio = max(median_ratios(rows, "error", TPGD, (LOSS_2, NSGD), "N"))
-    yield (
-        f"No rival is lower by more than rounding and chance (at worst {max(worst.values()):.2f} "
-        "of the best rival), but GD + Loss 1, which takes the same steps, is equal, and so is "
-        f"every method once it has converged. Against the other two TPGD has {ratio:.2f} of the "
-        f"error after {first} iterations, well set."
-    )
+    for setting, reading in DUELS:
+        own, other = READINGS[reading]
+        extremes: list[tuple[float, str]] = []
+        for kappa, rows in table.where(setting=setting).groups("kappa"):
+            budgets: dict[bool, list[int]] = {True: [], False: []}
+            ratios: dict[bool, list[Comparison]] = {True: [], False: []}
+            for budget, runs in sorted(rows.groups("iteration"), key=lambda group: group[0]):
+                results = {(size, m): compare(group, own, TPGD, (m,), other)
+                           for size, group in runs.groups("N") for m in RIVALS}  # fmt: skip
+                lowest = all(result.less for result in results.values())
+                (size, rival), highest = max(results.items(), key=lambda item: item[1].ratio)
+                budgets[lowest].append(budget)
+                ratios[lowest].append(highest)
+                where = f"{kappa_text(kappa)}, N = {size} and {budget} iterations"
+                extremes.append((highest.ratio, f"{where}, {highest.ratio:.2f} of {rival}"))
+            for passed in (True, False):
+                if budgets[passed]:
+                    at = f"at {_ranges(budgets[passed], rows)} iterations"
+                    worst = spread(np.array([result.ratio for result in ratios[passed]]))
+                    behind = sum(result.more for result in ratios[passed])
+                    text = f"{worst} of the lowest rival's error {at}"
+                    text += f", above it by more than chance at {behind} of them" if behind else ""
+                    within = f"{kappa_text(kappa)} {at if passed else 'otherwise'}"
+                    within = within if budgets[True] else kappa_text(kappa)
+                    yield Check(f"{reading}, {setting}", passed, text, within)
+        yield (
+            f"With {reading} and {setting}, the error of TPGD over that of its lowest rival is "
+            f"smallest at {min(extremes)[1]}, and largest at {max(extremes)[1]}."
+        )
 
 
-@claim("e", "Phase I alone is slower.", "ablation",
-       "It needs over 1.05 of TPGD's iterations to come within 5 percent of TPGD's least "
-       "error, at every N.")  # fmt: skip
+def _ranges(budgets: list[int], rows: ResultTable) -> str:
+    """Budgets as ranges of those that were run."""
+    run, texts = sorted(rows.values("iteration")), []
+    for _, group in groupby(budgets, key=lambda b: run.index(b) - budgets.index(b)):
+        first, *rest = group
+        texts.append(f"{first} to {rest[-1]}" if rest else f"{first}")
+    return ", ".join(texts)
+
+
+@claim("e", "Phase I alone is slower.", SUPERIORITY, "crossover", UNSTATED,
+       "Without a second phase TPGD, which is then GD on Loss 1, needs more iterations to 1.05 of "
+       "the best fit's error than with the best K₁, seed by seed and by more than "
+       "chance.")  # fmt: skip
 def _phase_one_slower(table: ResultTable) -> Findings:
-    for (part, setting), rows in table.groups("part", "setting"):
-        ratios = [slowdown(size) for _, size in rows.groups("N")]
-        text = f"{min(ratios):.2f} to {max(ratios):.2f} of TPGD's iterations"
-        text = text if np.isfinite(max(ratios)) else "does not get there"
-        yield Check(part, min(ratios) > 1.05, text, setting)
-    last = table.where(part=LOW, setting=PAPER, iteration=max(table.values("iteration")))
-    (ratio,) = median_ratios(last, "error", PHASE_ONE_ONLY, (TPGD,), "part")
-    yield (
-        "Until its second phase begins TPGD is Phase I alone, and by then it has converged. Both "
-        f"end at the same error ({ratio:.3f} of TPGD's at k = 7)."
-    )
+    for (setting, kappa), rows in table.where(kappa=KAPPAS).groups("setting", "kappa"):
+        result = compare(rows, "iteration", LOSS_1, (TPGD,))
+        alone, both = (crossover.count_text(rows, "iteration", m) for m in (LOSS_1, TPGD))
+        text = f"{alone} against {both}; ratio {result}"
+        yield Check(setting, result.more, text, kappa_text(kappa))
+    found = crossover.crossing(table.where(setting=PAPER), LOSS_1, TPGD, ("iteration", "iteration"))
+    yield f"With the paper's steps it begins to be slower {crossover.crossing_text(found)}."
 
 
-@claim("f", "Phase II alone ends worse.", "ablation",
-       "Its median error at the end is over 1.05 of TPGD's, at every N.")  # fmt: skip
+@claim("f", "Phase II alone ends at a higher loss.", SUPERIORITY, "ablation",
+       "None stated, and no number of iterations. K₁ = 1000 is at least 1/(η₁σ_k) = κ⁶/1.1, as "
+       "Theorem 1 asks, up to κ = 3.",
+       "Its error is larger than TPGD's, run by run and by more than chance: at the end, and when "
+       "TPGD first comes within 5 percent of the error at its end.")  # fmt: skip
 def _phase_two_worse(table: ResultTable) -> Findings:
-    iterations = table.values("iteration")
-    early, last = min(iterations, key=lambda at: abs(at - 50)), max(iterations)
-    for (part, setting), rows in table.where(iteration=last).groups("part", "setting"):
-        ratios = median_ratios(rows, "error", PHASE_TWO_ONLY, (TPGD,), "N")
-        text = f"{min(ratios):.2f} to {max(ratios):.2f} of TPGD's error"
-        yield Check(part, min(ratios) > 1.05, text, setting)
-    low = table.where(part=LOW, setting=PAPER, iteration=(early, last))
-    gap, end = median_ratios(low, "error", PHASE_TWO_ONLY, (TPGD,), "iteration")
-    yield (
-        "All variants have one minimiser; Phase II alone takes smaller steps in the paper's "
-        f"setting, so its error is larger on the way ({gap:.2f} of TPGD's after {early} iterations "
-        f"at k = 7) and equal at the end ({end:.2f} after {last})."
-    )
+    ends = {
+        f"after {max(table.values('iteration'))} iterations": curves.at_the_end(table),
+        "when TPGD has converged": curves.when_converged(table, TPGD),
+    }
+    results: dict[tuple[str, float], str] = {}
+    for when, at in ends.items():
+        for (setting, part, kappa), rows in at.groups("setting", "part", "kappa"):
+            result = compare(rows, "error", PHASE_TWO_ONLY, (TPGD,))
+            text = f"{result} of TPGD's error"
+            short = setting == PAPER and kappa**6 / 1.1 > rows.rows[0]["budget"]
+            outside = "K₁ too small" if short else ""
+            yield Check(f"{when}, {part}, {setting}", result.more, text, kappa_text(kappa), outside)
+            if (part, setting) == (curves.LOW, PAPER):
+                results[when, kappa] = f"{result.ratio:.2f}"
+    for when in ends:
+        texts = [
+            f"{text} ({kappa_text(kappa)})" for (w, kappa), text in results.items() if w == when
+        ]
+        yield f"At {curves.LOW} and {when} it has {', '.join(texts)} of TPGD's error."
 
 
 @claim("g", "TPGD stabilises in fewer iterations and at a lower loss than AltMinGD and GD + SVD.",
-       "table2", "Fewer iterations and under 0.99 of the loss, at every T (median).")  # fmt: skip
+       SUPERIORITY, "table2",
+       "None stated: the paper gives neither k, σ, the steps of the rivals nor when a run is "
+       "stable.",
+       "Fewer iterations and a lower loss than each rival, run by run over T and seeds, by more "
+       "than chance.")  # fmt: skip
 def _stabilises_first(table: ResultTable) -> Findings:
     for setting in (table2.STOPPED, table2.SMALL, WELL_SET):
         rows = table2.shown_in(table, setting)
-        count, loss = (
-            max(median_ratios(rows, measure, TPGD, (ALTMIN, SVP), "T"))
-            for measure in ("iteration", "error")
-        )
-        text = f"at worst {count:.2f} of a rival's iterations and {loss:.2f} of its loss"
-        yield Check(setting, count < 1 and loss < 0.99, text)
+        for rival in (ALTMIN, SVP):
+            count, loss = (compare(rows, m, TPGD, (rival,)) for m in ("iteration", "error"))
+            text = f"{count} of its iterations, {loss} of its loss"
+            yield Check(setting, count.less and loss.less, text, f"against {rival}")
     well_set = table.where(setting=WELL_SET)
     counts = ", ".join(
         f"{m} {well_set.median('iteration', method=m):.0f}" for m in (TPGD, ALTMIN, SVP)
     )
+    losses = [compare(well_set, "error", TPGD, (m,)) for m in (ALTMIN, SVP)]
     yield (
-        f"With well-set steps all three end at the same loss, after {counts} iterations. The "
-        "paper's rival rows look like steps far too small: for AltMinGD "
-        f"{0.5 / table2.ALTMIN_STEP:.0f} times smaller, for GD + SVD {1 / table2.SVP_STEP:.0f} "
-        "times, we get counts and losses of their order."
+        f"With well-set steps they stabilise after {counts} iterations, TPGD at "
+        f"{losses[0].ratio:.2f} of the loss of {ALTMIN} and {losses[1].ratio:.2f} of that of {SVP}."
     )
 
 
-@claim("h", "With T >= d the error is of the order k/N.", "theory",
-       "The fitted powers of k and N are within 0.15 of 1 and -1, and the error at the largest "
-       "T is at most 1.3 σ²k/N.")  # fmt: skip
+@claim("h", "With T >= d the error is at most of the order k/N, below that of separate fits.",
+       BOUND, "theory", "T >= d = 50, Gaussian rows and noise.",
+       "The fitted powers of k and N are at most 1.15 and -0.85, the error at every T is at most "
+       "2.5 σ²k/N, and it is below the error of separate regressions by more than "
+       "chance.")  # fmt: skip
 def _many_tasks(table: ResultTable) -> Findings:
-    for size, target in (("k", 1.0), ("N", -1.0)):
+    for size, bound in (("k", 1.0), ("N", -1.0)):
         rows = table.where(part=f"{theory.MANY_TASKS}, {size}", method=TPGD)
-        yield power_check(f"in {size}", rows, size, target, 0.15)
+        yield bound_check(f"in {size}", rows.exponent(size), bound, 0.15)
     along = table.where(part=f"{theory.MANY_TASKS}, T")
-    row = max(along.rows, key=lambda row: row["T"])
-    floor = row["noise"] ** 2 * row["k"] / row["N"]
-    ratio, separate = (
-        along.median("error", T=row["T"], method=m) / floor for m in (TPGD, theory.SEPARATE)
-    )
-    text = f"{ratio:.2f} of σ²k/N; separate regressions {separate:.1f}"
-    yield Check(f"level at T = {row['T']}", ratio <= 1.3, text)
+    for T, rows in along.groups("T"):
+        ratio = rows.median("error", method=TPGD) / theory.weights_error(rows.rows[0])
+        result = compare(rows, "error", TPGD, (theory.SEPARATE,))
+        text = f"{ratio:.2f} of σ²k/N, {result} of the error of separate regressions"
+        yield Check("constant", ratio <= 2.5 and result.less, text, f"T = {T}")
 
 
-@claim("i", "A new task's excess risk is of the order dk²/(NT) + k/M.", "transfer",
-       "The fitted powers of the span's term are within 0.3 of 1 in d, 2 in k, -1 in T and N; "
-       "the rest, for M >= 20k, has a power of M within 0.3 of -1 and of k of at most "
-       "1.3.")  # fmt: skip
+@claim("i", "A new task's excess risk is at most of the order dk²/(NT) + k/M.", BOUND, "transfer",
+       "Those of Theorem 1, and a bounded fourth moment of the new task's features (Gaussian "
+       "here). Under E|w|² of order 1/k, the case of new tasks of unit length here, the paper "
+       "gives dk/(NT) + k/M.",
+       "The fitted powers of the span's term are at most 1 in d, 2 in k, -1 in T and N, those of "
+       "the rest, for M >= 20k, at most -1 in M and 1 in k, all up to 0.3; the span's term is at "
+       "most σ²dk²/(NT) in every run.")  # fmt: skip
 def _transfer_rates(table: ResultTable) -> Findings:
     spans = {size: table.where(part=f"{transfer.SPAN} {size}") for size in ("d", "k", "T", "N")}
-    for size, target in (("d", 1.0), ("k", 2.0), ("T", -1.0), ("N", -1.0)):
-        yield power_check(f"span's term in {size}", spans[size], size, target, 0.3)
-    for method in (transfer.SGD, transfer.LEAST_SQUARES):
-        rows, where = transfer.beyond_span(table).where(method=method), f"M-term of {method}"
-        rank = rows.where(part=transfer.RANK).exponent("k")
-        yield power_check(where, rows.where(part="Gaussian"), "M", -1.0, 0.3)
-        yield Check(f"{where} in k", rank.value <= 1.3, f"{rank} for +1 at most")
-    yield (
-        "The rate holds as a bound. For new tasks of unit length the span's error grows like "
-        f"k^{spans['k'].exponent('k').value:.2f}, as in the paper's remark on E|w|² of order 1/k, "
-        "not like k²."
+    for size, bound in (("d", 1.0), ("k", 2.0), ("T", -1.0), ("N", -1.0)):
+        yield bound_check("span's term", spans[size].exponent(size), bound, 0.3, f"in {size}")
+    constants = np.concatenate([_over_bound(rows) for rows in spans.values()])
+    yield Check(
+        "span's term", bool(max(constants) <= 1), f"{spread(constants)} of σ²dk²/(NT)", "constant"
     )
+    beyond = transfer.beyond_span(table)
+    for method in beyond.values("method"):
+        rows, where = beyond.where(method=method), f"rest of {method}"
+        yield bound_check(where, rows.where(part="Gaussian").exponent("M"), -1.0, 0.3, "in M")
+        yield bound_check(where, rows.where(part=transfer.RANK).exponent("k"), 1.0, 0.3, "in k")
+    sizes = [rows for sweep in spans.values() for _, rows in sweep.groups("d", "k", "T", "N")]
+    ratios = [float(np.median(ratio_to_prediction(rows))) for rows in sizes]
+    slope = spans["k"].exponent("k")
+    yield (
+        f"The span's term grows like k^{slope.value:.2f} and is {spread(np.array(ratios))} of "
+        "σ²(d-k) mean(1/σ_j²)/(2N), our prediction to first order, over all sizes."
+    )
+    own = beyond.where(part="Gaussian")
+    for method, rows in own.groups("method"):
+        yield f"The rest of {method} is {_weights_ratio(rows)} of the prediction."
 
 
-@claim("j", "Transfer needs only bounded kurtosis of the features.", "transfer",
-       "For M >= 20k the power of M is within 0.4 of -1, and the M-term at the largest M at "
-       "most 3 σ²k/(2M).")  # fmt: skip
+def _over_bound(table: ResultTable) -> np.ndarray:
+    """Errors over sigma^2 d k^2 / (NT)."""
+    noise, d, k, T, N = (table.column(name) for name in ("noise", "d", "k", "T", "N"))
+    return np.asarray(table.column("error") * N * T / (noise**2 * d * k**2))
+
+
+def _weights_ratio(rows: ResultTable) -> str:
+    ratios = [float(np.median(ratio_to_prediction(at))) for _, at in rows.groups("M")]
+    return spread(np.array(ratios))
+
+
+@claim("j", "Transfer needs only bounded kurtosis of the features.", BOUND, "transfer",
+       "A bounded fourth moment, and η₀ at most 1/(α trace): as printed the step is that; our "
+       "default of 1/(3 trace) exceeds it for heavy tails, where the clip stands in.",
+       "For M >= 20k the power of M is at most -0.6, and the risk beyond the span's own at the "
+       "largest M is at most 5 σ²k/(2M).")  # fmt: skip
 def _any_features(table: ResultTable) -> Findings:
     beyond = transfer.beyond_span(table)
-    for law in transfer.LAWS:
-        rows = beyond.where(part=law, method=transfer.SGD)
-        slope, row = rows.exponent("M"), max(rows.rows, key=lambda row: row["M"])
-        M, bound = row["M"], row["noise"] ** 2 * row["k"] / (2 * row["M"])
-        ratio = rows.median("error", M=M) / bound
-        text = f"power of M {slope}; {ratio:.2f} of σ²k/(2M) at M = {M}"
-        yield Check(law, slope.near(-1.0, 0.4) and ratio <= 3, text)
+    worst = {}
+    for method in beyond.where(method=(transfer.SGD, transfer.PRINTED)).values("method"):
+        for law in transfer.LAWS:
+            rows = beyond.where(part=law, method=method)
+            slope, row = rows.exponent("M"), max(rows.rows, key=lambda row: row["M"])
+            unit = row["noise"] ** 2 * row["k"] / (2 * row["M"])
+            ratio = rows.median("error", M=row["M"]) / unit
+            text = f"power of M {slope}; {ratio:.2f} of σ²k/(2M) at M = {row['M']}"
+            yield Check(method, slope.value <= -0.6 and ratio <= 5, text, law)
+            least = min(rows.values("M"))
+            worst[method, law] = rows.median("error", M=least) / unit * least / row["M"]
+    texts = [f"{ratio:.1f} ({method}, {law})" for (method, law), ratio in worst.items()]
+    yield f"At the smallest M the risk is, over σ²k/(2M): {', '.join(texts)}."
 
 
-@claim("k", "A curriculum beats pooling.", "curriculum",
-       "Its median error is below the median error of a pooled fit.")  # fmt: skip
+@claim("k", "A curriculum beats pooling.", SUPERIORITY, "curriculum",
+       "T_j >= d in every level (60 and 50 here), levels known. The paper compares two upper "
+       "bounds, k mean(σ_j²)/N and k max(σ_j²)/N.",
+       "The error of Algorithm 3 is below that of a pooled fit, run by run and by more than "
+       "chance, for all tasks and for each level.")  # fmt: skip
 def _curriculum_beats_pooling(table: ResultTable) -> Findings:
     for name in curriculum.ALGORITHM_3:
-        ratios = median_ratios(table, "error", name, (curriculum.POOLED,), "part")
-        for part, ratio in zip(table.values("part"), ratios, strict=True):
-            yield Check(name, ratio < 1, f"{ratio:.2f} of pooling's error", f"noise {part}")
-    part = table.values("part")[0]
-    pooled, weighted, frozen = (
-        table.median("error", part=part, method=m) / curriculum.error_with_B_known(part)
-        for m in (curriculum.POOLED, curriculum.WEIGHTED, curriculum.FROZEN)
-    )
+        for (part, level), rows in table.groups("part", "level"):
+            result = compare(rows, "error", name, (curriculum.POOLED,))
+            which = "all tasks" if level == curriculum.TOTAL else f"level {level}"
+            yield Check(f"{name}, {which}", result.less, f"{result} of pooling's error",
+                        f"noise {part}")  # fmt: skip
+    total = table.where(level=curriculum.TOTAL)
+    for name in (curriculum.POOLED, curriculum.ALGORITHM_3[0]):
+        ratios = [float(np.median(ratio_to_prediction(rows)))
+                  for _, rows in table.where(method=name).groups("part", "level")]  # fmt: skip
+        yield f"The error of {name} is {spread(np.array(ratios))} of our prediction."
+    own, pooled = [], []
+    for part, rows in total.groups("part"):
+        mean, highest = (curriculum.error_with_B_known(part, level) for level in (0, 3))
+        own.append(rows.median("error", method=curriculum.ALGORITHM_3[0]) / mean)
+        pooled.append(rows.median("error", method=curriculum.POOLED) / highest)
     yield (
-        "Algorithm 3 refits the span on noisier and fewer rows, which loses what was learned from "
-        "the easy tasks. The idea can be saved: keeping the span of level 1, which the paper "
-        f"does not propose, has {frozen:.2f} of the error with B known, plain pooling "
-        f"{pooled:.2f}; but so has a pooled fit weighted by the noise, {weighted:.2f} (noise "
-        f"{part})."
+        f"Over the corollary's bounds, Algorithm 3 has {spread(np.array(own))} of k mean(σ_j²)/N, "
+        f"and pooling {spread(np.array(pooled))} of k max(σ_j²)/N."
     )
+    for part, rows in total.groups("part"):
+        known = curriculum.error_with_B_known(part)
+        texts = [f"{m} {rows.median('error', method=m) / known:.2f}" for m in rows.values("method")]
+        yield f"Over the error with B known, noise {part}: {', '.join(texts)}."
 
 
-@claim("l", "Phase I ends within σ_k^½/8 of the truth, from tiny random starts.", "theory",
+@claim("l", "Phase I ends within σ_k^½/8 of the truth, from tiny random starts.", BOUND, "theory",
+       "N >= σ²(d+T)kκ⁴/σ_k² and N >= dk, with constants of one, the paper's steps, and a start of "
+       "10⁻⁶ σ₁^½ or that of the theorem. The restricted isometry of order κ⁻⁶ cannot be checked "
+       "without its constant. Other starts are outside.",
        "Theorem 1's distance at the end of Phase I is at most σ_k^½/8 in every run.")  # fmt: skip
 def _phase_one_ends_near(table: ResultTable) -> Findings:
     rows = table.where(part=theory.PHASE_I)
-    for setting in SETTINGS:
-        for kappa in sorted(rows.where(setting=setting).values("kappa")):
-            worst = float(rows.where(setting=setting, kappa=kappa).column("distance").max())
-            text = f"at most {worst:.3f} of σ_k^½ over starts and seeds"
-            yield Check(setting, worst <= theory.RADIUS, text, f"κ = {kappa:g}")
-    failed = [row for row in rows.rows if row["distance"] > theory.RADIUS]
-    scarce = [row["erm"] for row in failed if row["erm"] > theory.RADIUS]
-    if scarce:
-        yield (
-            f"In {len(scarce)} runs of {len(rows)} the minimiser of the loss is itself "
-            f"{min(scarce):.3f} of σ_k^½ or more from the truth: the theorem needs rows in "
-            "proportion to κ⁴, and there are too few."
-        )
-    if len(failed) > len(scarce):
-        yield (
-            f"In {len(failed) - len(scarce)} runs Phase I was not over: from that start the last "
-            "direction takes longer to grow than the number of iterations that we allowed."
-        )
+    groups: dict[tuple[str, float, str], list[float]] = {}
+    for row in rows.rows:
+        key = (row["setting"], row["kappa"], theory.outside(row))
+        groups.setdefault(key, []).append(row["distance"])
+    for (setting, kappa, outside), distances in groups.items():
+        far = sum(distance > theory.RADIUS for distance in distances)
+        text = (f"{far} of {len(distances)} starts end farther, the farthest at "
+                f"{max(distances):.3f} of σ_k^½")  # fmt: skip
+        yield Check(setting, far == 0, text, kappa_text(kappa), outside)
+    failed = theory.far_starts(table)
+    within = sum(not theory.outside(row) for row in failed)
+    scarce = sum(row["erm"] > theory.RADIUS for row in failed)
+    yield (
+        f"Of {len(rows)} starts {len(failed)} end farther, {within} of them within the hypotheses; "
+        f"for {scarce} of them the minimiser of the loss is itself farther."
+    )
 
 
-@claim("m", "Phase II contracts at its rate.", "theory",
+@claim("m", "Phase II contracts at its rate.", BOUND, "theory",
+       "A start within σ_k^½/8, which every run has, and η₂ of the order 1/σ₁ (0.1/σ₁ here).",
        "Without noise the squared distance shrinks by a factor of 1 - η₂σ_k/4 or less per "
        "iteration, in every run.")  # fmt: skip
 def _phase_two_contracts(table: ResultTable) -> Findings:
-    noiseless = table.where(part=theory.PHASE_II, noise=0.0)
+    noiseless, shares = table.where(part=theory.PHASE_II, noise=0.0), []
     for kappa in sorted(noiseless.values("kappa")):
         rows = noiseless.where(kappa=kappa)
         rate = max(theory.contraction(seed) for _, seed in rows.groups("seed"))
         bound = rows.rows[0]["rate"]
+        shares.append(np.log(rate) / np.log(bound))
         text = f"{rate:.4f} per iteration, bound {bound:.4f}"
-        yield Check(f"κ = {kappa:g}", rate <= bound, text)
+        yield Check(kappa_text(kappa), rate <= bound, text)
+    yield f"The rate is {spread(np.array(shares), 1)} times that of the bound, on a log scale."
 
 
-@claim("n", "The rivals' error grows like k².", "table1",
-       "The fitted power of k is within 0.3 of 2.")  # fmt: skip
+@claim("n", "The rivals' guarantees are dk²/(NT).", BOUND, "table1",
+       "Those of the papers cited. The paper says nothing on how the errors themselves grow.",
+       "The fitted powers of a rival's error are at most 1 in d, 2 in k, -1 in T and N, up to "
+       "0.3.")  # fmt: skip
 def _squared_rank(table: ResultTable) -> Findings:
-    squared = [method for method, bound in table1.RATES.items() if "k²" in bound]
-    rows = table.where(part="k")
-    for method in squared:
-        yield power_check(method, rows.where(method=method), "k", 2.0, 0.3)
-    slopes = {m: rows.where(method=m).exponent("k").value for m in (*squared, TPGD)}
-    text = ", ".join(f"{method} {slope:+.2f}" for method, slope in slopes.items())
-    yield f"The k² of the rivals is in their bounds, not in their errors: {text}."
+    bounds = table1.EXPECTED | {"k": 2.0}
+    powers: dict[str, dict[str, Exponent]] = {}
+    for method in table1.SQUARED:
+        rows = table.where(method=method)
+        powers[method] = {size: rows.where(part=size).exponent(size) for size in bounds}
+        passed = all(slope.value <= bounds[size] + 0.3 for size, slope in powers[method].items())
+        text = ", ".join(f"{slope} in {size}" for size, slope in powers[method].items())
+        constants = _over_bound(rows.where(part=tuple(bounds)))
+        yield Check(method, passed, f"{text}; {spread(constants)} of σ²dk²/(NT)")
+    own = table.where(method=TPGD, part="k").exponent("k")
+    slopes = ", ".join(f"{method} {slope['k'].value:+.2f}" for method, slope in powers.items())
+    yield f"The measured powers of k are {slopes}; TPGD's is {own.value:+.2f}."

@@ -27,9 +27,35 @@ CURRICULUM_MODES = {
 }  # fmt: skip
 
 
-def error_with_B_known(levels: str) -> float:
+TOTAL = 0  # as a level: all tasks
+
+
+def error_with_B_known(levels: str, level: int = TOTAL) -> float:
     """K mean(sigma_t^2) / N, the bound of the corollary up to a constant."""
-    return K * float(np.mean(np.square(NOISE_LEVELS[levels]))) / N
+    return K * float(np.mean(np.square(_noise(levels, level)))) / N
+
+
+def _noise(levels: str, level: int) -> tuple[float, ...]:
+    return NOISE_LEVELS[levels] if level == TOTAL else (NOISE_LEVELS[levels][level - 1],)
+
+
+def predicted_error(cell: Cell, method: str, level: int) -> float:
+    """The expected error per task to first order: k weights, and a share of the k(d - k) of a span.
+
+    Pooling learns the span from all tasks, with error k (d - k) mean(sigma^2) / N in all; Algorithm
+    3 learns the span of every level from its own tasks, with k (d - k) sigma_j^2 / (N - N_j), N_j
+    the rows that it takes for the start, none at the first level. NaN for other methods.
+    """
+    share = K * (cell.d - K) / PER_LEVEL
+    variances = np.square(NOISE_LEVELS[cell.part])
+    if method == POOLED:
+        errors = (K * variances + share * variances.mean() / len(variances)) / N
+    elif method == ALGORITHM_3[0]:
+        rows = N - np.array([0, *[max(10 * K, N // 5)] * (len(variances) - 1)])
+        errors = (K + share) * variances / rows
+    else:
+        return float("nan")
+    return float(errors.mean() if level == TOTAL else errors[level - 1])
 
 
 class Curriculum(Experiment):
@@ -54,26 +80,41 @@ class Curriculum(Experiment):
         for name, mode in CURRICULUM_MODES.items():
             models[name] = CurriculumRegressor(variant=mode, levels=levels, **common)
         for name, model in models.items():
-            yield cell.row(method=name, error=problem.fit_error(model))
+            problem.fit_error(model)
+            squares = np.sum((model.coef_.T - problem.V) ** 2, axis=0)
+            means = squares.reshape(3, PER_LEVEL).mean(axis=1)
+            for level, error in enumerate((means.mean(), *means)):  # TOTAL, then 1, 2, 3
+                yield cell.row(method=name, level=level, error=float(error),
+                               predicted=predicted_error(cell, name, level))  # fmt: skip
 
     def draw(self, table: ResultTable) -> Any:
-        """Errors relative to the bound, one panel for each set of levels."""
-        parts = table.values("part")
-        figure, (panels,) = blank_figure(1, len(parts), (4.4 * len(parts), 3.6))
-        for part, panel in zip(parts, panels, strict=True):
-            rows = table.where(part=part)
+        """Errors over that with B known: a row for all tasks and one for each level."""
+        parts, levels = table.values("part"), sorted(table.values("level"))
+        figure, grid = blank_figure(
+            len(levels), len(parts), (4.4 * len(parts), 2.3 * len(levels))
+        )  # fmt: skip
+        cells = [(level, part) for level in levels for part in parts]
+        for (level, part), panel in zip(cells, (p for row in grid for p in row), strict=True):
+            rows = table.where(part=part, level=level)
             for i, (name, runs) in enumerate(rows.groups("method")):
-                ratio = runs.column("error") / error_with_B_known(part)
+                ratio = runs.column("error") / error_with_B_known(part, level)
                 low, middle, high = np.percentile(ratio, (10, 50, 90))
                 color = ORANGE if name in ALGORITHM_3 else BLUE
-                panel.barh(i, middle, color=color, alpha=0.85, height=0.6)
-                panel.plot([low, high], [i, i], color="black", lw=1.5)
+                panel.plot([low, high], [i, i], color=color, lw=2)
+                panel.plot(middle, i, "o", color=color, ms=7)
                 panel.annotate(f"{middle:.2f}", (high, i), xytext=(5, 0), va="center", fontsize=9,
                                textcoords="offset points")  # fmt: skip
             panel.axvline(1.0, color="black", ls="--", lw=1.2)
             names = rows.values("method")
-            panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
-            panel.invert_yaxis()
-            panel.set_xlim(0, panel.get_xlim()[1] * 1.12)
-            panel.set(title=f"noise of the levels: {part}", xlabel="error over that with B known")
+            first = part == parts[0]
+            panel.set_yticks(range(len(names)), names if first else [""] * len(names))
+            panel.set_ylim(len(names) - 0.5, -0.5)
+            panel.set_xscale("log")
+            panel.set_xlim(0.8, 80)
+            panel.set_xticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
+            panel.set_xticks([], minor=True)
+            which = "all levels" if level == TOTAL else f"level {level}"
+            panel.set_title(f"noise {part}: {which}", fontsize=10)
+        for panel in grid[-1]:
+            panel.set_xlabel("error over that with B known")
         return figure

@@ -5,159 +5,191 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from sharedspan.paper import drawing
-from sharedspan.paper.experiment import Cell, Experiment
+from sharedspan.paper.experiment import KAPPAS, SIZES, Cell, Experiment, kappa_text
 from sharedspan.paper.methods import (
+    ABLATION_METHODS,
+    FIGURE_METHODS,
+    LOSS_1,
+    LOSS_2,
     NSGD,
     PAPER,
-    PHASE_ONE_ONLY,
-    SETTINGS,
     TPGD,
-    ablation_methods,
-    figure_methods,
+    WELL_SET,
 )
 from sharedspan.paper.problem import SimulatedProblem, geometric
 from sharedspan.paper.table import ResultRow, ResultTable
 
-BUDGETS = (50, 200, 800)  # iterations of Figure 2
+N = 500  # rows per task where the condition number varies
+RIVALS = (LOSS_1, LOSS_2, NSGD)
+BUDGETS = (50, 80, 90, 100, 110, 120, 130, 140, 200, 300, 450, 800)  # iterations of Figure 2
+MORE_BUDGETS = tuple(sorted((*BUDGETS, 65, 170, 1200, 1600)))
+# How a method's iterates become its error: the measures of TPGD and of its rivals.
+PAPERS_READING = "rivals by their tail average (the paper's reading)"
+LAST, TAILS = "last iterates of all", "tail averages of all"
+READINGS = {PAPERS_READING: ("error", "tail"), LAST: ("error", "error"), TAILS: ("tail", "tail")}
 # The paper prints k = 70 = d for its ablation, which is not low-rank. Its k was probably 7.
 LOW, LITERAL, TOO_HIGH = "k = 7", "k = 70", "k = 70, truth 7"
 MODEL_RANK = {LOW: 7, LITERAL: 70, TOO_HIGH: 70}
 
 
-def plotted(table: ResultTable) -> ResultTable:
-    """The errors that the paper plots: tail averages of rivals, but last iterates when well set.
-
-    NSGD's last iterate stays in a ball of noise, so it is averaged in both settings.
-    """
-    return ResultTable(
-        row | {"error": row["tail"]}
-        if row["method"] == NSGD or (row["setting"] == PAPER and row["method"] != TPGD) else row
-        for row in table.rows
-    )  # fmt: skip
+def at_the_end(table: ResultTable) -> ResultTable:
+    """The last iterates."""
+    return table.where(iteration=max(table.values("iteration")))
 
 
-def slowdown(table: ResultTable) -> float:
-    """Iterations of Phase I alone to within 5 percent of TPGD's least error, over TPGD's."""
-    curves = [
-        table.where(method=method).median_curve("error", "iteration")
-        for method in (PHASE_ONE_ONLY, TPGD)
-    ]
-    level = 1.05 * curves[1][1].min()
-    alone, both = (min(x[error <= level], default=np.inf) for x, error in curves)
-    return float(alone / both)
+def when_converged(table: ResultTable, method: str) -> ResultTable:
+    """All methods when this one first came within 5 percent of the error at its end, run by run."""
+    rows = []
+    for _, run in table.groups("setting", "part", "kappa", "N", "seed"):
+        own = run.where(method=method)
+        level = 1.05 * at_the_end(own).rows[0]["error"]
+        first = min(row["iteration"] for row in own.rows if row["error"] <= level)
+        rows += run.where(iteration=first).rows
+    return ResultTable(rows)
 
 
-class ErrorCurves(Experiment):
-    """The errors of the likelihood methods, in two rows of panels by setting."""
+class Figure1(Experiment):
+    """Figure 1: error against iterations, over condition numbers and rows per task."""
 
-    across: str  # the column with one panel per value
-    by: str  # the column of the horizontal axis
-    xlabel: str
-    panel_title: str
+    name, title, n_seeds, pace = "figure1", "error against iterations", (1, 6), (4.5, 0.0)
+    note = (
+        "TPGD changes phase after half of the iterations shown. Solid: last iterate; dotted: tail "
+        "average. The paper plots the tail average of the rivals and the last iterate of TPGD."
+    )
 
-    def cell(self, N: int, seed: int, iterations: int) -> Cell:
-        """A cell of this figure; the paper leaves out its d, k, T, sigma and kappa."""
-        return Cell(self.name, "", 100, 50, 5, N, seed, kappa=1.5, iterations=iterations,
-                    methods=figure_methods(1.5))  # fmt: skip
+    def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
+        iterations = 2000 if full else 1000
+        grid = [(kappa, N) for kappa in KAPPAS] + ([(1.5, 200), (1.5, 1000)] if full else [])
+        return [
+            Cell(self.name, "", **SIZES, N=rows, seed=seed, kappa=kappa, iterations=iterations,
+                 methods=FIGURE_METHODS)
+            for seed in seeds for kappa, rows in grid
+        ]  # fmt: skip
+
+    def run(self, cell: Cell) -> Iterator[ResultRow]:
+        problem = SimulatedProblem(cell)
+        for method in cell.methods:
+            yield from problem.curve(method, geometric(cell.iterations, 3))
 
     def draw(self, table: ResultTable) -> Any:
-        lines = [{"setting": setting} for setting in SETTINGS]
-        ylabel = "error, mean over tasks"
-        figure, panels = drawing.panels_by(plotted(table), lines, self.across, ylabel, 3.2)
-        for panel, rows in panels:
-            along_rows = self.by == "N"
-            for method, curve in rows.groups("method"):
-                drawing.draw_band(panel, curve, "error", self.by, method, marker=along_rows)
-            if along_rows:
-                drawing.draw_floor(panel, rows, "N")
-                drawing.size_ticks(panel, rows.values("N"))
-            else:
-                floor = drawing.theory_error(rows.rows[0])
-                panel.axhline(floor, label=drawing.THEORY, **drawing.DASHED)
-                panel.set_xlim(left=5)
-            panel.set(title=self.panel_title.format_map(rows.rows[0]), xlabel=self.xlabel)
+        """A panel for every κ and N with the paper's steps, and three with well-set ones."""
+        shown = [(PAPER, kappa, size) for (kappa, size), _ in table.groups("kappa", "N")]
+        shown += [(WELL_SET, kappa, N) for kappa in (1.5, 2.0, 5.0)]
+        figure, panels = drawing.log_panels(-(-len(shown) // 3), 3)
+        flat = [panel for row in panels for panel in row]
+        for panel, (setting, kappa, size) in zip(flat, shown, strict=False):
+            rows = table.where(setting=setting, kappa=kappa, N=size)
+            drawing.draw_iterates(panel, rows, "iteration")
+            panel.axhline(drawing.floor_error(rows.rows[0]), label=drawing.FLOOR, **drawing.DASHED)
+            panel.set_title(f"{kappa_text(kappa)}, N = {size}, {setting}", fontsize=10)
+            panel.set(xlabel="iteration", ylabel="error, mean over tasks")
+            panel.set_xlim(left=5)
+        for panel in flat[len(shown) :]:
+            panel.set_visible(False)
         return drawing.add_legend(figure)
 
 
-class Figure1(ErrorCurves):
-    """Figure 1: error against iterations, for three numbers of rows per task."""
+class Figure2(Experiment):
+    """Figure 2: error after a fixed number of iterations, over rows per task and κ."""
 
-    name, title, n_seeds = "figure1", "error against iterations", (3, 20)
-    across, by, xlabel, panel_title = "N", "iteration", "iteration", "N = {N}, {setting}"
+    name, title, n_seeds, pace = "figure2", "error at a fixed number of iterations", (5, 8), (5, 0)
+    note = (
+        "Every budget is a run of its own, in which TPGD changes phase after half and NSGD injects "
+        "noise in the first half. Solid: last iterate; dotted: tail average."
+    )
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
-        iterations = 1000 if full else 400
-        return [self.cell(N, seed, iterations) for seed in seeds for N in (200, 500, 1000)]
+        sizes = (150, N, 1600) if full else (N,)
+        return [
+            Cell(self.name, "", **SIZES, N=rows, seed=seed, kappa=kappa,
+                 iterations=max(MORE_BUDGETS if full else BUDGETS), methods=FIGURE_METHODS)
+            for seed in seeds for kappa in KAPPAS for rows in sizes
+        ]  # fmt: skip
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:
         problem = SimulatedProblem(cell)
+        budgets = [b for b in MORE_BUDGETS if cell.iterations > max(BUDGETS) or b in BUDGETS]
         for method in cell.methods:
-            yield from problem.curve(method, geometric(cell.iterations))
+            if method.name == TPGD or (method.name == NSGD and method.setting == PAPER):
+                for budget in budgets:  # a plan for each
+                    yield from problem.curve(method, [budget])
+            else:
+                yield from problem.curve(method, budgets)
 
-
-class Figure2(ErrorCurves):
-    """Figure 2: error against the number of rows per task, for three iteration budgets."""
-
-    name, title, n_seeds, pace = "figure2", "error against rows per task", (2, 20), (2.0, 0.0)
-    across, by, xlabel = "iteration", "N", "rows per task, N"
-    panel_title = "{iteration} iterations, {setting}"
-
-    def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
-        sizes = (150, 200, 300, 500, 800, 1200, 2000) if full else (150, 500, 1600)
-        return [self.cell(N, seed, sum(BUDGETS)) for seed in seeds for N in sizes]
-
-    def run(self, cell: Cell) -> Iterator[ResultRow]:
-        problem = SimulatedProblem(cell)
-        for method in cell.methods:
-            for budget in BUDGETS:  # one run each, because TPGD changes phase after half of it
-                yield from problem.curve(method, [budget])
+    def draw(self, table: ResultTable) -> Any:
+        """Error against the budget for every κ, and against N for four budgets at κ = 1.5."""
+        sizes = sorted(table.values("N"))
+        kappas, along = table.values("kappa"), (80, 120, 200, 800) if len(sizes) > 1 else ()
+        figure, panels = drawing.log_panels(2 + bool(along), 4)
+        flat = [panel for row in panels for panel in row]
+        for kappa, panel in zip(kappas, flat, strict=False):
+            rows = table.where(setting=PAPER, kappa=kappa, N=N)
+            drawing.draw_iterates(panel, rows, "iteration")
+            panel.axhline(drawing.floor_error(rows.rows[0]), label=drawing.FLOOR, **drawing.DASHED)
+            panel.set_title(f"{kappa_text(kappa)}, N = {N}, {PAPER}", fontsize=10)
+            panel.set(xlabel="iterations")
+            last = max(rows.values("iteration"))
+            drawing.size_ticks(panel, [b for b in (50, 100, 200, 400, 800, 1600) if b <= last])
+        rest = flat[len(kappas) :]
+        for panel, budget in zip(rest, along, strict=False):
+            rows = table.where(setting=PAPER, kappa=1.5, iteration=budget)
+            drawing.draw_iterates(panel, rows, "N")
+            drawing.draw_floor(panel, rows, "N")
+            panel.set_title(f"κ = 1.5, {budget} iterations, {PAPER}", fontsize=10)
+            panel.set(xlabel="rows per task, N")
+            drawing.size_ticks(panel, sizes)
+        for row in panels:
+            row[0].set_ylabel("error, mean over tasks")
+        for panel in rest[len(along) :]:
+            panel.set_visible(False)
+        return drawing.add_legend(figure)
 
 
 class Ablation(Experiment):
     """The ablation: training and validation loss of TPGD and of each of its phases alone."""
 
-    name, title, n_seeds = "ablation", "the two phases, together and alone", (1, 5)
+    name, title, n_seeds = "ablation", "the two phases, together and alone", (3, 4)
     note = (
         "The paper prints k = 70 = d, where nothing is of low rank and every variant ends at "
         "separate least squares; k = 7 is our reading, and a rank of 70 for a truth of 7 shows "
-        "what a rank set too high does."
+        "what a rank set too high does. K₁ = 1000; the paper states none."
     )
-    pace = (1.5, 0.0)
+    pace = (3.0, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
-        iterations, methods = 1000 if full else 300, ablation_methods()
+        grid = [(LOW, kappa, N) for kappa in KAPPAS]
+        grid += [(LITERAL, 1.5, N), (TOO_HIGH, 1.5, N)]
+        if full:
+            grid += [(part, 1.5, 2000) for part in MODEL_RANK]
+            grid += [(LOW, 1.5, 1000), (LOW, 1.5, 1500)]
         return [
-            Cell(self.name, part, 70, 191, 70 if part == LITERAL else 7, N, seed,
-                 iterations=iterations, methods=methods)
-            for part in MODEL_RANK for seed in seeds for N in (500, 1000, 1500, 2000)
+            Cell(self.name, part, 70, 191, 70 if part == LITERAL else 7, rows, seed, kappa=kappa,
+                 iterations=1000, methods=ABLATION_METHODS)
+            for seed in seeds for part, kappa, rows in grid
         ]  # fmt: skip
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:
         problem = SimulatedProblem(cell)
         for method in cell.methods:
             yield from problem.curve(
-                method, geometric(cell.iterations, 8), k=MODEL_RANK[cell.part], losses=True
+                method, geometric(cell.iterations, 6), k=MODEL_RANK[cell.part], losses=True
             )
 
     def draw(self, table: ResultTable) -> Any:
-        """A row of panels for each rank and setting: validation loss in colour, training thin."""
-        lines = [{"part": part, "setting": s} for part in table.values("part") for s in SETTINGS]
-        figure, panels = drawing.panels_by(table, lines, "N", "loss", height=2.5)
-        for panel, rows in panels:
+        """A panel for every κ, rank and N: validation loss thick, training loss thin and dotted."""
+        shown = [(PAPER, key) for key, _ in table.groups("part", "kappa", "N")]
+        shown += [(WELL_SET, (LOW, kappa, N)) for kappa in (1.5, 5.0)]
+        figure, panels = drawing.log_panels(-(-len(shown) // 4), 4, height=2.6)
+        flat = [panel for row in panels for panel in row]
+        for panel, (setting, (part, kappa, size)) in zip(flat, shown, strict=False):
+            rows = table.where(setting=setting, part=part, kappa=kappa, N=size)
             for method, curve in rows.groups("method"):
                 drawing.draw_band(panel, curve, "validation", "iteration", method, marker=False)
-                broad = method == drawing.BROAD
-                panel.plot(*curve.median_curve("loss", "iteration"), ls=":",
-                           color=drawing.STYLES[method][0], lw=4 if broad else 1.2,
-                           alpha=0.55 if broad else 1.0)  # fmt: skip
-            row = rows.rows[0]
-            panel.set_title(f"{row['part']}, N = {row['N']}, {row['setting']}", fontsize=9)
+                drawing.draw_dotted(panel, curve, "loss", "iteration", method)
+            panel.set_title(f"{part}, {kappa_text(kappa)}, N = {size}, {setting}", fontsize=9)
+            panel.set(xlabel="iteration", ylabel="loss")
             panel.set_xlim(left=5)
-        for panel, _ in panels[-len(table.values("N")) :]:
-            panel.set_xlabel("iteration")
-        return drawing.add_legend(
-            figure, note="thick: expected loss on fresh rows; thin dots: training loss"
-        )
+        for panel in flat[len(shown) :]:
+            panel.set_visible(False)
+        return drawing.add_legend(figure, note="dotted: training loss; else: on fresh rows")

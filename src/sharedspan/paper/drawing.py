@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,35 @@ from sharedspan.report.figures import GREY, blank_figure
 # Okabe and Ito's colours. A method has the same colour and marker in every figure.
 # TPGD is drawn broad and pale below the others, so that curves that coincide stay visible.
 BROAD = "TPGD"
-DASHES = {"GD + Loss 2": "--", "Phase II only": "--", "NSGD": "-."}
+DASHES = {"GD + Loss 2": "--", "Phase II only": (4, (4, 4)), "NSGD": "-.", "GD + SVD": "--"}
 STYLES: dict[str | int, tuple[str, str]] = {
     "TPGD": ("#0072B2", "o"),
     "GD + Loss 1": ("#D55E00", "s"),
     "GD + Loss 2": ("#009E73", "^"),
     "NSGD": ("#CC79A7", "D"),
     "AltMinGD": ("#E69F00", "v"),
-    "GD + SVD": ("#56B4E9", "P"),
+    "GD + SVD": ("#004D40", "P"),
     "ERM (ALS)": ("#000000", "*"),
     "Phase I only": ("#D55E00", "s"),
-    "Phase II only": ("#009E73", "^"),
+    "Phase II only": ("#E69F00", "v"),
     "LF-FO": ("#882255", "X"),
     "MoM (Tripuraneni)": ("#999933", "<"),
     "MoM (Niu)": ("#44AA99", ">"),
+    "MoM (Duchi)": ("#117733", "d"),
+    "nuclear norm": ("#332288", "H"),
     "SE": ("#CC6677", "h"),
     "ARMUL": ("#AA4499", "p"),
     "pERM": ("#661100", "8"),
     "separate": (GREY, "x"),
     "Algorithm 2": ("#0072B2", "o"),
+    "Algorithm 2 as printed": ("#E69F00", "v"),
     "least squares in the span": ("#D55E00", "s"),
     "best in the span": (GREY, "x"),
 }
 STYLES |= dict(enumerate(list(STYLES.values())[:7]))  # for curves that are not methods
-DASHED: dict[str, Any] = {"color": "black", "ls": "--", "lw": 1.2}  # predictions of the theory
-THEORY = r"theory, $\sigma^2 k(d+T-k)/(NT)$"
+DASHED: dict[str, Any] = {"color": "black", "ls": "--", "lw": 1.2}  # floors and predictions
+# Ours: the paper's theory gives dk/(NT) without a constant.
+FLOOR = r"floor, $\sigma^2 k(d+T-k)/(NT)$"
 
 
 def log_panels(
@@ -48,24 +52,6 @@ def log_panels(
     for panel in (p for row in panels for p in row):
         panel.set(xscale="log", yscale="log")
     return figure, panels
-
-
-def panels_by(
-    table: ResultTable, lines: Sequence[dict[str, Any]], across: str, ylabel: str, height: float
-) -> tuple[Any, list[tuple[Any, ResultTable]]]:
-    """A figure with a row of panels for each of ``lines``, and each panel with its part of a table.
-
-    A line maps columns of the table to values. Its panels differ in the value of ``across``.
-    """
-    values = sorted(table.values(across))
-    figure, panels = log_panels(len(lines), len(values), height)
-    for row in panels:
-        row[0].set_ylabel(ylabel)
-    return figure, [
-        (panel, table.where(**line, **{across: value}))
-        for line, row in zip(lines, panels, strict=True)
-        for value, panel in zip(values, row, strict=True)
-    ]
 
 
 def draw_band(
@@ -90,27 +76,40 @@ def draw_band(
     )  # fmt: skip
 
 
-def draw_sweep(
-    panel: Any, table: ResultTable, by: str, floor: bool = True, labels: Mapping[str, str] = {}
-) -> None:
-    """The error of every method along a size, with the theory line if ``floor`` is true."""
+def draw_dotted(panel: Any, table: ResultTable, measure: str, by: str, style: str) -> None:
+    """A second measure of a method: the median in its colour, dotted."""
+    broad = style == BROAD
+    panel.plot(*table.median_curve(measure, by), color=STYLES[style][0], ls=":",
+               lw=4 if broad else 1.4, alpha=0.55 if broad else 1.0,
+               zorder=2 if broad else 3)  # fmt: skip
+
+
+def draw_iterates(panel: Any, table: ResultTable, by: str) -> None:
+    """Errors of every method: of the last iterate, and dotted of the tail average."""
     for method, rows in table.groups("method"):
-        draw_band(panel, rows, "error", by, labels.get(method, method), style=method)
+        draw_band(panel, rows, "error", by, method, marker=False)
+        draw_dotted(panel, rows, "tail", by, method)
+
+
+def draw_sweep(panel: Any, table: ResultTable, by: str, floor: bool = True) -> None:
+    """The error of every method along a size, with the floor if ``floor`` is true."""
+    for method, rows in table.groups("method"):
+        draw_band(panel, rows, "error", by, method)
     if floor:
         draw_floor(panel, table, by)
     size_ticks(panel, table.values(by))
 
 
-def theory_error(row: ResultRow) -> float:
+def floor_error(row: ResultRow) -> float:
     """The floor sigma^2 k (d + T - k) / (N T) for the sizes of a row."""
     return error_floor(row["N"], row["d"], row["T"], row["k"], row["noise"]) / row["T"]
 
 
 def draw_floor(panel: Any, table: ResultTable, by: str) -> None:
-    """The theory line along a size that varies."""
+    """The floor along a size that varies."""
     x = sorted(table.values(by))
-    y = [theory_error(table.where(**{by: v}).rows[0]) for v in x]
-    panel.plot(x, y, label=THEORY, **DASHED)
+    y = [floor_error(table.where(**{by: v}).rows[0]) for v in x]
+    panel.plot(x, y, label=FLOOR, **DASHED)
 
 
 def size_ticks(panel: Any, values: Iterable[float]) -> None:
@@ -121,11 +120,14 @@ def size_ticks(panel: Any, values: Iterable[float]) -> None:
 
 def add_legend(figure: Any, note: str = "") -> Any:
     """The figure with one legend for all panels, below them."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    columns = min(len(labels), max(3, int(figure.get_figwidth() / 2.2)))
+    entries: dict[str, Any] = {}
+    for panel in figure.axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    columns = min(len(entries), max(3, int(figure.get_figwidth() / 2.2)))
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, frameon=False,
-        title=note or None, title_fontsize=9, fontsize=9,
+        list(entries.values()), list(entries), loc="outside lower center", ncols=columns,
+        frameon=False, title=note or None, title_fontsize=9, fontsize=9,
     )  # fmt: skip
     return figure
 

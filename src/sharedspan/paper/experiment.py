@@ -11,6 +11,11 @@ from sharedspan.paper import experiment_named
 from sharedspan.paper.methods import Method
 from sharedspan.paper.table import ResultRow, ResultTable, result_row, rounded
 
+# Condition numbers of V*, the last of which stands for Gaussian factors, whose κ varies by draw.
+GAUSSIAN = 0.0
+KAPPAS = (1.0, 1.5, 1.84, 2.0, 3.0, 5.0, GAUSSIAN)
+# The paper leaves out d, T and k of its figures.
+SIZES: dict[str, Any] = {"d": 60, "T": 40, "k": 4}
 IDENTIFYING = ("experiment", "part", "d", "T", "k", "N", "noise", "kappa", "seed")
 
 
@@ -26,7 +31,7 @@ class Cell:
     N: int
     seed: int
     noise: float = 0.4
-    kappa: float = 1.5
+    kappa: float = 1.5  # or GAUSSIAN
     iterations: int = 0
     methods: tuple[Method, ...] = field(default=(), repr=False)
 
@@ -39,6 +44,11 @@ class Cell:
         """A row of this cell."""
         own = {name: getattr(self, name) for name in IDENTIFYING}
         return result_row(**own | {"budget": self.iterations or -1} | values)
+
+
+def kappa_text(kappa: float) -> str:
+    """The name of a condition number."""
+    return f"κ = {kappa:g}" if kappa else "Gaussian factors"
 
 
 def row_key(row: ResultRow) -> tuple[Any, ...]:

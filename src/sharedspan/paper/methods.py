@@ -15,6 +15,7 @@ PAPER, WELL_SET = SETTINGS = ("paper's steps", "well set")
 TPGD, LOSS_1, LOSS_2, NSGD = "TPGD", "GD + Loss 1", "GD + Loss 2", "NSGD"
 LFFO, ALTMIN, SVP, ERM = "LF-FO", "AltMinGD", "GD + SVD", "ERM (ALS)"
 PHASE_ONE_ONLY, PHASE_TWO_ONLY = "Phase I only", "Phase II only"
+ETA_1 = "eta_1"  # as a step size: that of Phase I, min(1.1 / kappa^5, 0.5), which needs the truth
 
 
 @dataclass(frozen=True)
@@ -28,31 +29,31 @@ class Method:
     oracle: bool = False
 
 
-def figure_methods(kappa: float) -> tuple[Method, ...]:
-    """TPGD and its three rivals of Figures 1 and 2, with the paper's steps and well set."""
-    first = min(1.1 / kappa**5, 0.5)  # the cap that TPGD itself applies
-    return (
-        Method(TPGD, "tpgd", PAPER, {"steps": "theory"}, oracle=True),
-        Method(LOSS_1, "gd", PAPER, {"step_size": first}, oracle=True),
-        Method(LOSS_2, "gd_balanced", PAPER, {"step_size": 0.1}, oracle=True),
-        Method(NSGD, "nsgd", PAPER, {"step_size": 0.1}, oracle=True),
-        Method(TPGD, "tpgd", WELL_SET),
-        Method(LOSS_1, "gd", WELL_SET, {"step_size": 0.5}),
-        Method(LOSS_2, "gd_balanced", WELL_SET, {"step_size": 0.2}),
-        Method(NSGD, "nsgd", WELL_SET, {"step_size": 0.2, "injected": 0.0}),
-    )
+FIGURE_METHODS = (  # TPGD and its three rivals of Figures 1 and 2
+    Method(TPGD, "tpgd", PAPER, {"steps": "theory"}, oracle=True),
+    Method(LOSS_1, "gd", PAPER, {"step_size": ETA_1}, oracle=True),
+    Method(LOSS_2, "gd_balanced", PAPER, {"step_size": 0.1}, oracle=True),
+    Method(NSGD, "nsgd", PAPER, {"step_size": 0.1}, oracle=True),
+    Method(TPGD, "tpgd", WELL_SET),
+    Method(LOSS_1, "gd", WELL_SET, {"step_size": 0.5}),
+    Method(LOSS_2, "gd_balanced", WELL_SET, {"step_size": 0.2}),
+    Method(NSGD, "nsgd", WELL_SET, {"step_size": 0.2, "injected": 0.0}),
+)
+LIKELIHOOD_METHODS = (  # all solvers of the likelihood that Table 1 lists or the figures show
+    *FIGURE_METHODS,
+    Method(LFFO, "lf_fo", WELL_SET),
+    Method(ALTMIN, "altmin_gd", WELL_SET),
+    Method(SVP, "svp", WELL_SET),
+    Method(ERM, "als", WELL_SET),
+)
+ABLATION_METHODS = tuple(  # TPGD and each of its phases alone
+    Method(name, solver, setting, options, oracle=setting == PAPER)
+    for setting, options in ((PAPER, {"steps": "theory"}), (WELL_SET, {}))
+    for name, solver in
+    ((TPGD, "tpgd"), (PHASE_ONE_ONLY, "phase_one"), (PHASE_TWO_ONLY, "phase_two"))
+)  # fmt: skip
 
 
-def likelihood_methods(kappa: float) -> tuple[Method, ...]:
-    """All solvers of the likelihood that Table 1 lists or the figures show."""
-    others = {LFFO: "lf_fo", ALTMIN: "altmin_gd", SVP: "svp", ERM: "als"}
-    return figure_methods(kappa) + tuple(Method(n, s, WELL_SET) for n, s in others.items())
-
-
-def ablation_methods() -> tuple[Method, ...]:
-    """TPGD and each of its phases alone, with the paper's steps and with equal ones."""
-    solvers = {TPGD: "tpgd", PHASE_ONE_ONLY: "phase_one", PHASE_TWO_ONLY: "phase_two"}
-    return (
-        *(Method(n, s, PAPER, {"steps": "theory"}, oracle=True) for n, s in solvers.items()),
-        *(Method(n, s, WELL_SET) for n, s in solvers.items()),
-    )
+def named(methods: tuple[Method, ...], name: str, setting: str) -> Method:
+    """The method of this name and setting."""
+    return next(m for m in methods if (m.name, m.setting) == (name, setting))

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from sharedspan.datasets.simulate import simulate
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective import Objective, build_objective
 from sharedspan.paper.experiment import Cell
-from sharedspan.paper.methods import Method
+from sharedspan.paper.methods import ETA_1, Method
 from sharedspan.paper.table import ResultRow
 from sharedspan.solvers import SOLVERS, needs_rows
-from sharedspan.solvers.loop import SolverResult, run
+from sharedspan.solvers.gradient import descend
+from sharedspan.solvers.loop import Iterate, Solver, SolverResult, run
+from sharedspan.solvers.tpgd import BALANCE, step_sizes
 from sharedspan.statistics.task_statistics import Units, collect
 
 COUNTED = 5  # minimum number of iterations from which the cost of one is computed
@@ -30,14 +33,21 @@ DECOMPOSITIONS = ("svd", "qr", "eigh", "eig", "eigvalsh", "pinv")
 class SimulatedProblem:
     """The rows of a cell; task statistics and the reference fit are computed on first use."""
 
-    def __init__(self, cell: Cell, **options: Any) -> None:
+    def __init__(self, cell: Cell, noise_degrees: float | None = None, **options: Any) -> None:
+        """Options of ``simulate``; ``noise_degrees`` are those of noise with a t distribution."""
         settings = {
             "n_tasks": cell.T, "n_features": cell.d, "rank": cell.k, "n_samples": cell.N,
-            "noise": cell.noise, "condition_number": cell.kappa, "random_state": cell.seed,
+            "noise": cell.noise, "condition_number": cell.kappa or None, "random_state": cell.seed,
         }  # fmt: skip
         self.cell = cell
         self.sim = simulate(**settings | options)
+        if noise_degrees is not None:
+            quiet = simulate(**settings | options | {"noise": 0.0})
+            unit = math.sqrt((noise_degrees - 2) / noise_degrees)
+            t = np.random.default_rng([3, cell.seed]).standard_t(noise_degrees, len(quiet.y))
+            self.sim = replace(quiet, y=quiet.y + cell.noise * unit * t)
         self.V = self.sim.coef.T  # (d, T)
+        self.isotropic = bool((self.sim.covariance == np.eye(cell.d)).all())
 
     @functools.cached_property
     def gram(self) -> Objective:
@@ -68,8 +78,13 @@ class SimulatedProblem:
         return self.error(np.dot(*self.minimiser))
 
     def error(self, V: np.ndarray) -> float:
-        """The paper's error, the mean over tasks of |v_t - v*_t|^2."""
-        return float(np.sum((V - self.V) ** 2) / self.V.shape[1])
+        """The paper's error, the mean over tasks of |v_t - v*_t|^2.
+
+        Correlated features measure it by their covariance, as a prediction does.
+        """
+        away = V - self.V
+        weighed = away if self.isotropic else self.sim.covariance @ away
+        return float(np.sum(away * weighed) / self.V.shape[1])
 
     def fit_error(self, model: Any) -> float:
         """Error of an estimator fitted to the rows; its warnings are not shown."""
@@ -91,10 +106,24 @@ class SimulatedProblem:
         if method.oracle:
             s = self.sim.singular_values
             options["singular_values"] = np.concatenate([s, np.full(k - len(s), s[-1])])
+            if options.get("step_size") == ETA_1:
+                options["step_size"] = step_sizes(s, "theory", known=True)[0] * s[0]
         objective = self.rows if needs_rows(method.solver, options) else self.gram
         rng = np.random.default_rng([1, self.cell.seed])  # independent of the rows
         solver = SOLVERS[method.solver](objective, k, rng, max_iter=iterations, tol=tol, **options)
         return run(solver, objective, max_iter=iterations, tol=0.0, callback=watch)
+
+    def phase_two(
+        self, B: np.ndarray, W: np.ndarray, length: int, watch: Callable[[dict[str, Any]], Any]
+    ) -> None:
+        """Run Phase II with the paper's step from (B, W) for ``length`` iterations."""
+        _, eta = step_sizes(self.sim.singular_values, "theory", known=True)
+
+        def solver() -> Solver:
+            step = yield Iterate(B, W, BALANCE)
+            yield from descend(step, eta, balance=BALANCE)
+
+        run(solver(), self.gram, max_iter=length, tol=0.0, callback=watch)
 
     def converged_error(self, method: Method, tolerance: float) -> float:
         """Error once the tangent gradient has fallen to ``tolerance`` times |V|."""
@@ -127,30 +156,32 @@ class SimulatedProblem:
         self.solve(method, max(checkpoints), watch, k=k)
         yield from rows
 
-    def iterations_to_floor(
-        self, method: Method, cap: int, average: bool = False
-    ) -> tuple[int, float, float]:
+    def counts(self, method: Method, cap: int, averaged: bool = True) -> dict[str, Any]:
         """Iterations to 1.05 of the error of the fit with the smallest loss, or -1 beyond ``cap``.
 
-        Also returns the decompositions and the seconds per iteration, counted after the first.
+        By the last iterate (``iteration``) and by the tail average (``averaged``), with the
+        decompositions and the seconds per iteration, counted after the first.
         """
-        target = NEAR_FLOOR * self.erm
-        tail, reached = TailAverage(), -1
+        target, tail = NEAR_FLOOR * self.erm, TailAverage()
+        reached = {"iteration": -1} | ({"averaged": -1} if averaged else {})
         marks: list[tuple[int, float]] = []
 
         def watch(at: dict[str, Any]) -> bool:
-            nonlocal reached
             marks.append((counter[0], time.perf_counter()))
-            V = tail.add(at["B"], at["W"]) if average else at["B"] @ at["W"]
-            if reached < 0 and self.error(V) <= target:
-                reached = at["iteration"]
-            return reached >= 0 and len(marks) > COUNTED
+            means = {"iteration": at["B"] @ at["W"]}
+            if averaged:
+                means["averaged"] = tail.add(at["B"], at["W"])
+            for name, V in means.items():
+                if reached[name] < 0 and self.error(V) <= target:
+                    reached[name] = at["iteration"]
+            return min(reached.values()) >= 0 and len(marks) > COUNTED
 
         with counted_decompositions() as counter:
             self.solve(method, cap, watch, tol=1e-7)
         steps = max(len(marks) - 1, 1)
         (first, began), (last, ended) = marks[0], marks[-1]
-        return reached, (last - first) / steps, (ended - began) / steps
+        costs = {"decompositions": (last - first) / steps, "seconds": (ended - began) / steps}
+        return {"erm": self.erm, **costs, **reached}
 
 
 class TailAverage:

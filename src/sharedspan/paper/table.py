@@ -24,6 +24,8 @@ COLUMN_TYPES = {
     "experiment": str, "part": str, "method": str, "setting": str,
     "d": int, "T": int, "k": int, "N": int, "M": int,
     "noise": float, "kappa": float, "seed": int, "budget": int, "iteration": int,
+    "level": int,  # of the curriculum
+    "averaged": int,  # iterations by the tail average, where ``iteration`` is by the last iterate
     "error": float,  # mean over tasks of |v - v*|^2, or the excess risk of a new task
     "tail": float,  # the same for the tail average of the iterates
     "erm": float,  # error of empirical risk minimisation on the same rows
@@ -31,6 +33,8 @@ COLUMN_TYPES = {
     "validation": float,  # expected loss on fresh rows
     "distance": float,  # the distance of Theorem 1 over sqrt(s_k)
     "rate": float,  # a step size or start scale that is swept, or a predicted rate
+    "needed": float,  # rows per task that the theorem asks for, with its constants set to one
+    "predicted": float,  # the value of ``error`` by the theory, constants included
     "decompositions": float,  # per iteration
     "seconds": float,  # per iteration, in the table of times only
     "version": str, "machine": str,

@@ -94,7 +94,7 @@ class Table2(Experiment):
         iterations = LAST_ITERATION // 3
         return [
             Cell(self.name, "", D, T, K, N, seed, iterations=iterations, methods=TABLE_METHODS)
-            for seed in seeds for T in (TASKS if full else TASKS[::2])
+            for seed in seeds for T in TASKS
         ]  # fmt: skip
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:

@@ -1,7 +1,14 @@
 """Verdicts on the paper's claims: a rule is checked in every setting it applies to.
 
+Three kinds of claims need three kinds of rules. An upper bound holds if what is measured grows no
+faster than the bound, by its exponents and its constant; that it grows more slowly is no objection.
+An order of growth needs the exponent itself. Superiority needs a difference between methods on the
+same rows, seed by seed, that is larger than chance and larger than two percent: the 95 percent
+interval of the mean excludes equality, or all of at least five pairs agree.
+
 If all checks pass, the claim holds; if some pass, it holds under the conditions that are listed; if
-none passes, it is not reproduced.
+none passes, it is not reproduced. Checks outside the hypotheses of a theorem are shown but do not
+count.
 """
 
 from __future__ import annotations
@@ -9,18 +16,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from sharedspan.paper.table import ResultTable
+import numpy as np
+
+from sharedspan.paper.table import Exponent, ResultTable
 
 HOLDS, CONDITIONAL, NOT = "holds", "holds under a condition", "not reproduced"
+BOUND, ORDER, SUPERIORITY = "an upper bound", "an order of growth", "superiority"
+EQUAL = 0.02  # methods that differ by less are called equal
+ENOUGH_PAIRS = 5  # that agree by chance in one case of 32
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, the experiment that tests it, and our rule for accepting it."""
+    """A claim of the paper, its kind, the experiment that tests it, and our rule for accepting it.
+
+    ``hypotheses`` are what the paper assumes for it, and whether the experiment is within them.
+    """
 
     letter: str
     says: str
+    kind: str
     experiment: str
+    hypotheses: str
     rule: str
 
 
@@ -32,45 +49,62 @@ class Check:
     passed: bool
     figures: str
     within: str = ""  # a part of ``where``, which several checks may share
+    outside: str = ""  # the hypothesis that is not met here
 
     @property
     def place(self) -> str:
         return f"{self.where}, {self.within}" if self.within else self.where
 
+    @property
+    def word(self) -> str:
+        """Whether it passed, and whether that counts."""
+        return ("yes" if self.passed else "no") + (f" ({self.outside})" if self.outside else "")
 
-Rule = Callable[[ResultTable], Iterable[Check | str]]  # checks, and texts on why they may fail
+
+Rule = Callable[[ResultTable], Iterable[Check | str]]  # checks, and sentences that explain them
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim with its checks, and the reason if one of them fails."""
+    """A claim with its checks, and sentences that explain them."""
 
     claim: Claim
     checks: list[Check]
     reason: str
 
     @property
+    def counted(self) -> list[Check]:
+        """The checks within the hypotheses, or all if there are none."""
+        return [check for check in self.checks if not check.outside] or self.checks
+
+    @property
     def outcome(self) -> str:
-        passed = [check.passed for check in self.checks]
+        passed = [check.passed for check in self.counted]
         return HOLDS if all(passed) else CONDITIONAL if any(passed) else NOT
 
     @property
     def summary(self) -> str:
         """The outcome, with the number of checks that passed unless all did."""
-        passed = sum(check.passed for check in self.checks)
-        checks = f" ({passed} of {len(self.checks)} checks)"
+        passed = sum(check.passed for check in self.counted)
+        checks = f" ({passed} of {len(self.counted)} checks)"
         return self.outcome + ("" if self.outcome == HOLDS else checks)
 
     def places(self, passed: bool) -> str:
-        """The settings in which the claim holds, or does not; shared names appear once."""
-        groups: dict[str, list[str]] = {}
-        for check in self.checks:
-            if check.passed == passed:
-                groups.setdefault(check.where, []).append(check.within)
-        return "; ".join(
-            where + (f" ({' or '.join(within)})" if any(within) else "")
-            for where, within in groups.items()
-        )
+        """The settings in which the claim holds, or does not.
+
+        Shared names appear once, and alone if all their checks have the same result.
+        """
+        groups: dict[str, list[Check]] = {}
+        for check in self.counted:
+            groups.setdefault(check.where, []).append(check)
+        texts = []
+        for where, checks in groups.items():
+            within = [check.within for check in checks if check.passed == passed]
+            if len(within) == len(checks):
+                texts.append(where)
+            elif within:
+                texts.append(f"{where} ({', '.join(within)})")
+        return "; ".join(texts)
 
 
 def judge(rules: Mapping[Claim, Rule], tables: Mapping[str, ResultTable]) -> list[Verdict]:
@@ -84,22 +118,76 @@ def judge(rules: Mapping[Claim, Rule], tables: Mapping[str, ResultTable]) -> lis
         checks = [finding for finding in findings if isinstance(finding, Check)]
         reason = " ".join(finding for finding in findings if isinstance(finding, str))
         if checks:
-            holds = all(check.passed for check in checks)
-            verdicts.append(Verdict(claim, checks, "" if holds else reason))
+            verdicts.append(Verdict(claim, checks, reason))
     return verdicts
 
 
-def power_check(where: str, table: ResultTable, by: str, target: float, tolerance: float) -> Check:
-    """Whether the error's fitted power of a size is within ``tolerance`` of ``target``."""
-    slope = table.exponent(by)
+def order_check(where: str, slope: Exponent, target: float, tolerance: float) -> Check:
+    """Whether a fitted power is within ``tolerance`` of ``target``."""
     return Check(where, slope.near(target, tolerance), f"{slope} for {target:+.0f}")
 
 
-def median_ratios(
-    table: ResultTable, measure: str, one: str, others: Iterable[str], by: str
-) -> list[float]:
-    """Ratios of one method's median over seeds to the other methods', for each value of ``by``."""
-    return [
-        rows.median(measure, method=one) / rows.median(measure, method=other)
-        for _, rows in table.groups(by) for other in others
+def bound_check(
+    where: str, slope: Exponent, bound: float, margin: float, within: str = ""
+) -> Check:
+    """Whether a fitted power is at most ``bound``, up to ``margin``."""
+    text = f"{slope} for at most {bound:+.0f}"
+    return Check(where, slope.value <= bound + margin, text, within)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The ratio of two methods on the same rows: geometric mean over seeds, 95 percent interval.
+
+    ``unanimous`` is the sign of the difference if all of at least five pairs agree, else 0.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    unanimous: int = 0
+
+    @classmethod
+    def of(cls, own: np.ndarray, other: np.ndarray) -> Comparison:
+        """Of paired positive values; a single pair has an interval of no information."""
+        from scipy.stats import t
+
+        logs = np.log(own / other)
+        mean, n = float(logs.mean()), len(logs)
+        half = np.inf if n < 2 else float(t.ppf(0.975, n - 1) * logs.std(ddof=1) / np.sqrt(n))
+        sign = int(np.sign(logs[0])) if n >= ENOUGH_PAIRS and len(set(np.sign(logs))) == 1 else 0
+        ratio, low, high = (float(np.exp(x)) for x in (mean, mean - half, mean + half))
+        return cls(ratio, low, high, sign)
+
+    @property
+    def less(self) -> bool:
+        """Whether the first is smaller, by more than chance."""
+        return (self.high < 1 or self.unanimous < 0) and self.ratio < 1 - EQUAL
+
+    @property
+    def more(self) -> bool:
+        """Whether the first is larger, by more than chance."""
+        return (self.low > 1 or self.unanimous > 0) and self.ratio > 1 + EQUAL
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def compare(
+    table: ResultTable, measure: str, own: str, others: Iterable[str], rival: str = ""
+) -> Comparison:
+    """A method against the best of others, pair by pair of cells (seed, N and T).
+
+    ``rival`` is the measure of the others, if another one. A count that was not reached is at
+    least the budget, and taken as that.
+    """
+    cells = [rows for _, rows in table.groups("seed", "N", "T")]
+    best = [
+        np.array([
+            min(row[column] if row[column] >= 0 else row["budget"]
+                for row in rows.where(method=names).rows)
+            for rows in cells
+        ])
+        for names, column in (((own,), measure), (tuple(others), rival or measure))
     ]  # fmt: skip
+    return Comparison.of(*best)

@@ -74,7 +74,7 @@ class Covariances(Finding):
                 end = settled(version, method, CAP)
                 yield cell.row(
                     method=method.name, error=version.error(end.B @ end.W), erm=version.erm,
-                    iteration=version.iterations_to_floor(method, CAP)[0], **row,
+                    iteration=version.counts(method, CAP, averaged=False)["iteration"], **row,
                 )  # fmt: skip
             for name, split in ((DFW, True), (WHOLE, False)):
                 if (name, setting) in LOOK:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.paper.drawing import STYLES, theory_error
+from sharedspan.paper.drawing import STYLES, floor_error
 from sharedspan.paper.experiment import Experiment
 from sharedspan.paper.methods import TPGD, WELL_SET, Method
 from sharedspan.paper.problem import SimulatedProblem
@@ -47,7 +47,7 @@ def settled(problem: SimulatedProblem, method: Method, cap: int) -> SolverResult
 
 def over_floor(table: ResultTable) -> ResultTable:
     """The table with errors over the floor, sigma^2 k (d + T - k) / (N T)."""
-    return ResultTable(row | {"error": row["error"] / theory_error(row)} for row in table.rows)
+    return ResultTable(row | {"error": row["error"] / floor_error(row)} for row in table.rows)
 
 
 def span(values: Iterable[float], form: str = ".2f") -> str:

@@ -66,7 +66,7 @@ class Speed(Finding):
         )
         for method in cell.methods:
             cap = CAP + 2 * length if method.name == PAPER_TPGD else CAP  # for all of its Phase I
-            reached, _, _ = problem.iterations_to_floor(method, cap)
+            reached = problem.counts(method, cap, averaged=False)["iteration"]
             yield cell.row(method=method.name, iteration=reached, erm=problem.erm)
 
     def draw(self, table: ResultTable) -> Any:
