@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
@@ -29,6 +30,7 @@ from sharedspan.paper.verdicts import Verdict, judge
 from sharedspan.progress import ProgressCallback, progress_bar
 
 TIMES = "seconds.csv"
+SAVING_INTERVAL = 2.0  # seconds; writing a long table after every cell would take most of the time
 STAGE = "seconds of work"  # estimated for one core
 
 
@@ -43,6 +45,8 @@ class Store:
         self.folder, self.plan = folder, plan
         self.done: dict[tuple[Any, ...], list[ResultRow]] = {}
         self.times = read_results(folder / TIMES).rows
+        self.unsaved: set[str] = set()
+        self.saved = -math.inf
         for name, cells in plan.items():
             self._read(folder / f"{name}.csv", {cell.key for cell in cells})
 
@@ -65,13 +69,22 @@ class Store:
         return [cell for cells in self.plan.values() for cell in cells if cell.key not in self.done]
 
     def add(self, cell: Cell, rows: list[ResultRow]) -> None:
-        """Save the rows of a cell; the files are complete after every call."""
+        """Take the rows of a cell; tables are written every few seconds, and by ``save``."""
         timed = [row for row in rows if not math.isnan(row["seconds"])]
         if timed:
             self.times = [row for row in self.times if row_key(row) != cell.key] + timed
-            write_results(self.folder / TIMES, self.times)
         self.done[cell.key] = [row | {"seconds": math.nan} for row in rows]
-        write_results(self.folder / f"{cell.experiment}.csv", self.table(cell.experiment).rows)
+        self.unsaved |= {cell.experiment} | ({TIMES} if timed else set())
+        if time.monotonic() > self.saved + SAVING_INTERVAL:
+            self.save()
+
+    def save(self) -> None:
+        """Write the tables that have new rows."""
+        for name in self.unsaved - {TIMES}:
+            write_results(self.folder / f"{name}.csv", self.table(name).rows)
+        if TIMES in self.unsaved:
+            write_results(self.folder / TIMES, self.times)
+        self.unsaved, self.saved = set(), time.monotonic()
 
     def table(self, name: str) -> ResultTable:
         """The finished part of an experiment, in the order of its grid."""
@@ -98,6 +111,7 @@ def run_missing(store: Store, progress: ProgressCallback) -> None:
             done += seconds[cell.key]
             progress(STAGE, done, total)
     finally:
+        store.save()
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.terminate()
