@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 LARGE = ((20_000, 30, 20), (50_000, 60, 30))  # T, n, d
+COLORS = "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#0072B2"  # of the methods
 GROWTH = {"T": (1_000, 10_000, 100_000, 1_000_000), "d": (5, 10, 20, 40, 80)}
 FIT = """
 import sys, time, json, warnings
@@ -194,27 +195,42 @@ def growth(options):
                 size = (value, 20, 5) if axis == "T" else (1_000, 4 * value, value)
                 seconds, result = timed(method, size, python, limit=options.limit + 60)
                 print(f"{axis} = {value}: {name} {seconds} {result}", flush=True)
-                if seconds is None or seconds > options.limit:
+                ended = seconds is None or seconds > options.limit
+                points.append((value, options.limit if ended else seconds))
+                if ended:
                     break
-                points.append((value, seconds))
             curves[axis, name] = points
     if options.figure:
-        draw_growth(curves, options.figure)
+        draw_growth(curves, options.limit, options.figure)
 
 
-def draw_growth(curves, path):
+def draw_growth(curves, limit, path):
+    """Seconds against T and d; a cross where a method took longer than the limit."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4))
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
     titles = {"T": "groups of 20 rows, 5 slopes", "d": "slopes, 1,000 groups of 4 d rows"}
+    colors = dict(zip(METHODS, COLORS, strict=True))
     for (axis, name), points in curves.items():
         panel = axes[list(titles).index(axis)]
-        if points:
-            panel.loglog(*zip(*points, strict=True), marker="o", label=name)
-        panel.set_xlabel(titles[axis])
-        panel.set_ylabel("seconds")
-    axes[0].legend(frameon=False)
-    figure.tight_layout()
+        x, y = zip(*points, strict=True)
+        width = 2.5 if name == "AdaptiveSpanRegressor" else 1.5
+        panel.loglog(x, y, marker="o", lw=width, color=colors[name], label=name)
+        if y[-1] >= limit:
+            # Crosses of methods that ended at the same size stand beside each other.
+            span = GROWTH[axis][-1] / GROWTH[axis][0]
+            shift = span ** (0.02 * (list(METHODS).index(name) - 1))
+            panel.plot(x[-1] * shift, limit, "x", ms=11, mew=3, color=colors[name], zorder=5)
+    for panel, (axis, title) in zip(axes, titles.items(), strict=True):
+        panel.axhline(limit, color="black", lw=1, ls="--")
+        values = GROWTH[axis]
+        panel.set_xticks(values, [f"{value:,}" for value in values])
+        panel.set_xticks([], minor=True)
+        panel.set(xlabel=title, ylabel="seconds")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False,
+        title=f"a cross on the dashed line: ended at {limit:g} s",
+    )  # fmt: skip
     figure.savefig(path, dpi=150)
 
 
