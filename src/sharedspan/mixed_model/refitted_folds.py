@@ -6,12 +6,13 @@ many parameters as there are rows; so each covariance is fitted again without a 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.mixed_model.held_out import HeldOutRows
+from sharedspan.mixed_model.held_out import TIE, HeldOutRows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import posterior_means
@@ -53,6 +54,9 @@ class RefittedFolds:
 
     def __init__(self, held_out: HeldOutRows) -> None:
         self.rows, self.owner, self.n_tasks = held_out, held_out.owner, held_out.n_tasks
+        # Fewer tasks than coefficients do not tell a direction from what suits their rows by
+        # chance: the evidence then says little against a simpler fit.
+        self.tie = math.inf if self.n_tasks < held_out.tasks.p else TIE
         keys = np.column_stack([held_out.Z, held_out.y, held_out.owner])
         order = np.lexsort(keys.T)
         new = np.any(np.diff(keys[order], axis=0) != 0, axis=1)
