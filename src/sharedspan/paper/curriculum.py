@@ -62,6 +62,10 @@ class Curriculum(Experiment):
     """The curriculum, Algorithm 3 and its corollary, against pooling and weighting."""
 
     name, title = "curriculum", "easy tasks first"
+    note = (
+        "For the levels after the first, B_j w takes the span that Phase II has moved, and B_1 w "
+        "that of level 1; the paper's output can be read either way."
+    )
     n_seeds, pace = (3, 20), (1.4, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sharedspan.paper import drawing
-from sharedspan.paper.experiment import KAPPAS, SIZES, Cell, Experiment, kappa_text
+from sharedspan.paper.experiment import FEW_KAPPAS, KAPPAS, SIZES, Cell, Experiment, kappa_text
 from sharedspan.paper.methods import (
     ABLATION_METHODS,
     FIGURE_METHODS,
@@ -104,7 +104,7 @@ class Figure2(Experiment):
         return [
             Cell(self.name, "", **SIZES, N=rows, seed=seed, kappa=kappa,
                  iterations=max(MORE_BUDGETS if full else BUDGETS), methods=FIGURE_METHODS)
-            for seed in seeds for kappa in KAPPAS for rows in sizes
+            for seed in seeds for kappa in (KAPPAS if full else FEW_KAPPAS) for rows in sizes
         ]  # fmt: skip
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:
@@ -158,7 +158,7 @@ class Ablation(Experiment):
     pace = (3.0, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
-        grid = [(LOW, kappa, N) for kappa in KAPPAS]
+        grid = [(LOW, kappa, N) for kappa in (KAPPAS if full else FEW_KAPPAS)]
         grid += [(LITERAL, 1.5, N), (TOO_HIGH, 1.5, N)]
         if full:
             grid += [(part, 1.5, 2000) for part in MODEL_RANK]

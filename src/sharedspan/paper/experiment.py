@@ -14,6 +14,7 @@ from sharedspan.paper.table import ResultRow, ResultTable, result_row, rounded
 # Condition numbers of V*, the last of which stands for Gaussian factors, whose κ varies by draw.
 GAUSSIAN = 0.0
 KAPPAS = (1.0, 1.5, 1.84, 2.0, 3.0, 5.0, GAUSSIAN)
+FEW_KAPPAS = (1.0, 1.5, 2.0, 3.0, GAUSSIAN)  # with --quick, where runs are long
 # The paper leaves out d, T and k of its figures.
 SIZES: dict[str, Any] = {"d": 60, "T": 40, "k": 4}
 IDENTIFYING = ("experiment", "part", "d", "T", "k", "N", "noise", "kappa", "seed")

@@ -39,6 +39,7 @@ COLUMN_TYPES = {
     "seconds": float,  # per iteration, in the table of times only
     "version": str, "machine": str,
 }  # fmt: skip
+ORIGIN = ("version", "machine")  # what made a row
 MISSING = {str: "", int: -1, float: math.nan}  # an empty cell of the file
 MACHINE = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"  # without a comma
 
@@ -152,9 +153,10 @@ def read_results(path: Path) -> ResultTable:
     with path.open(newline="", encoding="utf-8") as file:
         try:
             reader = csv.DictReader(file)
-            if list(reader.fieldnames or ()) != list(COLUMN_TYPES):
+            names = list(reader.fieldnames or ())
+            if not names or names != [name for name in COLUMN_TYPES if name in names]:
                 raise TableError(f"{path} is not a table of sharedspan {__version__}")
-            return ResultTable(_parsed(row) for row in reader)
+            return ResultTable(_filled(reader))
         except TableError:
             raise
         except (TypeError, ValueError, csv.Error) as error:
@@ -162,11 +164,30 @@ def read_results(path: Path) -> ResultTable:
 
 
 def write_results(path: Path, rows: Iterable[ResultRow]) -> None:
-    """Replace the table at ``path`` atomically."""
+    """Replace the table at ``path`` atomically.
+
+    Columns without values are left out, and what made a row is written where it changes.
+    """
+    printed = [{name: _printed(row[name]) for name in COLUMN_TYPES} for row in rows]
+    names = [name for name in COLUMN_TYPES if any(row[name] for row in printed)]
     with atomic_path(path) as hidden, hidden.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMN_TYPES)
-        writer.writerows([_printed(row[name]) for name in COLUMN_TYPES] for row in rows)
+        writer = csv.DictWriter(file, names or list(COLUMN_TYPES), extrasaction="ignore",
+                                lineterminator="\n")  # fmt: skip
+        writer.writeheader()
+        last: tuple[str, ...] = ()
+        for row in printed:
+            origin = tuple(row[name] for name in ORIGIN)
+            writer.writerow(row | dict.fromkeys(ORIGIN, "") if origin == last else row)
+            last = origin
+
+
+def _filled(rows: Iterable[dict[str, str]]) -> Iterator[ResultRow]:
+    """Parsed rows, with the columns that were left out."""
+    origin = dict.fromkeys(ORIGIN, "")
+    for row in rows:
+        if any(row.get(name) for name in ORIGIN):
+            origin = {name: row[name] for name in ORIGIN}
+        yield _parsed(dict.fromkeys(COLUMN_TYPES, "") | row | origin)
 
 
 def rounded(row: ResultRow) -> ResultRow:

@@ -84,8 +84,8 @@ class Table2(Experiment):
 
     name, title = "table2", "iterations and loss at stabilisation"
     note = (
-        "Small steps were chosen so that the rivals' losses at the paper's counts are of the order "
-        "that it prints; TPGD's is one absolute step for all T."
+        "Small steps were chosen to come near the losses that the paper prints at its counts; "
+        "TPGD's is one absolute step for all T. Counts of stopped rivals are the paper's."
     )
     n_seeds, pace = (1, 5), (1.0, 4e-6)
 
@@ -94,7 +94,7 @@ class Table2(Experiment):
         iterations = LAST_ITERATION // 3
         return [
             Cell(self.name, "", D, T, K, N, seed, iterations=iterations, methods=TABLE_METHODS)
-            for seed in seeds for T in TASKS
+            for seed in seeds for T in (TASKS if full else TASKS[::2])
         ]  # fmt: skip
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:

@@ -20,6 +20,7 @@ TARGETS = 100  # new tasks
 SGD, PRINTED = "Algorithm 2", "Algorithm 2 as printed"
 LEAST_SQUARES, BEST = "least squares in the span", "best in the span"
 DEGREES = 5.0  # of freedom of the heavy tails
+ALPHAS = {"Gaussian": 3.0, "heavy tails": 3 * (DEGREES - 2) / (DEGREES - 4)}  # of Assumption 2
 # Distributions of a new task's features, as options of ``simulate``. The t distribution with 5
 # degrees of freedom has kurtosis 9 in every direction and no finite moment of order 5 or more.
 LAWS: dict[str, dict[str, float]] = {
@@ -81,7 +82,7 @@ def fits_of_new_tasks(law: str, B: np.ndarray, H: np.ndarray) -> dict[str, dict[
     As printed, the step is what Theorem 2 asks for, eta_0 = 1 / (alpha trace(B'HB)), where alpha of
     Assumption 2 is 3 for Gaussian rows and 3 (nu - 2) / (nu - 4) for t with nu degrees of freedom.
     """
-    alpha = 3 * (DEGREES - 2) / (DEGREES - 4) if "heavy" in law else 3.0
+    alpha = ALPHAS["heavy tails" if "heavy" in law else "Gaussian"]
     step = float(1 / (alpha * np.trace(B.T @ H @ B)))
     return {
         SGD: {"method": "sgd"},

@@ -6,15 +6,15 @@ An order of growth needs the exponent itself. Superiority needs a difference bet
 same rows, seed by seed, that is larger than chance and larger than two percent: the 95 percent
 interval of the mean excludes equality, or all of at least five pairs agree.
 
-If all checks pass, the claim holds; if some pass, it holds under the conditions that are listed; if
-none passes, it is not reproduced. Checks outside the hypotheses of a theorem are shown but do not
-count.
+Where neither method is better, they are equal, which is no pass. If all checks pass, the claim
+holds; if some pass, it holds under the conditions that are listed; if none passes, it is not
+reproduced. Checks outside the hypotheses of a theorem are shown but do not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class Check:
     figures: str
     within: str = ""  # a part of ``where``, which several checks may share
     outside: str = ""  # the hypothesis that is not met here
+    tied: bool = False  # whether two methods cannot be told apart, which is not a pass
 
     @property
     def place(self) -> str:
@@ -58,7 +59,8 @@ class Check:
     @property
     def word(self) -> str:
         """Whether it passed, and whether that counts."""
-        return ("yes" if self.passed else "no") + (f" ({self.outside})" if self.outside else "")
+        word = "yes" if self.passed else "equal" if self.tied else "no"
+        return word + (f" ({self.outside})" if self.outside else "")
 
 
 Rule = Callable[[ResultTable], Iterable[Check | str]]  # checks, and sentences that explain them
@@ -88,6 +90,12 @@ class Verdict:
         passed = sum(check.passed for check in self.counted)
         checks = f" ({passed} of {len(self.counted)} checks)"
         return self.outcome + ("" if self.outcome == HOLDS else checks)
+
+    @property
+    def otherwise(self) -> str:
+        """What is the case where the claim does not hold."""
+        ties = [check.tied for check in self.counted if not check.passed]
+        return "equal" if all(ties) else "equal or not" if any(ties) else "not"
 
     def places(self, passed: bool) -> str:
         """The settings in which the claim holds, or does not.
@@ -140,12 +148,15 @@ class Comparison:
     """The ratio of two methods on the same rows: geometric mean over seeds, 95 percent interval.
 
     ``unanimous`` is the sign of the difference if all of at least five pairs agree, else 0.
+    ``capped`` says which counts were not reached within the budget, and so are larger: those of the
+    first method ("own"), of the second ("other"), of "both", or "".
     """
 
     ratio: float
     low: float
     high: float
     unanimous: int = 0
+    capped: str = ""
 
     @classmethod
     def of(cls, own: np.ndarray, other: np.ndarray) -> Comparison:
@@ -162,15 +173,32 @@ class Comparison:
     @property
     def less(self) -> bool:
         """Whether the first is smaller, by more than chance."""
-        return (self.high < 1 or self.unanimous < 0) and self.ratio < 1 - EQUAL
+        return (self.high < 1 or self.unanimous < 0) and self.ratio < 1 - EQUAL and not self._own
 
     @property
     def more(self) -> bool:
         """Whether the first is larger, by more than chance."""
-        return (self.low > 1 or self.unanimous > 0) and self.ratio > 1 + EQUAL
+        other = self.capped in ("other", "both")
+        return (self.low > 1 or self.unanimous > 0) and self.ratio > 1 + EQUAL and not other
+
+    @property
+    def equal(self) -> bool:
+        """Whether the two cannot be told apart."""
+        return not self.less and not self.more
+
+    @property
+    def _own(self) -> bool:
+        return self.capped in ("own", "both")
+
+    @property
+    def text(self) -> str:
+        """The ratio, or the bound that counts which were not reached leave."""
+        if self.capped == "both":
+            return "an unknown multiple"
+        return {"own": "at least ", "other": "at most "}.get(self.capped, "") + f"{self.ratio:.2f}"
 
     def __str__(self) -> str:
-        return f"{self.ratio:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        return self.text if self.capped else f"{self.text} [{self.low:.2f}, {self.high:.2f}]"
 
 
 def compare(
@@ -182,12 +210,12 @@ def compare(
     least the budget, and taken as that.
     """
     cells = [rows for _, rows in table.groups("seed", "N", "T")]
-    best = [
-        np.array([
-            min(row[column] if row[column] >= 0 else row["budget"]
-                for row in rows.where(method=names).rows)
-            for rows in cells
-        ])
-        for names, column in (((own,), measure), (tuple(others), rival or measure))
-    ]  # fmt: skip
-    return Comparison.of(*best)
+    best, capped = [], []
+    for names, column in (((own,), measure), (tuple(others), rival or measure)):
+        reached = [[row[column] for row in rows.where(method=names).rows if row[column] >= 0]
+                   for rows in cells]  # fmt: skip
+        best.append(np.array([min(values, default=rows.rows[0]["budget"])
+                              for values, rows in zip(reached, cells, strict=True)]))  # fmt: skip
+        capped.append(not all(reached))
+    which = {(True, True): "both", (True, False): "own", (False, True): "other"}
+    return replace(Comparison.of(*best), capped=which.get((capped[0], capped[1]), ""))
