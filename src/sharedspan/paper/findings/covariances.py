@@ -96,7 +96,7 @@ class Covariances(Finding):
                 draw_medians(right, rows, "iteration", "rate", label, *look)
         left.axhline(1.0, label="floor", **DASHED)
         left.set_ylabel("excess risk over the floor")
-        right.set_ylabel("iterations to 1.05 times the error of the least loss")
+        right.set_ylabel("iterations to 1.05 times the least-loss error")
         for panel in (left, right):
             panel.set_xlabel("condition number of each task's covariance")
             size_ticks(panel, table.values("rate"))

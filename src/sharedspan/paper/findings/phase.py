@@ -18,7 +18,7 @@ from sharedspan.report.figures import blank_figure
 
 ROWS, START = "rows and rank", "condition number and start"
 SEARCH, TRUTH = "several starts", "started at the truth"
-SUCCESS = 1.5  # of the floor
+SUCCESS = 1.5  # times the floor
 RELIABLE = 0.9  # share of seeds
 CAP = 20_000
 RATIOS = (0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # N / d
