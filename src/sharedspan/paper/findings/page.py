@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 
 from sharedspan.paper import FINDINGS, experiment_named
-from sharedspan.paper.findings.finding import Finding
+from sharedspan.paper.findings.finding import Finding, listed
 from sharedspan.paper.table import ResultTable
 
 
@@ -44,16 +44,25 @@ def findings_page(tables: Mapping[str, ResultTable], command: str) -> str:
         finding, table = finding_named(name), tables[name]
         note = finding.note
         about = " ".join(inspect.cleandoc(finding.__doc__ or "").split())
-        n_seeds = len(table.values("seed"))
-        seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
         sizes = ", ".join(f"{size} = {_range(table, size)}" for size in ("d", "T", "k", "N"))
+        sizes += f"; {seeds_text(table)}"
         lines += [
             "", f"## {finding.title[0].upper()}{finding.title[1:]}",
             "", f"![{name}]({name}.png)",
-            "", f"{about} {sizes}; {seeds}; table: [{name}.csv]({name}.csv). {note}".rstrip(),
+            "", f"{about} {sizes}; table: [{name}.csv]({name}.csv). {note}".rstrip(),
             "", answer,
         ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def seeds_text(table: ResultTable) -> str:
+    """The number of seeds, for each part of the table if they differ."""
+    counts = {part: len(rows.values("seed")) for part, rows in table.groups("part")}
+    (first, n), *others = counts.items()
+    text = "one seed" if n == 1 else f"{n} seeds"
+    if len(set(counts.values())) == 1:
+        return text
+    return listed([f"{text} for {first}", *(f"{m} for {part}" for part, m in others)])
 
 
 def _range(table: ResultTable, size: str) -> str:

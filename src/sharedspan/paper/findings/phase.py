@@ -18,7 +18,7 @@ from sharedspan.report.figures import blank_figure
 
 ROWS, START = "rows and rank", "condition number and start"
 SEARCH, TRUTH = "several starts", "started at the truth"
-SUCCESS = 1.5  # of the floor
+SUCCESS = 1.5  # times the floor
 RELIABLE = 0.9  # share of seeds
 CAP = 20_000
 RATIOS = (0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # N / d
@@ -26,11 +26,11 @@ STARTS = (30.0, 10.0, 3.0, 1.0, 1e-1, 1e-2, 1e-4, 1e-7, 1e-10)  # alpha-tilde ov
 
 
 class PhaseDiagram(Finding):
-    """Share of seeds whose error ends within 1.5 of the floor.
+    """Share of seeds whose error ends at no more than 1.5 times the floor.
 
-    TPGD is well set and runs until it settles; beside it, a solver that tries several starts, and
-    one that starts at the truth, which shows what the statistics allow. σ = 0.1 and κ = 1.5 over
-    rows and rank; σ = 0.01 over κ and the size of the start.
+    TPGD is well set and runs until it settles. Beside it are a solver that tries several starts,
+    and one that starts at the truth, which shows what the rows allow. The maps over rows and rank
+    have σ = 0.1 and κ = 1.5, the map over κ and the size of the start has σ = 0.01.
     """
 
     name, title = "phase", "how many rows, and how small a start?"
@@ -72,9 +72,9 @@ class PhaseDiagram(Finding):
         rows = table.where(part=ROWS)
         d, T = rows.rows[0]["d"], rows.rows[0]["T"]
         maps = (
-            (TPGD, None, "TPGD within 1.5 of the floor"),
-            (TPGD, TRUTH, "TPGD within 1.5 of a run from the truth"),
-            (SEARCH, TRUTH, "several starts within 1.5 of a run from the truth"),
+            (TPGD, None, "TPGD: at most 1.5 times the floor"),
+            (TPGD, TRUTH, "TPGD: at most 1.5 times a run from the truth"),
+            (SEARCH, TRUTH, "several starts: at most 1.5 times a run from the truth"),
         )
         for panel, (method, against, title) in zip((*panels[0], panels[1][0]), maps, strict=True):
             place = draw_map(panel, successes(rows, against).where(method=method), "rate", "k")
@@ -85,7 +85,7 @@ class PhaseDiagram(Finding):
             panel.set(title=title, xlabel="rows per task over features, N/d", ylabel="rank, k")
         last = panels[1][1]
         draw_map(last, successes(table.where(part=START)), "rate", "kappa")
-        last.set(title="TPGD within 1.5 of the floor, N = 4d", ylabel="κ",
+        last.set(title="TPGD: at most 1.5 times the floor, N = 4d", ylabel="κ",
                  xlabel=r"start, $\tilde\alpha/\sqrt{\sigma_1}$")  # fmt: skip
         figure.colorbar(last.collections[0], ax=[*panels[0], *panels[1]], label="share of seeds")
         figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center",
@@ -100,7 +100,7 @@ class PhaseDiagram(Finding):
 
 
 def successes(table: ResultTable, against: str | None = None) -> ResultTable:
-    """The error becomes one if it is within 1.5 of the floor and zero if not.
+    """The error becomes one if it is at most 1.5 times the floor and zero if not.
 
     ``against`` names a method whose error on the same rows takes the place of the floor. A missing
     rate becomes N / d.
@@ -126,7 +126,7 @@ def rows_needed(table: ResultTable) -> float:
 
 
 def rows_sentences(rows: ResultTable) -> str:
-    """The claim that N of order dk suffices, and the rows that do."""
+    """The claim that N of the order dk is enough, and the rows that are."""
     from scipy.stats import binomtest
 
     rows = successes(rows)
@@ -138,42 +138,43 @@ def rows_sentences(rows: ResultTable) -> str:
     known = {k: n for k, n in needed.items() if math.isfinite(n)}
     text = (
         f"With N = dk rows per task or more, {sum(at_dk):.0f} of {len(at_dk)} runs of TPGD end "
-        f"within {SUCCESS} of the floor (a probability of at least {surely:.3f}, at 95 percent "
-        f"confidence). With N < d, where the theory is silent, {sum(scarce):.0f} of {len(scarce)} "
-        "do. "
+        f"at no more than {SUCCESS} times the floor (a share of at least {surely:.3f}, at 95 "
+        "percent confidence). With N < d, on which the theory is silent, "
+        f"{sum(scarce):.0f} of {len(scarce)} do. "
     )
     if known:
         least = ", ".join(f"N/d = {n / d:g} (k = {k})" for k, n in known.items())
         over = span((n * T / (k * (d + T - k)) for k, n in known.items()), ".1f")
         text += (
-            f"Nine seeds in ten succeed from {least} on, {over} times the k(d+T-k)/T rows at which "
-            "rows are as many as parameters"
+            f"Nine seeds in ten succeed from {least} on. These N are {over} times k(d+T-k)/T, "
+            "with which all tasks together have as many rows as there are parameters"
         )
         if len(known) > 1:
             power = log_slope(np.array([*known]), np.array([*known.values()]))
-            text += f"; these numbers grow like k^{power:.2f}"
+            text += f"; they grow like k^{power:.2f}"
         most = max(n / (d * k) for k, n in known.items())
-        text += f", and are at most {most:.2f} of dk."
+        text += f", and are at most {most:.2f} times dk."
     return text.rstrip()
 
 
 def search_sentences(rows: ResultTable) -> str:
-    """Failures told apart: those of the statistic, and those of the search for its minimum."""
+    """Failures told apart: those of the estimator, and those of the search for its minimum."""
     own, ideal = (successes(rows).where(method=method) for method in (TPGD, TRUTH))
     both = zip(own.column("error"), ideal.column("error"), strict=True)
     failed, too_few = len(own.where(error=0.0)), sum(not a and not b for a, b in both)
     text = (
-        f"Of the {failed} runs that fail, {too_few} fail also when started at the truth: their "
-        "rows are too few." if failed else "No run of TPGD fails."
+        f"Of the {failed} runs of TPGD that fail, {too_few} fail also when started at the truth: "
+        "their rows are too few." if failed else "No run of TPGD fails."
     )  # fmt: skip
     for method in (TPGD, SEARCH):
         against = successes(rows, TRUTH).where(method=method)
         lost = against.where(error=0.0)
-        text += f" The search of {method} ends beyond 1.5 of the run from the truth in "
+        who = "TPGD" if method == TPGD else "The solver that tries several starts"
+        text += f" {who} ends above {SUCCESS} times the error of the run from the truth in "
         text += f"{len(lost)} of {len(against)} runs"
         if len(lost):
             over = max(r["N"] * r["T"] / (r["k"] * (r["d"] + r["T"] - r["k"])) for r in lost.rows)
-            text += f", all with NT at most {over:.1f} k(d+T-k)"
+            text += f", in all of which NT is at most {over:.1f} times k(d+T-k)"
         text += "."
     return text
 
@@ -183,16 +184,16 @@ def starts_sentences(starts: ResultTable) -> str:
     sizes, kappas = sorted(starts.values("rate")), starts.values("kappa")
     safe = [size for size in sizes if starts.where(rate=size).column("error").all()]
     text = f"Over κ = {min(kappas):g} to {max(kappas):g} and starts of {sizes[0]:g} to "
-    text += f"{sizes[-1]:g} of √σ₁, within {CAP:,} iterations, "
+    text += f"{sizes[-1]:g} times √σ₁, within {CAP:,} iterations, "
     if not safe:
         return f"{text}no size of the start succeeds in every run."
     steps = {s: starts.median("iteration", rate=s, kappa=max(kappas)) for s in safe}
     small = "a start exponentially small in κ, as the theorem has it, is not needed here. "
     return text + (
-        f"every run succeeds from starts of {span(safe, 'g')}"
+        f"every run succeeds from starts of {span(safe, 'g')} times √σ₁"
         f"{': ' + small if max(safe) >= 0.01 else '. '}"
-        f"At κ = {max(kappas):g} the smallest of these takes {steps[min(safe)]:.0f} iterations to "
-        f"settle (median), and the quickest {min(steps.values()):.0f}."
+        f"At κ = {max(kappas):g} TPGD takes {steps[min(safe)]:.0f} iterations to settle from the "
+        f"smallest of these starts (median), and {min(steps.values()):.0f} from the quickest."
     )
 
 
