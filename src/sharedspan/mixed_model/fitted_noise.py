@@ -29,10 +29,11 @@ def with_fitted_noise(
     held_out : HeldOutRows
         Rows of the searched tasks.
     least_gain : float
-        The log likelihood of the leave-one-out errors must gain this, or the result is None.
+        The log likelihood of the leave-one-out errors must gain this, and the rows must not be
+        predicted worse, or the result is None; minus infinity is no condition.
     """
     ids = held_out.ids
-    for _ in range(TURNS):
+    for turn in range(TURNS):
         eta, leverage = held_out.fitted(model)
         # The variance of a leave-one-out error is that of the noise over 1 - leverage, both of one
         # repetition of the row.
@@ -47,7 +48,11 @@ def with_fitted_noise(
         row_noise = row_noise_of(model, function, tasks, held_out)
         tasks = row_noise.tasks
         searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
-        model = replace(reconsider(model, searched), row_noise=row_noise)
+        related = replace(reconsider(model, searched), row_noise=row_noise)
+        hopeless = held_out.squares(related).sum() > held_out.squares(model).sum()
+        if turn == 0 and hopeless and least_gain > -np.inf:
+            return None
+        model = related
     return model
 
 
