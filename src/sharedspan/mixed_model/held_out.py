@@ -30,7 +30,7 @@ from sharedspan.statistics.task_statistics import collect
 MOST_ROWS = 20_000  # rows whose errors are compared; more are sampled
 LEAD = 1.0  # standard errors by which a simpler model, or one of other noise, must predict better
 HOPELESS = 5.0  # standard errors: what predicts so much worse is not fitted again with other noise
-TIE = 3.0  # in evidence: see ``RowErrors``
+TIE = 3.0  # in evidence: a simpler fit that has less by no more need only predict as well
 WIDENINGS = (3.0, 10.0, 30.0, 100.0)  # factors on the covariance that are tried
 RICHER_LEAD = 3.0  # the same for a covariance of more parameters than the evidence asked for
 
@@ -52,7 +52,6 @@ class HeldOutRows:
     # The left out rows took part in fitting the covariance. That makes the squares smaller by about
     # two noise variances for each of its parameters.
     optimism = 2.0
-    tie = TIE
 
     def __init__(
         self, rows: TaskRows, ids: np.ndarray, canonical: Canonical, tasks: MixedTasks
@@ -122,7 +121,6 @@ class RowErrors(Protocol):
     n_tasks: int
     share: float  # of the rows of these tasks
     optimism: float
-    tie: float  # in evidence: a simpler fit that has less by no more need only predict as well
 
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Squares of the errors times the sample weights, (rows,)."""
@@ -138,7 +136,7 @@ def select_by_rows(rows: RowErrors, models: Sequence[SelectedModel]) -> Selected
     squares = rows.squares(first)
     lead = 0.0
     for rival in (each for model in models for each in (model, *map(model.with_fit, model.rivals))):
-        gain = _gain(rows, squares, first, rival, _required_lead(rows, first, rival))
+        gain = _gain(rows, squares, first, rival, _required_lead(first, rival))
         if gain > lead:
             best, lead = rival, gain
     selected, squares, lead = best, rows.squares(best), 0.0
@@ -159,13 +157,13 @@ def without_hopeless_rivals(rows: RowErrors, model: SelectedModel) -> SelectedMo
     return replace(model, rivals=tuple(fit for fit in near if fit is not model.fit))
 
 
-def _required_lead(rows: RowErrors, first: SelectedModel, rival: SelectedModel) -> float:
+def _required_lead(first: SelectedModel, rival: SelectedModel) -> float:
     """Standard errors by which a rival must predict better than the model of the best evidence."""
     if rival.tasks is not first.tasks:
         return LEAD
     if rival.fit.penalty > first.fit.penalty:
         return RICHER_LEAD
-    return 0.0 if first.fit.score - rival.fit.score < rows.tie else LEAD
+    return 0.0 if first.fit.score - rival.fit.score < TIE else LEAD
 
 
 def _gain(

@@ -6,17 +6,21 @@ many parameters as there are rows; so each covariance is fitted again without a 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.mixed_model.held_out import TIE, HeldOutRows
+from sharedspan.mixed_model.held_out import HeldOutRows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import posterior_means
-from sharedspan.mixed_model.search import COMPARISON_TOL, SelectedModel
+from sharedspan.mixed_model.search import (
+    COMPARISON_TOL,
+    SelectedModel,
+    moment_covariance,
+    truncated,
+)
 from sharedspan.mixed_model.structures import n_parameters
 
 N_FOLDS = 5
@@ -54,9 +58,6 @@ class RefittedFolds:
 
     def __init__(self, held_out: HeldOutRows) -> None:
         self.rows, self.owner, self.n_tasks = held_out, held_out.owner, held_out.n_tasks
-        # Fewer tasks than coefficients do not tell a direction from what suits their rows by
-        # chance: the evidence then says little against a simpler fit.
-        self.tie = math.inf if self.n_tasks < held_out.tasks.p else TIE
         keys = np.column_stack([held_out.Z, held_out.y, held_out.owner])
         order = np.lexsort(keys.T)
         new = np.any(np.diff(keys[order], axis=0) != 0, axis=1)
@@ -88,5 +89,10 @@ class RefittedFolds:
     def _fitted(self, model: SelectedModel, tasks: MixedTasks) -> CovarianceFit:
         weight = None if model.outliers is None else 1 - model.outliers.probability
         optimizer = CovarianceOptimizer(tasks.with_noise(model.tasks.levels), model.flat, weight)
-        columns = model.fit.covariance.loadings.shape[1]
-        return optimizer.fit(model.fit.structure, columns, model.fit, tol=COMPARISON_TOL)
+        structure, columns = model.fit.structure, model.fit.covariance.loadings.shape[1]
+        start = model.fit
+        if model.fit.rank:
+            # The directions of the fit to all rows know those that are left out.
+            base = optimizer.fit(structure, 0, tol=COMPARISON_TOL)
+            start = truncated(optimizer, base, moment_covariance(optimizer, base), columns)
+        return optimizer.fit(structure, columns, start, tol=COMPARISON_TOL)

@@ -206,9 +206,9 @@ class _ModelSearch:
             return
         base = current = self.fit
         best, failures, last = None if smallest else base, 0, base.score
-        suggested = _moment_covariance(self.optimizer, base)
+        suggested = moment_covariance(self.optimizer, base)
         for k in range(max(smallest, 1), largest + 1):
-            starts = [_truncated(self.optimizer, base, suggested, k)]
+            starts = [truncated(self.optimizer, base, suggested, k)]
             if current.rank:
                 starts.append(current)
             starts = [self.optimizer.fit(base.structure, k, start, steps=0) for start in starts]
@@ -287,7 +287,7 @@ class _ModelSearch:
         return max(fit, self.compare(other), key=lambda each: each.score)
 
 
-def _moment_covariance(optimizer: CovarianceOptimizer, fit: CovarianceFit) -> np.ndarray:
+def moment_covariance(optimizer: CovarianceOptimizer, fit: CovarianceFit) -> np.ndarray:
     """An unrestricted covariance (p, p): one step of Fisher scoring from the covariance of a fit.
 
     The information on C is taken as the product of the mean of all K with itself, as it is if all
@@ -298,7 +298,7 @@ def _moment_covariance(optimizer: CovarianceOptimizer, fit: CovarianceFit) -> np
     return fit.covariance.matrix + 2 / total * inverse @ e.gradient @ inverse
 
 
-def _truncated(
+def truncated(
     optimizer: CovarianceOptimizer, fit: CovarianceFit, suggested: np.ndarray, k: int
 ) -> CovarianceFit:
     """A start with the k leading directions of a covariance, what they leave staying in D."""

@@ -40,7 +40,7 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "it refers to their publications; they need the true singular values. "
         '"Well set" steps are 0.5/σ₁ for TPGD and GD + Loss 1, 0.2/σ₁ for GD + Loss 2 and NSGD '
         "(without injected noise), with σ₁ from the data. As with all our solvers, a step under "
-        "which the loss rises is halved, which hardly ever happens. The floor is σ²k(d+T-k)/(NT), "
+        "which the loss rises is halved. The floor is σ²k(d+T-k)/(NT), "
         "the error that the best fit of rank k approaches as rows grow.",
         "",
         "Some things are our readings, since the paper and its references leave them open. NSGD "
@@ -58,9 +58,11 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "kind has a rule of its own. A bound holds if the measured errors grow no faster; that "
         "they grow more slowly is no objection. Superiority is judged seed by seed on the same "
         "rows: ratios are geometric means with a 95 percent interval; it must exclude 1, or all of "
-        "at least five pairs must agree, and differences below 2 percent do not count. What lies "
-        "outside the hypotheses of a theorem is shown with the reason in brackets, and does not "
-        "count for the verdict.",
+        "at least five pairs must agree, and differences below 2 percent do not count. Methods are "
+        "equal if the interval lies within 5 percent of 1, and otherwise it is undecided. What "
+        "lies outside the hypotheses of a theorem is shown with the reason in brackets, and does "
+        "not count for the verdict. What critical readers objected to, and what became of it, is "
+        "in [readings](readings.md).",
         "",
         "## Verdicts",
         "",
@@ -238,7 +240,7 @@ def _far_starts(table: ResultTable) -> Lines:
     """Every run of Phase I that ended too far from the truth."""
     failed = theory.far_starts(table)
     if not failed:
-        return ["Every run of Phase I ended within σ_k^½/8 of the truth."]
+        return ["Every run of Phase I ended within (2σ_k)^½/8 of the truth."]
     names = ("κ", "N", "steps", "start over σ₁^½", "seed", "iterations", "distance over σ_k^½",
              "that of the minimiser", "hypotheses")  # fmt: skip
     lines = [
@@ -248,7 +250,12 @@ def _far_starts(table: ResultTable) -> Lines:
              theory.outside(row) or "met")
         for row in failed
     ]  # fmt: skip
-    return ["Runs of Phase I that ended farther than σ_k^½/8:", "", *_header(*names), *lines]
+    return [
+        "Runs of Phase I that ended farther than (2σ_k)^½/8, 0.177 of σ_k^½:",
+        "",
+        *_header(*names),
+        *lines,
+    ]
 
 
 def _stable_count(rows: ResultTable) -> str:

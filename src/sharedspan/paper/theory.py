@@ -29,7 +29,8 @@ MANY_TASKS = "T >= d"
 MANY_SWEEPS = {"T": (50, 100, 200, 400, 800), "k": (2, 4, 8, 16), "N": (100, 200, 400, 800)}
 START_SCALES = (1e-1, 1e-2, 1e-4, 1e-6)  # alpha over sqrt(s_1)
 THEORY_SCALE = 0.0  # as a scale: that of Theorem 1
-RADIUS = 1 / 8  # of sqrt(s_k): the distance within which Phase I must end
+RADIUS = math.sqrt(2) / 8  # of sqrt(s_k), s_k(J) / 8: the distance within which Phase I must end
+START_OF_PHASE_TWO = 1 / 8  # of sqrt(s_k), well within
 TPGD_WELL_SET = Method(TPGD, "tpgd", WELL_SET)
 TPGD_METHODS = (Method(TPGD, "tpgd", PAPER, {"steps": "theory"}, oracle=True), TPGD_WELL_SET)
 SEPARATE = "separate"
@@ -168,7 +169,7 @@ def distances_of_phase_two(problem: SimulatedProblem) -> Iterator[ResultRow]:
     s = problem.sim.singular_values
 
     def inside(at: dict[str, Any]) -> bool:
-        return truth_distance(problem, at["B"], at["W"]) <= RADIUS
+        return truth_distance(problem, at["B"], at["W"]) <= START_OF_PHASE_TWO
 
     end = problem.solve(Method(PHASE_I, "phase_one", WELL_SET, oracle=True), 5000, inside)
     _, eta = step_sizes(s, "theory", known=True)
@@ -212,7 +213,7 @@ def _draw_phase_one(panel: Any, table: ResultTable) -> None:
     for i, kappa in enumerate(sorted(table.values("kappa"), key=lambda kappa: kappa or math.inf)):
         rows = drawn.where(kappa=kappa, setting=WELL_SET)
         drawing.draw_band(panel, rows, "distance", "rate", kappa_text(kappa), style=i)
-    panel.axhline(RADIUS, label="1/8", **drawing.DASHED)
+    panel.axhline(RADIUS, label=r"$\sqrt{2}/8$", **drawing.DASHED)
     panel.set(title="end of Phase I, well set (larger steps)",
               xlabel=r"start, $\tilde\alpha/\sqrt{\sigma_1}$",
               ylabel=r"distance over $\sqrt{\sigma_k}$")  # fmt: skip

@@ -6,9 +6,9 @@ An order of growth needs the exponent itself. Superiority needs a difference bet
 same rows, seed by seed, that is larger than chance and larger than two percent: the 95 percent
 interval of the mean excludes equality, or all of at least five pairs agree.
 
-Where neither method is better, they are equal, which is no pass. If all checks pass, the claim
-holds; if some pass, it holds under the conditions that are listed; if none passes, it is not
-reproduced. Checks outside the hypotheses of a theorem are shown but do not count.
+Where neither method is better they are equal, or it is undecided; neither is a pass. If all checks
+pass, the claim holds; if some pass, it holds under the conditions that are listed; if none passes,
+it is not reproduced. Checks outside the hypotheses of a theorem are shown but do not count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from sharedspan.paper.table import Exponent, ResultTable
 
 HOLDS, CONDITIONAL, NOT = "holds", "holds under a condition", "not reproduced"
 BOUND, ORDER, SUPERIORITY = "an upper bound", "an order of growth", "superiority"
-EQUAL = 0.02  # methods that differ by less are called equal
+EQUAL = 0.02  # a smaller difference does not count
+EVEN, UNDECIDED = "equal", "undecided"
+NEAR = 0.05  # methods are equal if the interval of their ratio is so near to 1
 ENOUGH_PAIRS = 5  # that agree by chance in one case of 32
 
 
@@ -50,7 +52,7 @@ class Check:
     figures: str
     within: str = ""  # a part of ``where``, which several checks may share
     outside: str = ""  # the hypothesis that is not met here
-    tied: bool = False  # whether two methods cannot be told apart, which is not a pass
+    otherwise: str = "no"  # the word if it did not pass; also EVEN or UNDECIDED
 
     @property
     def place(self) -> str:
@@ -59,7 +61,7 @@ class Check:
     @property
     def word(self) -> str:
         """Whether it passed, and whether that counts."""
-        word = "yes" if self.passed else "equal" if self.tied else "no"
+        word = "yes" if self.passed else self.otherwise
         return word + (f" ({self.outside})" if self.outside else "")
 
 
@@ -94,8 +96,13 @@ class Verdict:
     @property
     def otherwise(self) -> str:
         """What is the case where the claim does not hold."""
-        ties = [check.tied for check in self.counted if not check.passed]
-        return "equal" if all(ties) else "equal or not" if any(ties) else "not"
+        words = {check.otherwise for check in self.counted if not check.passed}
+        *rest, last = [
+            text
+            for word, text in ((EVEN, EVEN), (UNDECIDED, UNDECIDED), ("no", "not"))
+            if word in words
+        ]
+        return f"{', '.join(rest)} or {last}" if rest else last
 
     def places(self, passed: bool) -> str:
         """The settings in which the claim holds, or does not.
@@ -182,9 +189,12 @@ class Comparison:
         return (self.low > 1 or self.unanimous > 0) and self.ratio > 1 + EQUAL and not other
 
     @property
-    def equal(self) -> bool:
-        """Whether the two cannot be told apart."""
-        return not self.less and not self.more
+    def otherwise(self) -> str:
+        """The word if the claimed difference is not there."""
+        if self.less or self.more:
+            return "no"
+        near = self.low > 1 - NEAR and self.high < 1 + NEAR and not self.capped
+        return EVEN if near else UNDECIDED
 
     @property
     def _own(self) -> bool:
