@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from sharedspan.paper import crossover, curriculum, curves, table1, table2, theory, transfer
-from sharedspan.paper.curves import LAST, PAPERS_READING, READINGS, RIVALS
+from sharedspan.paper.curves import READINGS, RIVALS
 from sharedspan.paper.experiment import KAPPAS, kappa_text
 from sharedspan.paper.methods import (
     ALTMIN,
@@ -41,11 +41,7 @@ from sharedspan.paper.verdicts import (
 CLAIMS: dict[Claim, Rule] = {}
 SATURATED = 0.3  # an error from which on it cannot grow: that of V = 0 is about 1
 Findings = Iterator[Check | str]
-DUELS = (  # settings and readings in which Figure 2 is judged
-    *((PAPER, reading) for reading in READINGS),
-    (WELL_SET, PAPERS_READING),
-    (WELL_SET, LAST),
-)
+DUELS = tuple((setting, reading) for setting in SETTINGS for reading in READINGS)
 UNSTATED = (
     "The paper follows Theorem 1 up to constants and gives neither κ nor K₁ of its experiments. It "
     "takes the rivals' steps from their publications; those of GD + Loss 2 and NSGD here are ours, "
@@ -117,16 +113,12 @@ def _flat_iterations(table: ResultTable) -> Findings:
        "chance.")  # fmt: skip
 def _fastest(table: ResultTable) -> Findings:
     columns, shown = {"error": "iteration", "tail": "averaged"}, table.where(kappa=KAPPAS)
-    for reading, measures in READINGS.items():
-        own, other = (columns[measure] for measure in measures)
-        for kappa, rows in shown.where(setting=PAPER).groups("kappa"):
-            yield _times(f"{reading}, {PAPER}", compare(rows, own, TPGD, RIVALS, other),
-                         "the best rival's", kappa_text(kappa))  # fmt: skip
-    for reading in (PAPERS_READING, LAST):
+    for setting, reading in DUELS:
         own, other = (columns[measure] for measure in READINGS[reading])
-        for kappa, rows in shown.where(setting=WELL_SET).groups("kappa"):
-            result = compare(rows, own, TPGD, (LOSS_1, LOSS_2), other)
-            yield _times(f"{reading}, {WELL_SET}", result, "the best rival's", kappa_text(kappa))
+        rivals = RIVALS if setting == PAPER else (LOSS_1, LOSS_2)
+        for kappa, rows in shown.where(setting=setting).groups("kappa"):
+            result = compare(rows, own, TPGD, rivals, other)
+            yield _times(f"{reading}, {setting}", result, "the best rival's", kappa_text(kappa))
     well_set = {
         rival: np.array([compare(rows, "iteration", TPGD, (rival,)).ratio
                          for _, rows in shown.where(setting=WELL_SET).groups("kappa")])
