@@ -10,15 +10,15 @@ from click.testing import CliRunner
 from numpy.testing import assert_allclose
 
 from sharedspan.cli import main
+from sharedspan.diagnosis.text import listed
 from sharedspan.paper import EXPERIMENTS, FINDINGS, experiment_named
 from sharedspan.paper.drawing import STYLES, floor_error
 from sharedspan.paper.experiment import Cell, run_cell
 from sharedspan.paper.findings import conditioning, covariances, misspecified, phase, speed
-from sharedspan.paper.findings.finding import listed, span
 from sharedspan.paper.findings.page import findings_page, paragraphs, seeds_text
 from sharedspan.paper.problem import SimulatedProblem
 from sharedspan.paper.runner import run_findings
-from sharedspan.paper.table import ResultTable, read_results, result_row, write_results
+from sharedspan.paper.table import ResultTable, read_results, result_row, spread, write_results
 from sharedspan.report.figures import new_panel
 from sharedspan.solvers.tpgd import phase_one_length, start_scale, step_sizes
 
@@ -84,7 +84,7 @@ def test_our_reading_of_dfw_recovers_coefficients_without_noise():
 def test_batched_least_squares_is_that_of_numpy(rng):
     X, y = rng.standard_normal((3, 9, 4)), rng.standard_normal((3, 9))
     expected = [np.linalg.lstsq(a, b, rcond=None)[0] for a, b in zip(X, y, strict=True)]
-    assert_allclose(covariances.least_squares(X, y), expected, atol=1e-12)
+    assert_allclose(covariances.fit_tasks(X, y), expected, atol=1e-12)
 
 
 def test_scenarios_change_what_they_name():
@@ -151,8 +151,8 @@ def test_the_boundary_is_drawn_where_the_grid_is():
 
 
 def test_texts_of_ranges_and_lists():
-    assert span(iter([2.0, 1.0])) == "1.00 to 2.00"
-    assert span([1.0, 1.001]) == "1.00"
+    assert spread(iter([2.0, 1.0])) == "1.00 to 2.00"
+    assert spread([1.0, 1.001]) == "1.00"
     assert listed("abc") == "a, b and c"
     assert listed("a") == "a"
 

@@ -56,12 +56,12 @@ from sharedspan.paper.verdicts import (
     ORDER,
     SUPERIORITY,
     Check,
-    Comparison,
+    PairedRatio,
     Verdict,
     bound_check,
-    compare,
     judge,
     order_check,
+    paired_ratio,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -436,17 +436,17 @@ def test_a_bound_allows_slower_growth_and_an_order_does_not():
 def test_superiority_needs_more_than_chance_and_more_than_two_percent():
     rng = np.random.default_rng(0)
     noisy = np.exp(rng.standard_normal(8))
-    assert Comparison.of(0.5 * noisy, noisy).less  # the rows have noise, the pairs none
-    assert not Comparison.of(noisy, np.ones(8)).less
-    assert not Comparison.of(noisy, np.ones(8)).more
-    assert not Comparison.of(0.99 * noisy, noisy).less
-    assert Comparison.of(noisy, 0.5 * noisy).more
-    assert not Comparison.of(np.array([0.1]), np.array([1.0])).less
+    assert PairedRatio.of(0.5 * noisy, noisy).less  # the rows have noise, the pairs none
+    assert not PairedRatio.of(noisy, np.ones(8)).less
+    assert not PairedRatio.of(noisy, np.ones(8)).more
+    assert not PairedRatio.of(0.99 * noisy, noisy).less
+    assert PairedRatio.of(noisy, 0.5 * noisy).more
+    assert not PairedRatio.of(np.array([0.1]), np.array([1.0])).less
 
 
 def test_superiority_is_rarely_found_where_there_is_none():
     rng = np.random.default_rng(0)
-    wrong = sum(Comparison.of(*np.exp(rng.standard_normal((2, 6)))).less for _ in range(1000))
+    wrong = sum(PairedRatio.of(*np.exp(rng.standard_normal((2, 6)))).less for _ in range(1000))
     assert wrong / 1000 < 0.045
 
 
@@ -456,8 +456,10 @@ def test_methods_are_compared_with_the_best_rival_cell_by_cell():
         result_row(method=m, seed=s, iteration=n, budget=99)
         for m, values in counts.items() for s, n in enumerate(values)
     )  # fmt: skip
-    assert_allclose(compare(table, "iteration", "TPGD", ("a", "b")).ratio, np.sqrt(0.5 * 0.75))
-    assert_allclose(compare(table, "iteration", "TPGD", ("b",)).ratio, np.sqrt(10 / 40 * 30 / 99))
+    assert_allclose(paired_ratio(table, "iteration", "TPGD", ("a", "b")).ratio, np.sqrt(0.5 * 0.75))
+    assert_allclose(
+        paired_ratio(table, "iteration", "TPGD", ("b",)).ratio, np.sqrt(10 / 40 * 30 / 99)
+    )
 
 
 def test_checks_outside_the_hypotheses_do_not_count():

@@ -7,7 +7,7 @@ characters are made visible; downloads contain them unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 SHOWN = 44  # characters of a name that are shown
@@ -79,8 +79,9 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def listed(names: Sequence[str], most: int | None = None) -> str:
+def listed(names: Iterable[str], most: int | None = None) -> str:
     """A list of names for a sentence: at most ``most``, then the number of the others."""
+    names = list(names)
     if most is not None and len(names) > most:
         names = [*names[:most], f"{len(names) - most:,} more"]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -24,18 +24,18 @@ from sharedspan.paper.methods import (
     TPGD,
     WELL_SET,
 )
-from sharedspan.paper.table import Exponent, ResultTable
+from sharedspan.paper.table import Exponent, ResultTable, spread
 from sharedspan.paper.verdicts import (
     BOUND,
     ORDER,
     SUPERIORITY,
     Check,
     Claim,
-    Comparison,
+    PairedRatio,
     Rule,
     bound_check,
-    compare,
     order_check,
+    paired_ratio,
 )
 
 CLAIMS: dict[Claim, Rule] = {}
@@ -64,12 +64,6 @@ def claim(
 def ratio_to_prediction(table: ResultTable) -> np.ndarray:
     """Errors over what the theory predicts, constants included."""
     return np.asarray(table.column("error") / table.column("predicted"), dtype=float)
-
-
-def spread(values: np.ndarray, digits: int = 2) -> str:
-    """The range of values."""
-    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
-    return low if low == high else f"{low} to {high}"
 
 
 @claim("a", "TPGD's error is of the order dk/(NT).", ORDER, "table1",
@@ -117,10 +111,10 @@ def _fastest(table: ResultTable) -> Findings:
         own, other = (columns[measure] for measure in READINGS[reading])
         rivals = RIVALS if setting == PAPER else (LOSS_1, LOSS_2)
         for kappa, rows in shown.where(setting=setting).groups("kappa"):
-            result = compare(rows, own, TPGD, rivals, other)
+            result = paired_ratio(rows, own, TPGD, rivals, other)
             yield _times(f"{reading}, {setting}", result, "the best rival's", kappa_text(kappa))
     well_set = {
-        rival: np.array([compare(rows, "iteration", TPGD, (rival,)).ratio
+        rival: np.array([paired_ratio(rows, "iteration", TPGD, (rival,)).ratio
                          for _, rows in shown.where(setting=WELL_SET).groups("kappa")])
         for rival in (LOSS_1, LOSS_2)
     }  # fmt: skip
@@ -137,7 +131,7 @@ def _fastest(table: ResultTable) -> Findings:
     yield from _crossings(table.where(setting=PAPER))
 
 
-def _times(where: str, result: Comparison, of: str, within: str, outside: str = "") -> Check:
+def _times(where: str, result: PairedRatio, of: str, within: str, outside: str = "") -> Check:
     """A check that one method has less of something than another."""
     return Check(where, result.less, f"{result} times {of}", within, outside, result.otherwise)
 
@@ -146,7 +140,7 @@ def _against_well_set(rows: ResultTable) -> float:
     """TPGD's iterations with the paper's steps over those of GD + Loss 2, well set and averaged."""
     own = rows.where(method=TPGD, setting=PAPER)
     other = rows.where(method=LOSS_2, setting=WELL_SET)
-    return float(compare(ResultTable([*own.rows, *other.rows]), "iteration", TPGD, (LOSS_2,),
+    return float(paired_ratio(ResultTable([*own.rows, *other.rows]), "iteration", TPGD, (LOSS_2,),
                          "averaged").ratio)  # fmt: skip
 
 
@@ -166,7 +160,7 @@ def _crossings(table: ResultTable) -> Iterator[str]:
         )
     for kappa in (1.5, 3.0):
         rows = table.where(kappa=kappa)
-        results = [compare(rows, "iteration", TPGD, (other,)) for other in (LOSS_1, LOSS_2)]
+        results = [paired_ratio(rows, "iteration", TPGD, (other,)) for other in (LOSS_1, LOSS_2)]
         yield (
             f"By last iterates TPGD needs {results[0].text} times the iterations of {LOSS_1} and "
             f"{results[1].text} times those of {LOSS_2} at κ = {kappa:g}."
@@ -183,7 +177,7 @@ def _lowest_error(table: ResultTable) -> Findings:
     for setting, reading in DUELS:
         extremes: list[tuple[float, str]] = []
         for kappa, rows in enough.where(setting=setting).groups("kappa"):
-            groups: dict[tuple[str, str], list[tuple[int, Comparison]]] = {}
+            groups: dict[tuple[str, str], list[tuple[int, PairedRatio]]] = {}
             for budget, runs in sorted(rows.groups("iteration"), key=lambda group: group[0]):
                 short = setting == PAPER and kappa**6 / 1.1 > budget
                 results = _by_rows(runs, reading)
@@ -211,12 +205,12 @@ def _lowest_error(table: ResultTable) -> Findings:
             )
 
 
-def _by_rows(runs: ResultTable, reading: str) -> dict[int, tuple[str, Comparison]]:
+def _by_rows(runs: ResultTable, reading: str) -> dict[int, tuple[str, PairedRatio]]:
     """For each N the rival that does best against TPGD, and the comparison with it."""
     own, other = READINGS[reading]
     return {
         size: max(
-            ((rival, compare(group, own, TPGD, (rival,), other)) for rival in RIVALS),
+            ((rival, paired_ratio(group, own, TPGD, (rival,), other)) for rival in RIVALS),
             key=lambda pair: pair[1].ratio,
         )
         for size, group in runs.groups("N")
@@ -238,7 +232,7 @@ def _ranges(budgets: list[int], rows: ResultTable) -> str:
        "chance.")  # fmt: skip
 def _phase_one_slower(table: ResultTable) -> Findings:
     for (setting, kappa), rows in table.where(kappa=KAPPAS).groups("setting", "kappa"):
-        result = compare(rows, "iteration", LOSS_1, (TPGD,))
+        result = paired_ratio(rows, "iteration", LOSS_1, (TPGD,))
         alone, both = (crossover.count_text(rows, "iteration", m) for m in (LOSS_1, TPGD))
         text = f"{alone} against {both}; {result} times"
         yield Check(setting, result.more, text, kappa_text(kappa), otherwise=result.otherwise)
@@ -259,7 +253,7 @@ def _phase_two_worse(table: ResultTable) -> Findings:
     results: dict[tuple[str, float], str] = {}
     for when, at in ends.items():
         for (setting, part, kappa), rows in at.groups("setting", "part", "kappa"):
-            result = compare(rows, "error", PHASE_TWO_ONLY, (TPGD,))
+            result = paired_ratio(rows, "error", PHASE_TWO_ONLY, (TPGD,))
             text = f"{result} times TPGD's error"
             short = setting == PAPER and kappa**6 / 1.1 > rows.rows[0]["budget"]
             outside = "K₁ too small" if short else ""
@@ -284,7 +278,7 @@ def _stabilises_first(table: ResultTable) -> Findings:
     for setting in (table2.STOPPED, table2.SMALL, WELL_SET):
         rows = table2.shown_in(table, setting)
         for rival in (ALTMIN, SVP):
-            count, loss = (compare(rows, m, TPGD, (rival,)) for m in ("iteration", "error"))
+            count, loss = (paired_ratio(rows, m, TPGD, (rival,)) for m in ("iteration", "error"))
             text = f"{count} times its iterations, {loss} times its total error"
             outside = "" if setting == WELL_SET else "steps fitted to the printed row"
             yield Check(setting, count.less and loss.less, text, f"against {rival}", outside)
@@ -292,7 +286,7 @@ def _stabilises_first(table: ResultTable) -> Findings:
     counts = ", ".join(
         f"{m} {well_set.median('iteration', method=m):.0f}" for m in (TPGD, ALTMIN, SVP)
     )
-    losses = [compare(well_set, "error", TPGD, (m,)) for m in (ALTMIN, SVP)]
+    losses = [paired_ratio(well_set, "error", TPGD, (m,)) for m in (ALTMIN, SVP)]
     yield (
         f"With well-set steps they stabilise after {counts} iterations, TPGD at "
         f"{losses[0].ratio:.2f} times the total error of {ALTMIN} and {losses[1].ratio:.2f} times "
@@ -303,7 +297,7 @@ def _stabilises_first(table: ResultTable) -> Findings:
         method: spread(np.array([
             rows.column("error").mean() * T / table2.PAPER_NUMBERS[method][table2.TASKS.index(T)][1]
             for T, rows in stopped.where(method=method).groups("T")
-        ]), 1)
+        ]), ".1f")
         for method in (ALTMIN, SVP)
     }  # fmt: skip
     yield (
@@ -325,7 +319,7 @@ def _many_tasks(table: ResultTable) -> Findings:
     along = table.where(part=f"{theory.MANY_TASKS}, T")
     for T, rows in along.groups("T"):
         ratio = rows.median("error", method=TPGD) / theory.weights_error(rows.rows[0])
-        result = compare(rows, "error", TPGD, (theory.SEPARATE,))
+        result = paired_ratio(rows, "error", TPGD, (theory.SEPARATE,))
         text = f"{ratio:.2f} of σ²k/N, {result} of the error of separate regressions"
         yield Check("constant", ratio <= 2.5 and result.less, text, f"T = {T}")
 
@@ -406,7 +400,7 @@ def _any_features(table: ResultTable) -> Findings:
 def _curriculum_beats_pooling(table: ResultTable) -> Findings:
     for name in curriculum.ALGORITHM_3:
         for (part, level), rows in table.groups("part", "level"):
-            result = compare(rows, "error", name, (curriculum.POOLED,))
+            result = paired_ratio(rows, "error", name, (curriculum.POOLED,))
             which = "all tasks" if level == curriculum.TOTAL else f"level {level}"
             variances = curriculum.NOISE_LEVELS[part]
             outside = "" if max(variances) > min(variances) else "equal noise"
@@ -416,7 +410,7 @@ def _curriculum_beats_pooling(table: ResultTable) -> Findings:
         ratios = [float(np.median(ratio_to_prediction(rows)))
                   for _, rows in table.where(method=name).groups("part", "level")]  # fmt: skip
         yield f"The error of {name} is {spread(np.array(ratios))} times our prediction."
-    kept = {part: compare(rows, "error", curriculum.FROZEN, (curriculum.POOLED,))
+    kept = {part: paired_ratio(rows, "error", curriculum.FROZEN, (curriculum.POOLED,))
             for part, rows in total.groups("part")}  # fmt: skip
     texts = [f"{result.ratio:.2f} ({part})" for part, result in kept.items()]
     yield (
@@ -478,7 +472,7 @@ def _phase_two_contracts(table: ResultTable) -> Findings:
         shares.append(np.log(rate) / np.log(bound))
         text = f"{rate:.4f} per iteration, bound {bound:.4f}"
         yield Check(kappa_text(kappa), rate <= bound, text)
-    yield f"The rate is {spread(np.array(shares), 1)} times that of the bound, on a log scale."
+    yield f"The rate is {spread(np.array(shares), '.1f')} times that of the bound, on a log scale."
 
 
 @claim("n", "The errors of AltMinGD, ERM, ARMUL, pERM and MoM (Tripuraneni) are at most of the "

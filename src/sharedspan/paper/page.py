@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.paper import EXPERIMENTS, crossover, experiment_named, table1, table2, theory
-from sharedspan.paper.claims import CLAIMS, spread
+from sharedspan.paper.claims import CLAIMS
 from sharedspan.paper.drawing import floor_error
 from sharedspan.paper.experiment import KAPPAS, kappa_text
 from sharedspan.paper.methods import LOSS_1, TPGD, WELL_SET
-from sharedspan.paper.table import ResultTable, log_slope
+from sharedspan.paper.table import ResultTable, log_slope, spread
 from sharedspan.paper.verdicts import CONDITIONAL, Check, Verdict, judge
 
 Lines = list[str]

@@ -140,6 +140,13 @@ def log_slope(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if (y > 0).all() else np.nan
 
 
+def spread(values: Iterable[float], form: str = ".2f") -> str:
+    """The least and the largest value, as text."""
+    ordered = sorted(values)
+    low, high = f"{ordered[0]:{form}}", f"{ordered[-1]:{form}}"
+    return low if low == high else f"{low} to {high}"
+
+
 def result_row(**values: Any) -> ResultRow:
     """A row with these values, and every other column missing."""
     row: ResultRow = {name: MISSING[kind] for name, kind in COLUMN_TYPES.items()}

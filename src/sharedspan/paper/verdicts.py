@@ -151,7 +151,7 @@ def bound_check(
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedRatio:
     """The ratio of two methods on the same rows: geometric mean over seeds, 95 percent interval.
 
     ``unanimous`` is the sign of the difference if all of at least five pairs agree, else 0.
@@ -166,7 +166,7 @@ class Comparison:
     capped: str = ""
 
     @classmethod
-    def of(cls, own: np.ndarray, other: np.ndarray) -> Comparison:
+    def of(cls, own: np.ndarray, other: np.ndarray) -> PairedRatio:
         """Of paired positive values; a single pair has an interval of no information."""
         from scipy.stats import t
 
@@ -211,9 +211,9 @@ class Comparison:
         return self.text if self.capped else f"{self.text} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def compare(
+def paired_ratio(
     table: ResultTable, measure: str, own: str, others: Iterable[str], rival: str = ""
-) -> Comparison:
+) -> PairedRatio:
     """A method against the best of others, pair by pair of cells (seed, N and T).
 
     ``rival`` is the measure of the others, if another one. A count that was not reached is at
@@ -228,4 +228,4 @@ def compare(
                               for values, rows in zip(reached, cells, strict=True)]))  # fmt: skip
         capped.append(not all(reached))
     which = {(True, True): "both", (True, False): "own", (False, True): "other"}
-    return replace(Comparison.of(*best), capped=which.get((capped[0], capped[1]), ""))
+    return replace(PairedRatio.of(*best), capped=which.get((capped[0], capped[1]), ""))

@@ -8,19 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.text import listed
 from sharedspan.paper.drawing import DASHED, STYLES, add_legend, draw_band, log_panels, size_ticks
 from sharedspan.paper.experiment import Cell
-from sharedspan.paper.findings.finding import (
-    TPGD_WELL_SET,
-    Finding,
-    listed,
-    over_floor,
-    settled,
-    span,
-)
+from sharedspan.paper.findings.finding import TPGD_WELL_SET, Finding, over_floor, run_until_settled
 from sharedspan.paper.methods import TPGD, WELL_SET
 from sharedspan.paper.problem import SimulatedProblem
-from sharedspan.paper.table import ResultRow, ResultTable
+from sharedspan.paper.table import ResultRow, ResultTable, spread
 
 FLAT = 0.02  # a power of kappa up to this is none
 CAP = 20_000
@@ -48,7 +42,7 @@ class Conditioning(Finding):
 
     def run(self, cell: Cell) -> Iterator[ResultRow]:
         problem = SimulatedProblem(cell)
-        end = settled(problem, TPGD_WELL_SET, CAP)
+        end = run_until_settled(problem, TPGD_WELL_SET, CAP)
         largest = cell.noise * (math.sqrt(cell.d) + math.sqrt(cell.T)) / math.sqrt(cell.N)
         yield cell.row(
             method=TPGD, setting=WELL_SET, error=problem.error(end.B @ end.W), iteration=end.n_iter,
@@ -93,7 +87,8 @@ class Conditioning(Finding):
                 text += "What decides is the size of the least direction beside the noise. "
             text += (
                 "Where σ_k is above the largest singular value of the noise, medians over seeds "
-                f"are {span(above)} times the floor, and where it is below, {span(below)} times. "
+                f"are {spread(above)} times the floor, and where it is below, "
+                f"{spread(below)} times. "
             )
         text += theorem_sentences(ratio)
         same = [row["error"] <= SAME * row["erm"] for row in table.rows]
@@ -123,8 +118,10 @@ def theorem_sentences(ratio: ResultTable) -> str:
         f"with a constant of one, {sum(map(len, inside))} of {len(ratio)} runs have them"
     )
     if inside:
-        text += f", with medians of {span(rows.median('error') for rows in inside)} times the floor"
+        text += (
+            f", with medians of {spread(rows.median('error') for rows in inside)} times the floor"
+        )
     if inside and outside:
         text += "; for the other runs medians are "
-        text += f"{span(rows.median('error') for rows in outside)} times the floor"
+        text += f"{spread(rows.median('error') for rows in outside)} times the floor"
     return f"{text}. "

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.text import listed
 from sharedspan.estimators.baselines import PerTaskRegressor
 from sharedspan.paper.drawing import DASHED, add_legend, log_panels, size_ticks
 from sharedspan.paper.experiment import Cell
@@ -14,9 +15,8 @@ from sharedspan.paper.findings.finding import (
     TPGD_WELL_SET,
     Finding,
     draw_medians,
-    listed,
     over_floor,
-    settled,
+    run_until_settled,
 )
 from sharedspan.paper.findings.rows import ChangedProblem, spectrum, with_rows
 from sharedspan.paper.methods import ALTMIN, TPGD, WELL_SET, Method
@@ -73,7 +73,7 @@ class Covariances(Finding):
         for setting, version in ((RAW, problem), (WHITENED, white)):
             row = {"setting": setting, "rate": float(cell.part)}
             for method in (TPGD_WELL_SET, ALTMIN_WELL_SET):
-                end = settled(version, method, CAP)
+                end = run_until_settled(version, method, CAP)
                 yield cell.row(
                     method=method.name, error=version.error(end.B @ end.W), erm=version.erm,
                     iteration=version.counts(method, CAP, averaged=False)["iteration"], **row,
@@ -189,18 +189,18 @@ def dfw(problem: ChangedProblem, iterations: int, split: bool) -> np.ndarray:
     B = orthonormal_basis(rng.standard_normal((cell.d, cell.k)))
     first: Any = slice(None)
     second: Any = slice(None)
-    own = None if split else least_squares(X, y)  # S_t^-1 c_t
+    own = None if split else fit_tasks(X, y)  # S_t^-1 c_t
     for _ in range(iterations):
         if split:
             first, second = np.array_split(rng.permutation(cell.N), 2)
-        W = least_squares(X[:, first] @ B, y[:, first])
-        target = least_squares(X[:, second], y[:, second]) if own is None else own
+        W = fit_tasks(X[:, first] @ B, y[:, first])
+        target = fit_tasks(X[:, second], y[:, second]) if own is None else own
         eta = 0.5 / np.linalg.norm(W, 2) ** 2
         B = orthonormal_basis(B - eta * (B @ W.T - target.T) @ W)
-    return B @ least_squares(X @ B, y).T
+    return B @ fit_tasks(X @ B, y).T
 
 
-def least_squares(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+def fit_tasks(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Coefficients (T, p) of each task, from X (T, n, p) and y (T, n)."""
     Xt = X.transpose(0, 2, 1)
     return np.linalg.solve(Xt @ X, Xt @ y[:, :, None])[:, :, 0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ class Finding(Experiment):
         """What the table says, in sentences computed from it."""
 
 
-def settled(problem: SimulatedProblem, method: Method, cap: int) -> SolverResult:
+def run_until_settled(problem: SimulatedProblem, method: Method, cap: int) -> SolverResult:
     """A method run until its tangent gradient is small, or for ``cap`` iterations.
 
     Directions that are tiny beside the largest are still to grow, and the run is at a saddle.
@@ -48,19 +47,6 @@ def settled(problem: SimulatedProblem, method: Method, cap: int) -> SolverResult
 def over_floor(table: ResultTable) -> ResultTable:
     """The table with errors over the floor, sigma^2 k (d + T - k) / (N T)."""
     return ResultTable(row | {"error": row["error"] / floor_error(row)} for row in table.rows)
-
-
-def span(values: Iterable[float], form: str = ".2f") -> str:
-    """The least and the largest value, as text."""
-    ordered = sorted(values)
-    low, high = f"{ordered[0]:{form}}", f"{ordered[-1]:{form}}"
-    return low if low == high else f"{low} to {high}"
-
-
-def listed(texts: Iterable[str]) -> str:
-    """Texts as an enumeration."""
-    *most, last = texts
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def draw_medians(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.text import listed
 from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
 from sharedspan.estimators.armul import ARMULRegressor
 from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
@@ -14,10 +15,10 @@ from sharedspan.estimators.shared_span import SharedSpanRegressor
 from sharedspan.inference.noise import error_floor
 from sharedspan.paper.drawing import DASHED, STYLES
 from sharedspan.paper.experiment import Cell
-from sharedspan.paper.findings.finding import Finding, listed, span
+from sharedspan.paper.findings.finding import Finding
 from sharedspan.paper.findings.rows import ChangedProblem, spectrum, with_rows
 from sharedspan.paper.problem import SimulatedProblem, geometric
-from sharedspan.paper.table import ResultRow, ResultTable
+from sharedspan.paper.table import ResultRow, ResultTable, spread
 from sharedspan.report.figures import blank_figure
 
 PLAIN, LOW, HIGH = "as assumed", "rank 2 for 3", "rank 6 for 3"
@@ -123,7 +124,7 @@ class Misspecified(Finding):
             f"with the right rank, and stopping early {helps} "
             f"{stopped / median[PLAIN, TOLD]:.2f} times; told a rank of 2 for 3, it has "
             f"{median[LOW, TOLD] / median[PLAIN, TOLD]:.1f} times. The error of separate ridges is "
-            f"{span(median[p, SEPARATE] for p in scenarios)} times the floor."
+            f"{spread(median[p, SEPARATE] for p in scenarios)} times the floor."
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 
+from sharedspan.diagnosis.text import listed
 from sharedspan.paper import FINDINGS, experiment_named
-from sharedspan.paper.findings.finding import Finding, listed
+from sharedspan.paper.findings.finding import Finding
 from sharedspan.paper.table import ResultTable
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from sharedspan.paper.drawing import DASHED
 from sharedspan.paper.experiment import Cell
-from sharedspan.paper.findings.finding import TPGD_WELL_SET, Finding, over_floor, settled, span
+from sharedspan.paper.findings.finding import TPGD_WELL_SET, Finding, over_floor, run_until_settled
 from sharedspan.paper.methods import TPGD, WELL_SET, Method
 from sharedspan.paper.problem import SimulatedProblem
-from sharedspan.paper.table import ResultRow, ResultTable, log_slope
+from sharedspan.paper.table import ResultRow, ResultTable, log_slope, spread
 from sharedspan.report.figures import blank_figure
 
 ROWS, START = "rows and rank", "condition number and start"
@@ -62,7 +62,7 @@ class PhaseDiagram(Finding):
             tried = [(Method(TPGD, "tpgd", WELL_SET, {"init_scale": scale * root}), scale)
                      for scale in STARTS]  # fmt: skip
         for method, scale in tried:
-            end = settled(problem, method, CAP)
+            end = run_until_settled(problem, method, CAP)
             yield cell.row(method=method.name, setting=WELL_SET, rate=scale,
                            iteration=end.n_iter, error=problem.error(end.B @ end.W))  # fmt: skip
 
@@ -115,7 +115,7 @@ def successes(table: ResultTable, against: str | None = None) -> ResultTable:
     )  # fmt: skip
 
 
-def rows_needed(table: ResultTable) -> float:
+def least_reliable_rows(table: ResultTable) -> float:
     """The least N from which on nine seeds in ten succeed; infinite if there is none."""
     least = math.inf
     for N in sorted(table.values("N"), reverse=True):
@@ -134,7 +134,7 @@ def rows_sentences(rows: ResultTable) -> str:
     at_dk = [row["error"] for row in own.rows if row["N"] >= row["d"] * row["k"]]
     surely = binomtest(int(sum(at_dk)), len(at_dk)).proportion_ci(0.95).low
     scarce = [row["error"] for row in own.rows if row["N"] < row["d"]]
-    needed = {k: rows_needed(own.where(k=k)) for k in sorted(own.values("k"))}
+    needed = {k: least_reliable_rows(own.where(k=k)) for k in sorted(own.values("k"))}
     known = {k: n for k, n in needed.items() if math.isfinite(n)}
     text = (
         f"With N = dk rows per task or more, {sum(at_dk):.0f} of {len(at_dk)} runs of TPGD end "
@@ -144,7 +144,7 @@ def rows_sentences(rows: ResultTable) -> str:
     )
     if known:
         least = ", ".join(f"N/d = {n / d:g} (k = {k})" for k, n in known.items())
-        over = span((n * T / (k * (d + T - k)) for k, n in known.items()), ".1f")
+        over = spread((n * T / (k * (d + T - k)) for k, n in known.items()), ".1f")
         text += (
             f"Nine seeds in ten succeed from {least} on. These N are {over} times k(d+T-k)/T, "
             "with which all tasks together have as many rows as there are parameters"
@@ -190,7 +190,7 @@ def starts_sentences(starts: ResultTable) -> str:
     steps = {s: starts.median("iteration", rate=s, kappa=max(kappas)) for s in safe}
     small = "a start exponentially small in κ, as the theorem has it, is not needed here. "
     return text + (
-        f"every run succeeds from starts of {span(safe, 'g')} times √σ₁"
+        f"every run succeeds from starts of {spread(safe, 'g')} times √σ₁"
         f"{': ' + small if max(safe) >= 0.01 else '. '}"
         f"At κ = {max(kappas):g} TPGD takes {steps[min(safe)]:.0f} iterations to settle from the "
         f"smallest of these starts (median), and {min(steps.values()):.0f} from the quickest."

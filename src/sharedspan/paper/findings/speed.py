@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.text import listed
 from sharedspan.paper.drawing import add_legend, log_panels, size_ticks
 from sharedspan.paper.experiment import Cell
-from sharedspan.paper.findings.finding import TPGD_WELL_SET, Finding, draw_medians, listed
+from sharedspan.paper.findings.finding import TPGD_WELL_SET, Finding, draw_medians
 from sharedspan.paper.methods import LOSS_1, LOSS_2, PHASE_TWO_ONLY, TPGD, WELL_SET, Method
 from sharedspan.paper.problem import SimulatedProblem
 from sharedspan.paper.table import Exponent, ResultRow, ResultTable
