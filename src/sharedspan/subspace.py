@@ -78,8 +78,10 @@ def ordered_factors(B: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarra
         With k at most T.
     """
     Q, upper = np.linalg.qr(B)
-    U, s, Vt = np.linalg.svd(upper @ W, full_matrices=False)
-    basis, weights = Q @ U, s[:, None] * Vt
+    W = upper @ W
+    # The left singular vectors of W are those of its k x k triangle.
+    U, _, _ = np.linalg.svd(np.linalg.qr(W.T, mode="r").T)
+    basis, weights = Q @ U, U.T @ W
     largest = np.abs(basis).argmax(axis=0)
     sign = np.where(basis[largest, np.arange(basis.shape[1])] < 0, -1.0, 1.0)
     return basis * sign, weights * sign[:, None]

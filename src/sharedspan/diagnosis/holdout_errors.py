@@ -196,7 +196,8 @@ def _errors_in_folds(
 def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Random folds (rows,) for the rows of tasks of these sizes, sorted by task."""
     starts = np.append(0, np.cumsum(size))
-    return folds_by_hash(rng.random(starts[-1]), starts, np.arange(len(size)), N_FOLDS)
+    hashes = rng.random(starts[-1]).view(np.uint64)  # the bits have the order of the numbers
+    return folds_by_hash(hashes, starts, np.arange(len(size)), N_FOLDS)
 
 
 def fit_and_predict(

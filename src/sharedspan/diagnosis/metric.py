@@ -16,7 +16,8 @@ import numpy as np
 
 from sharedspan.diagnosis.rows import RowsByTask
 from sharedspan.estimators.fitted import FittedSpan
-from sharedspan.statistics.canonical import COLLINEAR, CONSTANT
+from sharedspan.statistics.canonical import COLLINEAR
+from sharedspan.statistics.grams import CONSTANT
 from sharedspan.statistics.task_statistics import SAFE
 
 INFLATED = 100.0  # 1 / (1 - R^2) of a feature given the others, from which they are collinear

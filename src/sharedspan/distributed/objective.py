@@ -64,9 +64,6 @@ class ClusterStatistics(TaskMeans):
     def variances(self) -> np.ndarray:
         return np.diag(self.pooled_gram()) / self.n.sum()
 
-    def principal_axes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
-
     def transform(self, P: np.ndarray) -> None:
         self.cluster.run(Shard.call, "statistics", "transform", P, replay="always")
         self.mean = self.mean @ P

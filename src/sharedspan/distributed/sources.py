@@ -56,6 +56,7 @@ def gather_on_cluster(
     connection = connect_engine(resolved)
     source: DriverRows | ShuffledRows
     if isinstance(rows, TaskRows):
+        rows.require_finite()
         source = DriverRows(rows)
     elif isinstance(rows, DaskFrame):
         source = ShuffledRows(connection, rows.names, rows.read)

@@ -17,7 +17,7 @@ from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import estimator, number_or_auto
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.statistics.canonical import Problem, inverse_deviations
+from sharedspan.statistics.canonical import Problem
 from sharedspan.statistics.grams import Arrays, GramStatistics
 
 # Penalties tried, relative to the mean eigenvalue of the Gram.
@@ -124,7 +124,7 @@ class PooledRegressor(TaskRegressor):
     def estimate(self, problem: Problem) -> FittedSpan:
         """Ridge from the sum of all tasks' Grams."""
         statistics = problem.statistics
-        scale = inverse_deviations(statistics)
+        scale = statistics.inverse_deviations(statistics.variances())
         G = scale[:, None] * statistics.pooled_gram() * scale
         n = statistics.n.sum() - statistics.n_tasks * self.fit_intercept
         with one_blas_thread():
@@ -167,7 +167,7 @@ class PerTaskRegressor(TaskRegressor):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """Ridge from each task's own Gram."""
-        scale = inverse_deviations(problem.statistics)
+        scale = problem.statistics.inverse_deviations(problem.statistics.variances())
         ridges = partial(task_ridges, scale=scale, alpha=self.alpha)
         with one_blas_thread():
             _, (V, alpha) = problem.statistics.map_shards(ridges)

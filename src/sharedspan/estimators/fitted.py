@@ -96,10 +96,10 @@ class FittedSpan:
             Fields that are already in the user's units.
         """
         canonical, W = problem.canonical, W / response
-        inner, span = B @ W, canonical.to_user(B)
+        inner, span = (W.T @ B.T).T, canonical.to_user(B)  # (d, T), tasks contiguous in memory
         # Not the product of the ordered factors: if features differ in scale by more than the
         # precision of a number, rotating the factors would lose the small coefficients.
-        V = span @ W
+        V = (W.T @ span.T).T
         if off_span is not None:
             inner = inner + off_span / response
             V = V + canonical.to_user(off_span / response)

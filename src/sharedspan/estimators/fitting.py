@@ -84,7 +84,7 @@ def fit_statistics(
     checkpointing: Any = None,
     retained: bool = True,
 ) -> FittedSpan:
-    """Estimate from statistics, which are transformed in place.
+    """Estimate from statistics, which are transformed in place unless they are retained.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def fit_statistics(
     checkpointing : CheckpointOptions, optional
         Files in which the solver saves its state, and from which it continues.
     retained : bool
-        Whether the model retains a copy of the statistics.
+        Whether the model retains the statistics.
     """
     rng = as_generator(vars(model).get("random_state"))
     if model.needs().kind is None:
@@ -204,7 +204,7 @@ def refit(model: TaskRegressor, statistics: TaskStatistics) -> None:
     """Fit from retained statistics, starting from the last fit."""
     model.check_shape(None, len(statistics.names))  # more tasks may come
     previous = previous_fit(model) if model.__sklearn_is_fitted__() else None
-    fitted = fit_statistics(model, statistics.copy(), previous)
+    fitted = fit_statistics(model, statistics, previous)
     store(model, fitted, statistics, retained=statistics)
 
 
@@ -233,7 +233,9 @@ def open_rows(
     as_list = is_task_list(X)
     if not as_list and getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
         y = column_or_1d(np.asarray(y), warn=True)
-    rows = validate_rows(X, y, task, sample_weight, task_column=model.task_column)
+    rows = validate_rows(
+        X, y, task, sample_weight, task_column=model.task_column, check_finite=False
+    )
     if not as_list:
         validate_data(model, X, reset=reset, skip_check_array=True)
     elif reset:
@@ -251,6 +253,7 @@ def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]
     """Statistics of the rows, built in this process, or on a cluster that is freed afterwards."""
     needs = model.needs()
     if needs.kind is None:
+        rows.require_finite()
         yield TaskStatistics(None, None, rows.labels, rows.names, rows)
     elif is_local(model):
         moments = None if needs.moments is None else needs.moments(rows)
@@ -270,18 +273,18 @@ def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]
 
 
 def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> TaskStatistics | None:
-    """A copy of the statistics for ``partial_fit`` and ``merge``, or None if not to be retained."""
+    """The statistics for ``partial_fit`` and ``merge``, or None if not to be retained."""
     wanted = vars(model).get("keep_statistics", False)
     if wanted == "auto":
         T, d = len(statistics.labels), len(statistics.names)
         wanted = 8 * T * d * (d + 7) / 2 <= RETAINED_BYTES
     if not wanted:
         return None
-    copied = statistics.copy()
-    if isinstance(copied.statistics, GramStatistics):
-        return copied
-    if not isinstance(statistics.rows, TaskRows):
-        return None
+    if isinstance(statistics.statistics, GramStatistics):
+        return replace(statistics, rows=None, moments=None)
+    if not isinstance(statistics.rows, TaskRows):  # on a cluster
+        copied = statistics.copy()
+        return copied if isinstance(copied.statistics, GramStatistics) else None
     options: dict[str, Any] = {"common_scale": model.needs().common_scale, "kind": "gram"}
     return replace(gather(statistics.rows, model.fit_intercept, **options), rows=None)
 

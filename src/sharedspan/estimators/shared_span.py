@@ -36,6 +36,7 @@ from sharedspan.solvers.quasi_newton import variable_projection
 from sharedspan.solvers.state import Factors
 from sharedspan.statistics.canonical import PreviousFit, Problem
 from sharedspan.statistics.grams import GramStatistics
+from sharedspan.statistics.rows import RowStatistics
 
 if TYPE_CHECKING:
     from sharedspan.inputs.columns import Columns
@@ -307,19 +308,21 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         return options, loop | {name: options.pop(name) for name in LOOP_OPTIONS if name in options}
 
     def _span_uncertainty(self, problem: Problem, *estimates: np.ndarray) -> Any:
-        """The basis of standard errors.
+        """The basis of standard errors, for which the statistics are held until its first use.
 
-        If the model retains its statistics, the pass over them is made when first used; otherwise
-        it is made now, so that a fitted model need not hold the Grams.
+        Statistics on a cluster end with the fit, so there it is computed now.
         """
-        if problem.retained and isinstance(problem.statistics, GramStatistics):
-            return DeferredUncertainty(problem.canonical, *estimates)
-        return span_uncertainty(problem.statistics, problem.canonical, *estimates)
+        statistics = problem.statistics
+        if not isinstance(statistics, GramStatistics | RowStatistics):
+            return span_uncertainty(statistics, problem.canonical, *estimates)
+        if problem.retained and isinstance(statistics, GramStatistics):
+            statistics = None
+        return DeferredUncertainty(statistics, problem.canonical, *estimates)
 
     def uncertainty(self) -> SpanUncertainty:
         """The basis of standard errors, computed when first used."""
         if isinstance(self._uncertainty_, DeferredUncertainty):
-            self._uncertainty_ = self._uncertainty_.compute(self._statistics_)
+            self._uncertainty_ = self._uncertainty_.compute(vars(self).get("_statistics_"))
         return self._uncertainty_
 
     @property

@@ -56,12 +56,14 @@ def shared_noise(objective: Objective, B: np.ndarray, W: np.ndarray, centred: bo
     Parameters
     ----------
     objective : Objective
+        Of tasks with equal noise, so that the loss is the sum of squares over twice the mean size.
     B, W : ndarray of shape (d, k) and (k, T)
     centred : bool
         Whether tasks have intercepts.
     """
     degrees = residual_degrees(objective.n, objective.n_features, B.shape[1], centred)
-    return np.full(objective.n_tasks, objective.squares(B, W).sum() / degrees)
+    squares = 2 * objective.gradients(B, W)[0] * objective.n[objective.n > 0].mean()
+    return np.full(objective.n_tasks, max(squares, 0.0) / degrees)
 
 
 def common_level(noise: np.ndarray) -> float:

@@ -1,15 +1,22 @@
 """Rank selection: by cross-validation within tasks, by evidence, or by a spectral threshold.
 
-``rank="auto"`` cross-validates. Each of five folds has a fifth of every task's rows. Folds are
-subtracted from the statistics and added back (Grams), or masked (rows), so no fold needs statistics
-of its own. Along the path of ranks each fit starts from the previous one, and scaled gradient
-descent is run until its error is small relative to the statistical error.
+``rank="auto"`` cross-validates. Each of five folds has a fifth of every task's rows, which are
+subtracted from the statistics (Grams) or masked (rows). Along the path of ranks each fit to all
+rows starts from the previous one, and each fit without a fold from the fit to all rows. Variable
+projection, or scaled gradient descent if rows are scarce, is run until its error is small relative
+to the statistical error.
 
 The fit of a fold has a fifth fewer rows than the final fit, so held-out losses are biased against
 directions that all rows together support. Burman's correction removes that bias. Cross-validation
 cannot distinguish the ranks whose excess over the best one is below one standard error of that
 difference, over (task, fold) pairs. The difference is *paired*: the noise that both ranks share
 cancels. Among these ranks the one with the largest evidence is selected.
+
+If every other rank is worse than the selected one by more than ``DECISIVE`` standard errors, more
+folds or more tasks would change nothing: the standard errors only fall. So the first fold may be
+the only one, and of very many tasks a random sample comes first, with twenty tasks or more for each
+feature, so that a direction which pays in all tasks is found in the sample too. Otherwise all folds
+of all tasks are used.
 
 ``rank="evidence"`` uses the marginal likelihood of all rows alone, with weights w_t ~ N(0, C) in
 the span of the fit and its axes uniform: see ``log_evidence``. It is the cheapest method, and the
@@ -29,25 +36,32 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from sharedspan.inference.noise import relative_precision
 from sharedspan.inference.rank_evidence import ROUNDING, log_evidence, sum_of_squares
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.objective import Objective, Point, build_objective
-from sharedspan.progress import progress_bar
+from sharedspan.progress import ProgressCallback, progress_bar
 from sharedspan.solvers.initialization import separate_fits
 from sharedspan.solvers.loop import run
+from sharedspan.solvers.quasi_newton import variable_projection
 from sharedspan.solvers.scaled import grow, scaled_gd
+from sharedspan.solvers.state import Factors
 from sharedspan.statistics.canonical import Problem
 from sharedspan.statistics.folds import N_FOLDS
 
 RANK_METHODS = ("auto", "evidence", "threshold")
 PATIENCE = 3  # ranks without improvement after which a path ends
+DECISIVE = 8.0  # standard errors
+FEWEST_PAIRS = 200  # squared errors from which a standard error is trusted that far
+SAMPLE = 2000  # tasks
+SAMPLE_PER_FEATURE = 20  # tasks
 PRECISION = 0.01  # largest optimisation error, as a share of the statistical error
+PLENTY = 0.2  # most parameters per row for which there is one minimum
 MAX_ITER = 3000  # reached only without whitening, or if tasks have hardly more rows than ranks
 ROWS_PER_FEATURE = 3  # with fewer in any task, the threshold mistakes noise for directions
 
@@ -145,52 +159,98 @@ def cross_validated_path(problem: Problem, noise: np.ndarray | None, verbose: in
     Parameters
     ----------
     problem : Problem
-        Its statistics are changed and restored.
     noise : ndarray of shape (T,) or None
         Relative noise variances, by which the losses of the tasks are divided.
     verbose : int
         1 shows a progress bar over the folds.
     """
-    statistics, canonical, largest = problem.statistics, problem.canonical, problem.largest_rank
     # A copy of the generator, so that the fit starts as if its rank had been given.
-    folds = problem.make_folds(deepcopy(problem.rng))
-    n_tasks = statistics.n_tasks
-    importance = relative_precision(noise, n_tasks)
-    held_paths: list[np.ndarray] = []
-    whole_paths: list[np.ndarray] = []  # losses of the same fits on all rows
-    scored = np.ones(n_tasks, dtype=bool)  # tasks with a held-out loss in every fold
-    rows_held = 0.0
+    rng = deepcopy(problem.rng)
     with progress_bar(show=verbose > 0, transient=verbose < 2) as progress:
-        for fold in range(N_FOLDS):
-            with folds.without(fold, statistics, canonical) as remaining:
-                objective = build_objective(remaining, noise)
-                scorable = objective.n > 0
-                errors = partial(folds.errors, fold, remaining, objective.response, canonical)
-                path = list(_path(objective, errors, largest, scorable))
-                rows_held += float(folds.sizes(fold)[scorable].sum())
-            held_losses, fitted_losses = np.array(path).swapaxes(0, 1)
-            held_paths.append(np.where(scorable, importance * held_losses, 0.0))
-            whole_paths.append(importance * (held_losses + fitted_losses))
-            scored &= scorable
-            progress("choosing the rank", fold + 1, N_FOLDS)
-    length = min(len(path) for path in held_paths)
-    pairs = np.concatenate([path[:length] for path in held_paths], axis=1)  # (ranks, folds * T)
+        count = max(SAMPLE, SAMPLE_PER_FEATURE * problem.statistics.n_features)
+        if 2 * count <= problem.statistics.n_tasks and isinstance(problem.rows, TaskRows):
+            ids = np.sort(rng.choice(problem.statistics.n_tasks, count, replace=False))
+            sampled = Folded(problem.take(ids), None if noise is None else noise[ids], rng)
+            path, decisive = sampled.path(progress)
+            if decisive:
+                return path
+        return Folded(problem, noise, rng).path(progress)[0]
 
-    objective = build_objective(statistics, noise)
-    fits = list(islice(_fits(objective, largest), length))
-    final = np.array([importance * objective.squares(B, W) for B, W in fits])
-    lacking = np.mean([path[:length] for path in whole_paths], axis=0) - final
-    excess, error = corrected_excess(pairs, lacking[:, scored].sum(axis=1))
-    unit = max(rows_held, 1.0) * canonical.units.y_scale**2
-    # Losses that differ only by rounding errors count as equal.
-    equal = ROUNDING * float(importance @ sum_of_squares(objective)) if rows_held else 0.0
-    candidates = excess <= np.maximum(error, equal)
-    logs = np.full(length, -np.inf)
-    for i in np.flatnonzero(candidates):
-        logs[i] = log_evidence(objective, *fits[i], importance, statistics.centred)
-    rank = int(np.argmax(logs)) + 1 if rows_held else 1
-    ranks = np.arange(1, length + 1)
-    return RankPath(ranks, pairs.sum(axis=1) / unit, excess / unit, error / unit, rank)
+
+class Folded:
+    """Cross-validation of the rank of a problem, fold by fold."""
+
+    def __init__(
+        self, problem: Problem, noise: np.ndarray | None, rng: np.random.Generator
+    ) -> None:
+        self.problem, self.noise = problem, noise
+        self.importance = relative_precision(noise, problem.statistics.n_tasks)
+        self.folds = problem.make_folds(rng)
+        self.objective = build_objective(problem.statistics, noise)
+        self.fits = Fits(self.objective, problem.largest_rank)  # to all rows
+        self.held_out: list[np.ndarray] = []  # squared errors (ranks, T) of each fold so far
+        self.excess_fits: list[np.ndarray] = []  # the same fits on all rows
+        self.scored = np.ones(problem.statistics.n_tasks, dtype=bool)  # in every fold
+        self.rows_held = 0.0
+
+    def path(self, progress: ProgressCallback) -> tuple[RankPath, bool]:
+        """The path of ranks, and whether it is decisive; then not all folds may have been used."""
+        for fold in range(N_FOLDS):
+            self.add(fold)
+            progress("choosing the rank", fold + 1, N_FOLDS)
+            if fold in (0, N_FOLDS - 1):
+                path = self.selected()
+                if is_decisive(path, self.held_out, self.problem.largest_rank):
+                    return path, True
+        return path, False
+
+    def add(self, fold: int) -> None:
+        """Fit the path of ranks without a fold, and collect the errors on its rows."""
+        statistics, canonical = self.problem.statistics, self.problem.canonical
+        with self.folds.without(fold, statistics, canonical) as remaining:
+            objective = build_objective(remaining, self.noise)
+            scorable = objective.n > 0
+            fits = Fits(objective, self.problem.largest_rank, self.fits)
+            errors = partial(self.folds.errors, fold, remaining, objective.response, canonical)
+            path = list(_path(fits, errors, scorable))
+            self.rows_held += float(self.folds.sizes(fold)[scorable].sum())
+        held_out, fitted = np.array(path).swapaxes(0, 1)
+        self.held_out.append(np.where(scorable, self.importance * held_out, 0.0))
+        self.excess_fits.append(self.importance * (held_out + fitted))
+        self.scored &= scorable
+
+    def selected(self) -> RankPath:
+        """The path of ranks from the folds so far."""
+        objective, importance = self.objective, self.importance
+        length = min(len(path) for path in self.held_out)
+        pairs = np.concatenate([path[:length] for path in self.held_out], axis=1)
+        fits = [self.fits[rank] for rank in range(1, length + 1)]
+        final = np.array([importance * objective.squares(B, W) for B, W in fits])
+        lacking = np.mean([path[:length] for path in self.excess_fits], axis=0) - final
+        share = len(self.held_out) / N_FOLDS  # of Burman's correction, which is for all rows
+        excess, error = corrected_excess(pairs, share * lacking[:, self.scored].sum(axis=1))
+        unit = max(self.rows_held, 1.0) * self.problem.canonical.units.y_scale**2
+        # Losses that differ only by rounding errors count as equal.
+        equal = ROUNDING * float(importance @ sum_of_squares(objective)) if self.rows_held else 0.0
+        candidates = np.flatnonzero(excess <= np.maximum(error, equal))
+        logs = np.full(length, -np.inf)
+        logs[candidates] = 0.0
+        if len(candidates) > 1:
+            centred = self.problem.statistics.centred
+            for i in candidates:
+                logs[i] = log_evidence(objective, *fits[i], importance, centred)
+        rank = int(np.argmax(logs)) + 1 if self.rows_held else 1
+        ranks = np.arange(1, length + 1)
+        return RankPath(ranks, pairs.sum(axis=1) / unit, excess / unit, error / unit, rank)
+
+
+def is_decisive(path: RankPath, held_out: list[np.ndarray], largest: int) -> bool:
+    """Whether more folds or tasks could not change the selected rank."""
+    if sum(errors.shape[1] for errors in held_out) < FEWEST_PAIRS:
+        return False
+    others = path.ranks != path.rank
+    worse = path.difference > DECISIVE * path.standard_error
+    return bool(worse[others].all()) and (path.rank < path.ranks[-1] or path.rank == largest)
 
 
 def corrected_excess(pairs: np.ndarray, lacking: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -222,7 +282,7 @@ def evidence_path(problem: Problem, noise: np.ndarray | None) -> RankPath:
     objective, centred = build_objective(problem.statistics, noise), problem.statistics.centred
     importance = relative_precision(noise, objective.n_tasks)
     logs: list[float] = []
-    for B, W in _fits(objective, problem.largest_rank):
+    for B, W in Fits(objective, problem.largest_rank):
         logs.append(log_evidence(objective, B, W, importance, centred))
         if len(logs) - 1 - int(np.argmax(logs)) >= PATIENCE:
             break
@@ -292,37 +352,72 @@ def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, cent
     return float(np.sqrt(np.median(rss[usable] / spare[usable])))
 
 
-def _fits(objective: Objective, largest: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Factors (d, k) and (k, T) of rank k = 1, 2, ..., each fit started at the previous one."""
-    B, W = np.zeros((objective.n_features, 0)), np.zeros((0, objective.n_tasks))
-    for rank in range(1, largest + 1):
-        with one_blas_thread():
-            start = grow(objective, B, W)
-        share = rank * (objective.n_features + objective.n_tasks) / float(objective.n.sum())
+class Fits:
+    """Factors (d, k) and (k, T) of rank k = 1, 2, ..., computed when first used.
+
+    Parameters
+    ----------
+    objective : Objective
+    largest : int
+        The largest rank.
+    near : Fits, optional
+        Fits of the same tasks to nearly the same rows, which each fit starts from if there are
+        many rows for each parameter. With few rows there are many minima, and those of the other
+        fits know the rows that are left out here: then, and without them, each fit starts from the
+        previous one.
+    """
+
+    def __init__(self, objective: Objective, largest: int, near: Fits | None = None) -> None:
+        self.objective, self.largest, self.near = objective, largest, near
+        self.known: list[Factors] = []
+
+    def __iter__(self) -> Iterator[Factors]:
+        return (self[rank] for rank in range(1, self.largest + 1))
+
+    def __getitem__(self, rank: int) -> Factors:
+        while len(self.known) < rank:
+            self.known.append(self._fit(len(self.known) + 1))
+        return self.known[rank - 1]
+
+    def _fit(self, k: int) -> Factors:
+        objective = self.objective
+        d, T = objective.n_features, objective.n_tasks
+        share = k * (d + T) / float(objective.n.sum())
+        if share <= PLENTY and self.near is not None:
+            start = self.near[k][0], np.zeros((k, T))  # weights from these rows alone
+        else:
+            known = self.known[-1] if self.known else (np.zeros((d, 0)), np.zeros((0, T)))
+            with one_blas_thread():
+                start = grow(objective, *known)
+        solver = (variable_projection if share <= PLENTY else scaled_gd)(
+            objective, k, warm_start=start
+        )
         stop = partial(is_precise, share=min(share, 1.0))
-        solver = scaled_gd(objective, rank, warm_start=start)
         result = run(solver, objective, max_iter=MAX_ITER, tol=0, stop=stop)
-        B, W = result.B, result.W
-        yield B, W
+        return result.B, result.W
 
 
 def _path(
-    objective: Objective,
-    held_out: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    largest: int,
-    scorable: np.ndarray,
+    fits: Fits, held_out: Callable[[np.ndarray, np.ndarray], np.ndarray], scorable: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Squared errors per task (T,) on held-out and on fitted rows, for rank 1, 2, ...
 
-    The path ends when the errors on held-out rows stop falling.
+    The path ends when the errors on held-out rows stop falling, at once if they rise decisively.
     """
-    best, since = np.inf, 0
-    for B, W in _fits(objective, largest):
+    best, since = np.full(int(scorable.sum()), np.inf), 0
+    for B, W in fits:
         errors = held_out(B, W)
-        yield errors, objective.squares(B, W)
-        loss = float(errors[scorable].sum())
-        best, since = (loss, 0) if loss < best else (best, since + 1)
-        if since >= PATIENCE:
+        yield errors, fits.objective.squares(B, W)
+        errors = errors[scorable]
+        if errors.sum() < best.sum():
+            best, since = errors, 0
+            continue
+        since += 1
+        gaps = errors - best
+        surely = len(gaps) >= FEWEST_PAIRS and (
+            gaps.sum() > DECISIVE * np.sqrt(len(gaps)) * gaps.std()
+        )
+        if since >= PATIENCE or surely:
             return
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -27,22 +28,35 @@ from sharedspan.statistics.task_statistics import TaskStatistics
 
 @dataclass(frozen=True)
 class DeferredUncertainty:
-    """The deferred uncertainty of a span, which takes a pass over the statistics."""
+    """The uncertainty of a span before its first use, which takes a pass over the statistics."""
 
+    statistics: Statistics | None  # of the canonical features; None if the model retains them
     canonical: Canonical
     B: np.ndarray  # (d', k)
     W: np.ndarray  # (k, T)
     noise: np.ndarray  # (T,)
     degrees: np.ndarray  # (T,)
 
-    def compute(self, retained: TaskStatistics) -> SpanUncertainty:
-        """Compute the uncertainty from the statistics that a model has retained."""
-        statistics = retained.copy().statistics
-        if self.canonical.P is not None:
-            statistics.transform(self.canonical.P)
+    def compute(self, retained: TaskStatistics | None = None) -> SpanUncertainty:
+        """Compute the uncertainty, from the statistics that a model has retained if not from ours."""
+        statistics = self.statistics
+        if statistics is None:
+            assert retained is not None
+            statistics, P = retained.statistics, self.canonical.P
+            statistics = statistics if P is None else statistics.transformed(P)
         return span_uncertainty(
             statistics, self.canonical, self.B, self.W, self.noise, self.degrees
         )
+
+    def __reduce__(self) -> Any:
+        """Statistics of their own are not pickled, but the uncertainty that they give."""
+        if self.statistics is None:
+            return super().__reduce__()
+        return _identity, (self.compute(),)
+
+
+def _identity(uncertainty: SpanUncertainty) -> SpanUncertainty:
+    return uncertainty
 
 
 def span_uncertainty(

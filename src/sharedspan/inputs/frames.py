@@ -17,10 +17,13 @@ def is_dask_frame(X: Any) -> bool:
     return type(X).__module__.split(".")[0].startswith("dask") and hasattr(X, "columns")
 
 
-def split_columns(X: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str, ...]]:
+def split_columns(
+    X: Any, task_column: Any, check_finite: bool = True
+) -> tuple[np.ndarray, Any, tuple[str, ...]]:
     """Features (rows, d) as finite floats, the task column (or None), and the features' names.
 
-    Arrays of floats are returned as they are; everything else is converted to float64.
+    Arrays of floats are returned as they are; everything else is converted to float64. Without
+    ``check_finite`` they may contain NaN and infinity.
     """
     if hasattr(X, "tocsr") or type(X).__module__.startswith("scipy.sparse"):
         raise TypeError(
@@ -44,7 +47,8 @@ def split_columns(X: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str,
         features = _stack_columns(list(features.T), names)
     elif features.dtype not in (np.float32, np.float64):
         features = features.astype(np.float64)
-    _require_finite(features, names)
+    if check_finite:
+        require_finite(features, names)
     return features, column, names
 
 
@@ -145,7 +149,7 @@ def _as_numbers(values: np.ndarray, what: str) -> np.ndarray:
     return numbers
 
 
-def _require_finite(features: np.ndarray, names: Sequence[str]) -> None:
+def require_finite(features: np.ndarray, names: Sequence[str]) -> None:
     """Raise for NaN or infinity; maxima and minima are checked first, as they need no memory."""
     if not features.size:
         return
@@ -183,7 +187,9 @@ def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
             f"{name} has {len(values)} values but X has {n_rows} rows: give one number per row."
         )
     values = _as_numbers(values, name)
-    bad = np.flatnonzero(~np.isfinite(values))
+    with np.errstate(invalid="ignore", over="ignore"):
+        finite = not len(values) or np.isfinite(values.sum())  # if it is, all terms are
+    bad = np.empty(0) if finite else np.flatnonzero(~np.isfinite(values))
     if len(bad):
         kind = "NaN" if np.isnan(values[bad[0]]) else "infinity"
         raise ValueError(

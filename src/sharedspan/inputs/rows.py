@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sharedspan.inputs.frames import as_target, as_weight, split_columns
+from sharedspan.inputs.frames import as_target, as_weight, require_finite, split_columns
 from sharedspan.inputs.labels import as_labels, canonical_order, given_labels, object_array
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class TaskRows:
     starts: np.ndarray  # (T + 1,)
     order: np.ndarray | None
     names: tuple[str, ...]  # (d,)
+    checked: bool = True  # whether the features are known to be finite
 
     @property
     def n_tasks(self) -> int:
@@ -60,6 +61,16 @@ class TaskRows:
     @property
     def n_rows(self) -> int:
         return int(self.starts[-1])
+
+    @property
+    def block_rows(self) -> int:
+        """Rows that fill a block."""
+        return max(BLOCK // max(self.n_features, 1), 1)
+
+    def require_finite(self) -> None:
+        """Raise for NaN or infinity among the features, unless they have been checked."""
+        if not self.checked and isinstance(self.X, np.ndarray):
+            require_finite(self.X, self.names)
 
     def sizes(self) -> np.ndarray:
         """Sum of weights in each task, (T,)."""
@@ -96,6 +107,14 @@ class TaskRows:
         order = positions if self.order is None else self.order[positions]
         return replace(self, starts=np.searchsorted(positions, self.starts), order=order)
 
+    def take(self, ids: np.ndarray) -> TaskRows:
+        """The rows of some tasks."""
+        counts = np.diff(self.starts)[ids]
+        starts = np.append(0, np.cumsum(counts))
+        order = np.repeat(self.starts[ids] - starts[:-1], counts) + np.arange(starts[-1])
+        order = order if self.order is None else self.order[order]
+        return replace(self, labels=tuple(self.labels[t] for t in ids), starts=starts, order=order)
+
     def blocks(
         self, first: int = 0, last: int | None = None, whole: bool = False
     ) -> Iterator[Block]:
@@ -104,7 +123,7 @@ class TaskRows:
         Cuts depend on the task alone, so sums do not depend on the number of threads. With
         ``whole`` no task is cut.
         """
-        limit = max(BLOCK // max(self.n_features, 1), 1)
+        limit = self.block_rows
         shared = self.order is None  # a slice is a view of the user's memory, a list of rows is not
         for t, end in self.ranges(limit, first, last):
             begin, stop = int(self.starts[t]), int(self.starts[end])
@@ -144,6 +163,7 @@ def validate_rows(
     sample_weight: Any = None,
     *,
     task_column: Any = None,
+    check_finite: bool = True,
 ) -> TaskRows:
     """Validate rows, targets, labels and weights, and group the rows by task.
 
@@ -159,12 +179,15 @@ def validate_rows(
         Weights count as repetitions; rows of weight zero count as absent.
     task_column : str or int, optional
         The column of X that holds the labels.
+    check_finite : bool
+        Whether features are checked for NaN and infinity now; the pass that builds statistics
+        checks them too, while they are in the cache.
     """
     if is_task_list(X):
         features, y, column, sample_weight, names = _stack(X, y, task, sample_weight, task_column)
         task, name = None, "task"
     else:
-        features, column, names = split_columns(X, task_column)
+        features, column, names = split_columns(X, task_column, check_finite)
         name = "task" if task_column is None else f"the task column {task_column!r}"
     labels = given_labels(task, column, task_column)
     n_rows, d = features.shape
@@ -177,7 +200,8 @@ def validate_rows(
     y = as_target(y, n_rows)
     weight = None if sample_weight is None else as_weight(sample_weight, n_rows)
     heads, run_starts = as_labels(0 if labels is None else labels, n_rows, name)
-    return _group(features, y, weight, heads, run_starts, names)
+    rows = _group(features, y, weight, heads, run_starts, names)
+    return replace(rows, checked=check_finite)
 
 
 def is_task_list(X: Any) -> bool:

@@ -1,118 +1,211 @@
-"""Compiled sums over rows: building, merging and mapping the statistics of tasks.
+"""Sums per task straight from rows, in one pass and in vector registers.
 
-The kernels loop over numbers because array expressions take seconds longer to compile.
+Rows are read once from where they lie, in any order, shifted and scaled into a scratch buffer that
+stays in the cache. Everything that a task needs is computed there: means, centred rows, Gram, an
+anchor near least squares, and the gradient and squares at that anchor. The numbers of a row fill
+whole lanes, with zeros after them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.kernels.compiling import kernel
-from sharedspan.kernels.cpu import inner, pack, times, times_transposed, unpack
+from sharedspan.kernels.compiling import kernel, part
+from sharedspan.kernels.cpu import inner
+from sharedspan.kernels.gram_product import scratch
+from sharedspan.kernels.lanes import (
+    add_product,
+    broadcast,
+    load8,
+    multiply,
+    pointer,
+    store8,
+    subtract_product,
+    sum_lanes,
+)
+from sharedspan.kernels.matrices import products, solve_ridge
 
 # An anchor solves (G + ridge) a = X'y: any reference near least squares will do, and this one
-# exists for every G. When statistics are built from rows, the ridge is a share of each diagonal
-# entry, so units do not matter. In the canonical problem it is a larger share of n_t: a direction
-# that varies in other tasks but hardly in this one would get an anchor so long that the loss loses
-# its digits.
+# exists for every G. The ridge is a share of each diagonal entry, so units do not matter.
 ANCHOR_RIDGE = 1e-10
-CANONICAL_RIDGE = 1e-6
-PIVOT_TOLERANCE = 1e-13  # relative to the diagonal entry
 CONSTANT = 1e-12  # deviation over level of a feature that varies by the rounding of its mean alone
 
 
 @kernel
-def accumulate(X, y, w, starts, ids, sign, centred, n, mean, y_mean, packed, anchor, g, q):  # type: ignore[no-untyped-def]
-    """Add (sign = 1) or subtract (sign = -1) segments of rows; X and y are overwritten.
+def accumulate(  # type: ignore[no-untyped-def]
+    X, row_stride, column_stride, y, weight, order, starts, ids, limit, shift, scale, y_scale,
+    sign, fresh, centred, n, mean, y_mean, packed, anchor, g, q, first, last,
+):  # fmt: skip
+    """Add (sign = 1) or subtract (sign = -1) the segments first <= s < last of rows.
 
-    Segment s holds rows starts[s]..starts[s + 1] of task ids[s]. The first segment of a task sets
-    its anchor.
+    Parameters
+    ----------
+    X : ndarray, flat, float32 or float64
+        Number j of row i is ``X[i * row_stride + j * column_stride]``.
+    y, weight : ndarray of shape (rows,)
+        An empty ``weight`` means one for every row.
+    order : ndarray of shape (rows,)
+        Rows segment by segment; empty if they are in that order already.
+    starts : ndarray of shape (segments + 1,)
+    ids : ndarray of shape (segments,)
+        The task of each segment; empty if segment t is task t.
+    limit : int
+        Rows of a segment that are taken together; more are merged.
+    shift, scale : ndarray of shape (d,)
+        Features are used as x scale - shift, responses as y y_scale.
+    sign : float
+    fresh : bool
+        Whether the outputs are not initialised, apart from n, which is zero.
+    centred : bool
+        Whether rows are centred at the means of their segment.
+    n, mean, y_mean, packed, anchor, g, q
+        The statistics of the tasks. The first rows of a task set its anchor if it is zero.
     """
-    for s in range(ids.shape[0]):
-        t = ids[s]
-        rows, target = X[starts[s] : starts[s + 1]], y[starts[s] : starts[s + 1]]
-        weights = w[starts[s] : starts[s + 1]]
-        size = weights.sum()
-        if size == 0.0:
-            continue
-        x_bar, y_bar = centre(rows, target, weights, size, centred)
-        G = np.dot(rows.T, rows)
-        if n[t] == 0.0 and sign > 0.0 and not anchor[t].any():
-            start = near_least_squares(G, times_transposed(rows, target), size, x_bar)
-            for i in range(len(start)):
-                anchor[t, i] = start[i]
-        residual = times(rows, anchor[t])
-        for i in range(len(target)):
-            residual[i] = target[i] - residual[i]
-        squares = inner(residual, residual)
-        gradient = times_transposed(rows, residual)
-        merge(t, sign, size, x_bar, y_bar, G, gradient, squares,
-              n, mean, y_mean, packed, anchor, g, q)  # fmt: skip
-
-
-@kernel
-def centre(rows, target, weights, size, centred):  # type: ignore[no-untyped-def]
-    """Subtract the means (if centred) from rows and targets, then scale by the root of the weights.
-
-    Both are changed in place; returns the means.
-    """
-    d = rows.shape[1]
-    x_bar = np.zeros(d)
-    y_bar = 0.0
-    if centred:
-        for i in range(rows.shape[0]):
-            for j in range(d):
-                x_bar[j] += weights[i] * rows[i, j]
-            y_bar += weights[i] * target[i]
-        x_bar /= size
-        y_bar /= size
-    for i in range(rows.shape[0]):
-        root = np.sqrt(weights[i])
-        for j in range(d):
-            rows[i, j] = root * (rows[i, j] - x_bar[j])
-        target[i] = root * (target[i] - y_bar)
-    return x_bar, y_bar
-
-
-@kernel
-def near_least_squares(G, c, size, x_bar):  # type: ignore[no-untyped-def]
-    """The solution of (G + ridge) a = c, with zeros for features that are constant in the task."""
-    ridge = G.copy()
-    for j in range(G.shape[0]):
-        varies = G[j, j] > size * (CONSTANT * x_bar[j]) ** 2
-        ridge[j, j] = (1.0 + ANCHOR_RIDGE) * G[j, j] if varies else np.inf
-    return solve_definite(ridge, c)
-
-
-@kernel
-def solve_definite(A, c):  # type: ignore[no-untyped-def]
-    """The solution of A x = c for a positive semidefinite A (d, d), by Cholesky.
-
-    A direction whose pivot is only rounding error gets zero, by an infinite pivot. np.linalg.solve
-    takes seconds to compile, and LAPACK's Cholesky fails on a singular matrix.
-    """
-    d = len(c)
-    L, x = np.zeros((d, d)), c.copy()
-    for i in range(d):
-        for j in range(i + 1):
-            row, other = L[i], L[j]
-            value = A[i, j]
-            for m in range(j):
-                value -= row[m] * other[m]
-            if j < i:
-                row[j] = value / other[j]
+    d = mean.shape[1]
+    size = (d + 7) // 8 * 8
+    most = 1
+    for s in range(first, last):
+        most = max(most, min(starts[s + 1] - starts[s], limit))
+    rows, target, roots = scratch(most, size), np.empty(most), np.empty(most)
+    x_bar, cross, solved = scratch(1, size), scratch(1, size), scratch(1, size)
+    G, factor = scratch(size, size).reshape(size, size), scratch(size + 1, size)
+    ridge = np.empty(d)
+    for s in range(first, last):
+        t = ids[s] if len(ids) else s
+        lo = starts[s]
+        while lo < starts[s + 1]:
+            hi = min(lo + limit, starts[s + 1])
+            for i in range(hi - lo):
+                roots[i] = weight[order[lo + i] if len(order) else lo + i] if len(weight) else 1.0
+            total = roots[: hi - lo].sum()
+            if total == 0.0:
+                lo = hi
+                continue
+            read_rows(X, row_stride, column_stride, y, order, lo, hi, shift, scale, y_scale,
+                      rows, target, d, size)  # fmt: skip
+            y_bar = centre_rows(rows, target, roots, hi - lo, total, centred, x_bar, size)
+            products(rows, size, rows, size, hi - lo, True, G)
+            unseen = n[t] == 0.0 and fresh
+            if unseen or (n[t] == 0.0 and sign > 0.0 and not anchor[t].any()):
+                product_with_rows(rows, target, hi - lo, cross, size)
+                for j in range(d):
+                    varies = G[j, j] > total * (CONSTANT * x_bar[j]) ** 2
+                    ridge[j] = ANCHOR_RIDGE * G[j, j] if varies else np.inf
+                solve_ridge(G, ridge, cross, d, size, factor, solved)
+                for j in range(d):
+                    anchor[t, j] = solved[j]
             else:
-                row[i] = np.sqrt(value) if value > PIVOT_TOLERANCE * A[i, i] else np.inf
-    for i in range(d):
-        total = 0.0
-        for j in range(i):
-            total += L[i, j] * x[j]
-        x[i] = (x[i] - total) / L[i, i]
-    for i in range(d - 1, -1, -1):
-        x[i] /= L[i, i]
-        for j in range(i):
-            x[j] -= L[i, j] * x[i]
-    return x
+                for j in range(d):
+                    solved[j] = anchor[t, j]
+            squares = residual_sums(rows, target, hi - lo, solved, cross, size)
+            if unseen:
+                position = 0
+                for i in range(d):
+                    for j in range(i, d):
+                        packed[t, position + j - i] = G[i, j]
+                    position += d - i
+                    mean[t, i] = x_bar[i]
+                    g[t, i] = cross[i]
+                n[t], y_mean[t], q[t] = total, y_bar, squares
+            else:
+                merge(t, sign, total, x_bar, y_bar, G[:d], cross, squares,
+                      n, mean, y_mean, packed, anchor, g, q)  # fmt: skip
+            lo = hi
+
+
+@part
+def read_rows(  # type: ignore[no-untyped-def]
+    X, row_stride, column_stride, y, order, lo, hi, shift, scale, y_scale, rows, target, d, size
+):  # fmt: skip
+    """Copy the rows at positions lo..hi - 1 of the order to the buffers, in the given units."""
+    source, out, origin, unit = pointer(X), pointer(rows), pointer(shift), pointer(scale)
+    whole = d // 8 * 8 if column_stride == 1 else 0
+    for i in range(hi - lo):
+        row = order[lo + i] if len(order) else lo + i
+        at, to = row * row_stride, i * size
+        b = 0
+        while b < whole:
+            x = multiply(load8(source, at + b), load8(unit, b))
+            store8(out, to + b, subtract_product(broadcast(1.0), load8(origin, b), x))
+            b += 8
+        for j in range(whole, d):
+            rows[to + j] = X[at + j * column_stride] * scale[j] - shift[j]
+        target[i] = y[row] * y_scale
+
+
+@part
+def centre_rows(rows, target, roots, count, total, centred, x_bar, size):  # type: ignore[no-untyped-def]
+    """Subtract the means (if centred), then scale by the roots of the weights; returns y's mean.
+
+    ``roots`` holds the weights, and afterwards their roots.
+    """
+    x, bar = pointer(rows), pointer(x_bar)
+    zero = broadcast(0.0)
+    y_bar = 0.0
+    b = 0
+    while b < size:
+        store8(bar, b, zero)
+        b += 8
+    if centred:
+        for i in range(count):
+            w = broadcast(roots[i])
+            b = 0
+            while b < size:
+                store8(bar, b, add_product(w, load8(x, i * size + b), load8(bar, b)))
+                b += 8
+            y_bar += roots[i] * target[i]
+        for j in range(size):
+            x_bar[j] /= total
+        y_bar /= total
+    for i in range(count):
+        roots[i] = np.sqrt(roots[i])
+        root = broadcast(roots[i])
+        b = 0
+        while b < size:
+            moved = subtract_product(broadcast(1.0), load8(bar, b), load8(x, i * size + b))
+            store8(x, i * size + b, multiply(root, moved))
+            b += 8
+        target[i] = roots[i] * (target[i] - y_bar)
+    return y_bar
+
+
+@part
+def product_with_rows(rows, target, count, cross, size):  # type: ignore[no-untyped-def]
+    """X'y, to ``cross`` (size,)."""
+    x, out = pointer(rows), pointer(cross)
+    b = 0
+    while b < size:
+        total = broadcast(0.0)
+        for i in range(count):
+            total = add_product(broadcast(target[i]), load8(x, i * size + b), total)
+        store8(out, b, total)
+        b += 8
+
+
+@part
+def residual_sums(rows, target, count, coef, gradient, size):  # type: ignore[no-untyped-def]
+    """X'(y - Xa) to ``gradient`` (size,), and |y - Xa|^2."""
+    x, a, out = pointer(rows), pointer(coef), pointer(gradient)
+    zero = broadcast(0.0)
+    b = 0
+    while b < size:
+        store8(out, b, zero)
+        b += 8
+    squares = 0.0
+    for i in range(count):
+        along = zero
+        b = 0
+        while b < size:
+            along = add_product(load8(x, i * size + b), load8(a, b), along)
+            b += 8
+        residual = target[i] - sum_lanes(along)
+        squares += residual * residual
+        r = broadcast(residual)
+        b = 0
+        while b < size:
+            store8(out, b, add_product(r, load8(x, i * size + b), load8(out, b)))
+            b += 8
+    return squares
 
 
 @kernel
@@ -162,37 +255,3 @@ def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, pa
         g[t].fill(0.0)
         q[t] = 0.0
     n[t] = after
-
-
-@kernel
-def transform_grams(packed, anchor, g, q, n, P, new_anchor, new_g, first, last):  # type: ignore[no-untyped-def]
-    """Statistics of the features X P, with a new anchor; Grams and q are written in place.
-
-    ``packed`` is flat, and Grams of d' <= d features move towards its front. The anchor is moved
-    before the features are mapped, which may mix large and small ones.
-    """
-    d, reduced = P.shape
-    old_size, size = d * (d + 1) // 2, reduced * (reduced + 1) // 2
-    G = np.empty((d, d))
-    for t in range(first, last):
-        unpack(packed[t * old_size : (t + 1) * old_size], G)
-        mapped = np.dot(P.T, np.dot(G, P))
-        ridge = mapped.copy()
-        for j in range(reduced):
-            ridge[j, j] += CANONICAL_RIDGE * max(n[t], ANCHOR_RIDGE)
-        c = times(G, anchor[t])
-        for i in range(d):
-            c[i] += g[t, i]
-        solved = solve_definite(ridge, times_transposed(P, c))
-        delta = times(P, solved)
-        for i in range(d):
-            delta[i] -= anchor[t, i]
-        moved = times(G, delta)
-        for i in range(d):
-            moved[i] = g[t, i] - moved[i]
-        q[t] = max(q[t] - inner(delta, g[t]) - inner(delta, moved), 0.0)
-        mapped_g = times_transposed(P, moved)
-        for j in range(reduced):
-            new_anchor[t, j] = solved[j]
-            new_g[t, j] = mapped_g[j]
-        pack(mapped, packed[t * size : (t + 1) * size])

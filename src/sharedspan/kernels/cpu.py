@@ -61,6 +61,18 @@ def unpack(packed, G):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def sum_blocks(values, bounds, out, first, last):  # type: ignore[no-untyped-def]
+    """Sums of the rows bounds[i] <= t < bounds[i + 1] of values, to out[i], for first <= i < last."""
+    for i in range(first, last):
+        total = out[i]
+        total[:] = 0.0
+        for t in range(bounds[i], bounds[i + 1]):
+            row = values[t]
+            for j in range(row.shape[0]):
+                total[j] += row[j]
+
+
+@kernel
 def times(A, x):  # type: ignore[no-untyped-def]
     """A x."""
     out = np.empty(A.shape[0])

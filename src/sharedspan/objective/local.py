@@ -16,12 +16,8 @@ import numpy as np
 from sharedspan.kernels import cpu, grams
 from sharedspan.kernels.threads import over_tasks
 from sharedspan.objective.base import Objective
-from sharedspan.statistics.grams import GramStatistics
+from sharedspan.statistics.grams import GramStatistics, task_blocks
 from sharedspan.statistics.rows import RowStatistics
-
-# Sums over tasks are sums over blocks of tasks, the same blocks on any number of threads.
-BLOCKS = 64
-TASKS_PER_BLOCK = 16
 
 # "auto" takes a GPU from this many bytes of packed Grams on: importing PyTorch and starting CUDA
 # takes seconds, in which the CPU makes hundreds of passes over smaller Grams.
@@ -65,8 +61,8 @@ class BlockObjective(Objective):
     ) -> tuple[float, np.ndarray, np.ndarray]:
         """The loss, R W' and either B'R or the W of least squares, in one pass."""
         (d, k), T = B.shape, self.n_tasks
-        blocks = min(BLOCKS, -(-T // TASKS_PER_BLOCK))
-        bounds = T * np.arange(blocks + 1) // blocks
+        bounds = task_blocks(T)
+        blocks = len(bounds) - 1
         B, W = np.ascontiguousarray(B.T, dtype=float), np.ascontiguousarray(W, dtype=float)
         out_W, grad_B, loss = np.empty((k, T)), np.empty((blocks, k, d)), np.empty(blocks)
         arguments = self.kernel_arguments()

@@ -11,21 +11,19 @@ Solvers see only (V', R'); this module maps there and back.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.statistics.folds import N_FOLDS, Folds, RowFolds, hash_key
+from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, Units
 
 # A direction of the standardised features with less than this share of the largest variance
 # counts as absent: its coefficient would be rounding noise, so it is zero (a pseudo-inverse).
 COLLINEAR = 1e-10
-
-# A feature whose spread within tasks is below this many rounding errors of its level is constant.
-CONSTANT = 64 * np.finfo(float).eps
 
 LARGEST_COVARIANCE = 500  # features whose covariance matrix is stored
 
@@ -35,8 +33,7 @@ def whitening(statistics: Any) -> np.ndarray:
 
     Features are standardised first, so the threshold ``COLLINEAR`` does not depend on units.
     """
-    scale = inverse_deviations(statistics)
-    variance, axes = statistics.principal_axes(scale)
+    scale, variance, axes = statistics.principal_axes()
     independent = variance > COLLINEAR * max(variance.max(), 0.0)
     # An empty span has one null direction: its coefficients stay zero.
     if not independent.any():
@@ -54,21 +51,13 @@ def common_scaling(statistics: Any) -> np.ndarray | None:
     return None if factor == 1.0 else factor * np.eye(statistics.n_features)
 
 
-def inverse_deviations(statistics: Any) -> np.ndarray:
-    """One over each feature's pooled deviation within tasks, (d,); zero for constant features."""
-    variance = statistics.variances()
-    level = variance + statistics.n @ statistics.mean**2 / statistics.n.sum()
-    varies = variance > CONSTANT**2 * level
-    return np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=varies)
-
-
 def feature_covariance(statistics: TaskStatistics) -> np.ndarray | None:
     """Pooled covariance of the features within tasks (d, d), for reports; None if too large."""
     sums, scale = statistics.statistics, statistics.units.scale
     if len(scale) > LARGEST_COVARIANCE:
         return None
     covariance = sums.pooled_gram() / sums.n.sum()
-    constant = inverse_deviations(sums) == 0  # up to rounding
+    constant = sums.inverse_deviations(np.diag(covariance)) == 0  # up to rounding
     covariance[constant] = covariance[:, constant] = 0.0
     with np.errstate(over="ignore"):
         covariance = covariance / scale / scale[:, None]
@@ -116,6 +105,13 @@ class Problem:
         """The largest rank that the data can identify."""
         return min(self.statistics.n_features, self.statistics.n_tasks)
 
+    def take(self, ids: np.ndarray) -> Problem:
+        """The problem of some tasks, whose rows are in this process."""
+        labels = tuple(self.labels[t] for t in ids)
+        return replace(
+            self, statistics=self.statistics.take(ids), labels=labels, rows=self.rows.take(ids)
+        )
+
     def make_folds(self, rng: np.random.Generator) -> Folds:
         """The rows in ``N_FOLDS`` folds."""
         key = hash_key(len(self.canonical.units.scale), rng)
@@ -139,9 +135,10 @@ def canonical(
     features: str,
     rng: np.random.Generator,
     P: np.ndarray | None = None,
+    retained: bool = False,
     **context: Any,
 ) -> Problem:
-    """Build the canonical problem, transforming the statistics in place.
+    """Build the canonical problem; the statistics are transformed in place unless retained.
 
     Parameters
     ----------
@@ -151,15 +148,21 @@ def canonical(
     rng : numpy.random.Generator
     P : ndarray of shape (d, d'), optional
         A map of the features to use instead of computing one, for a resumed fit.
+    retained : bool
+        Whether the given statistics must not change, because the model retains them.
     **context
         Further fields of the Problem.
     """
+    sums = statistics.statistics
     if P is None and features != "plain":
         find_map = whitening if features == "whitened" else common_scaling
-        P = find_map(statistics.statistics)
+        P = find_map(sums)
     if P is not None:
-        statistics.statistics.transform(P)
+        if retained and isinstance(sums, GramStatistics):
+            sums = sums.transformed(P)
+        else:
+            sums.transform(P)
     return Problem(
-        statistics.statistics, Canonical(statistics.units, P), statistics.labels, rng,
-        statistics.rows, statistics.moments, **context,
+        sums, Canonical(statistics.units, P), statistics.labels, rng,
+        statistics.rows, statistics.moments, retained=retained, **context,
     )  # fmt: skip

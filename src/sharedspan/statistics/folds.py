@@ -2,28 +2,28 @@
 
 Rows of a task are ranked by a random hash of their values and assigned to folds in that order, so
 the fold of a row does not depend on the order of rows, or on whether a row is written twice or has
-weight two. Folds are subtracted from sums and added back, or masked if the statistics are rows, so
-no fold needs statistics of its own.
+weight two. A fold is subtracted from a copy of the sums, or masked if the statistics are rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sharedspan.inputs.rows import Block, TaskRows
-from sharedspan.kernels import cpu
-from sharedspan.statistics.grams import GramStatistics
+from sharedspan.inputs.rows import TaskRows
+from sharedspan.kernels import cpu, hashing
+from sharedspan.kernels.threads import over_tasks
+from sharedspan.statistics.grams import NO_INDEX, GramStatistics, flat_view
 from sharedspan.statistics.rows import RowStatistics, Statistics
 
 if TYPE_CHECKING:
     from sharedspan.statistics.canonical import Canonical
 
 N_FOLDS = 5  # of every cross-validation within tasks
-ROWS_AT_ONCE = 1 << 17  # rows whose folds are drawn together
 
 
 class Folds(Protocol):
@@ -35,7 +35,7 @@ class Folds(Protocol):
     def without(
         self, fold: int, statistics: Any, canonical: Canonical
     ) -> AbstractContextManager[Any]:
-        """Statistics of all other rows; the given statistics are restored afterwards."""
+        """Statistics of all other rows; afterwards the given statistics are what they were."""
 
     def errors(
         self,
@@ -76,6 +76,7 @@ class RowFolds:
     def __init__(self, rows: TaskRows, key: np.ndarray, n_folds: int, first: int = 0) -> None:
         self.rows = rows
         self.fold_of = assign_folds(rows, key, n_folds, first)  # (rows,) in task order
+        self.whole: GramStatistics | None = None  # sums that folds are taken from, in copies
 
     def sizes(self, fold: int) -> np.ndarray:
         """See Folds."""
@@ -89,11 +90,10 @@ class RowFolds:
         if isinstance(statistics, RowStatistics):
             yield statistics.reweighted(self.fold_of != fold)
             return
-        self.move(fold, statistics, canonical, -1.0)
-        try:
-            yield statistics
-        finally:
-            self.move(fold, statistics, canonical, 1.0)
+        remaining = statistics.take(np.arange(statistics.n_tasks))
+        self.move(fold, remaining, canonical, -1.0)
+        self.whole = statistics
+        yield remaining
 
     def move(
         self, fold: int, statistics: GramStatistics, canonical: Canonical, sign: float
@@ -111,10 +111,15 @@ class RowFolds:
         B: np.ndarray,
         W: np.ndarray,
     ) -> np.ndarray:
-        """See Folds."""
-        W = W / response
-        intercept = remaining.intercepts(B @ W)
-        V = np.ascontiguousarray((canonical.widen(B) @ W).T)
+        """See Folds; from sums, the squared errors on all rows minus those on the other rows."""
+        V = (W / response).T @ B.T  # (T, d')
+        intercept = remaining.intercepts(V.T)
+        if self.whole is not None:
+            assert isinstance(remaining, GramStatistics)
+            _, squares = self.whole.at_anchor(V)
+            moved = self.whole.n * (self.whole.intercepts(V.T) - intercept) ** 2
+            return np.maximum(squares + moved - remaining.at_anchor(V)[1], 0.0)
+        V = np.ascontiguousarray(canonical.widen(V.T).T)
         out = np.zeros(len(response))
         for block in self.rows.select(self.fold_of == fold).blocks():
             X, y = canonical.units.rows(block, None)
@@ -134,49 +139,32 @@ def assign_folds(rows: TaskRows, key: np.ndarray, n_folds: int, offset: int = 0)
     offset : int
         The number of the first task among all tasks.
     """
-    folds = np.empty(rows.n_rows, dtype=np.int8)
-    for first, last in rows.ranges(ROWS_AT_ONCE):
-        hashes = np.concatenate([hash_rows(block, key) for block in rows.blocks(first, last)])
-        starts = rows.starts[first : last + 1] - rows.starts[first]
-        folds[rows.starts[first] : rows.starts[last]] = folds_by_hash(
-            hashes, starts, np.arange(first, last) + offset, n_folds
-        )
-    return folds
+    hashes = np.empty(rows.n_rows, dtype=np.uint64)
+    if isinstance(rows.X, np.ndarray):
+        order = NO_INDEX if rows.order is None else rows.order
+        where = *flat_view(rows.X), np.ascontiguousarray(rows.y, dtype=float), order
+
+        def work(first: int, last: int) -> None:
+            hashing.hash_rows(*where, rows.starts[first], rows.starts[last], key, hashes)
+
+        over_tasks(work, rows.n_tasks, 8.0 * rows.n_rows * len(key))
+    else:
+        for block in rows.blocks():
+            where = *flat_view(block.X), block.y, NO_INDEX
+            hashing.hash_rows(*where, 0, len(block.X), key, hashes[block.positions])
+    return folds_by_hash(hashes, rows.starts, np.arange(rows.n_tasks) + offset, n_folds)
 
 
 def folds_by_hash(
     hashes: np.ndarray, starts: np.ndarray, ids: np.ndarray, n_folds: int
 ) -> np.ndarray:
-    """Assign the rows of each segment to folds by the order of their hashes, (rows,).
-
-    Segment s, rows starts[s]..starts[s + 1] of task ids[s], begins with fold ids[s], so that small
-    tasks do not all fill the same folds.
-    """
-    counts = np.diff(starts)
-    owner = np.repeat(ids, counts)
-    order = np.lexsort((hashes, owner))
-    new_row = np.append(True, np.diff(hashes[order]) != 0)
-    heads = starts[:-1][counts > 0]
-    new_row[heads] = True
-    number = np.cumsum(new_row)
-    number -= np.repeat(number[heads], counts[counts > 0])
+    """Folds of the rows of each segment, (rows,); see the compiled function of this name."""
     folds = np.empty(len(hashes), dtype=np.int8)
-    folds[order] = (number + owner) % n_folds
+    work = partial(hashing.folds_by_hash, hashes, starts, ids, n_folds, folds)
+    over_tasks(work, len(ids), 100.0 * len(hashes))
     return folds
 
 
 def hash_key(n_features: int, rng: np.random.Generator) -> np.ndarray:
     """Random odd multipliers, one per column and one for the target."""
     return rng.integers(1, 2**63, size=n_features + 1, dtype=np.uint64) * 2 + 1
-
-
-def hash_rows(block: Block, key: np.ndarray) -> np.ndarray:
-    """64 random bits of each row's features and target, (rows,)."""
-    bits = (np.column_stack([block.X, block.y]) + 0.0).view(np.uint64)  # -0.0 became 0.0
-    return _mix(_mix((bits ^ (bits >> np.uint64(29))) * key).sum(axis=1, dtype=np.uint64))
-
-
-def _mix(bits: np.ndarray) -> np.ndarray:
-    """Spread high bits to low ones and back (a round of a 64-bit finaliser)."""
-    bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-    return bits ^ (bits >> np.uint64(29))

@@ -12,6 +12,8 @@ Without intercepts the means are held at zero and the same formulas hold.
 
 from __future__ import annotations
 
+import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from functools import partial
@@ -22,6 +24,7 @@ import numpy as np
 from sharedspan.inputs.rows import Block, TaskRows
 from sharedspan.kernels import accumulate, cpu, grams
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
+from sharedspan.kernels.transform import transform_grams
 
 if TYPE_CHECKING:
     from sharedspan.statistics.task_statistics import Units
@@ -30,10 +33,15 @@ Watch = Callable[[Block], None]
 Arrays = tuple[np.ndarray, ...]
 
 ROW_COST = 16.0  # operations that a row takes apart from its products
+# A feature whose spread within tasks is below this many rounding errors of its level is constant.
+CONSTANT = 64 * np.finfo(float).eps
+
+BLOCKS = 64  # of tasks, over which sums are made
+TASKS_PER_BLOCK = 16
 FADED = 1e-100  # rows; tasks of smaller weight count as forgotten
 
 
-class TaskMeans:
+class TaskMeans(ABC):
     """Sizes and means of each task, common to both kinds of statistics."""
 
     n: np.ndarray  # (T,) sums of weights
@@ -56,6 +64,28 @@ class TaskMeans:
     def intercepts(self, V: np.ndarray) -> np.ndarray:
         """Intercepts (T,) for the coefficients V (d, T): ybar_t - xbar_t'v_t."""
         return self.y_mean - np.einsum("td,dt->t", self.mean, V)
+
+    def inverse_deviations(self, variances: np.ndarray) -> np.ndarray:
+        """One over each feature's deviation within tasks, (d,); zero for constant features.
+
+        ``variances`` (d,) are pooled within tasks.
+        """
+        level = variances + self.n @ self.mean**2 / self.n.sum()
+        varies = variances > CONSTANT**2 * level
+        return np.divide(1.0, np.sqrt(variances), out=np.zeros_like(variances), where=varies)
+
+    def principal_axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The scale (d,) that standardises the features, and their principal axes.
+
+        Variances (r,) and orthonormal axes (d, r) are those of the pooled standardised features.
+        """
+        covariance = self.pooled_gram() / self.n.sum()
+        scale = self.inverse_deviations(np.diag(covariance))
+        return scale, *np.linalg.eigh(scale[:, None] * covariance * scale)
+
+    @abstractmethod
+    def pooled_gram(self) -> np.ndarray:
+        """Sum of all tasks' Grams, (d, d)."""
 
     def map_shards(
         self, function: Callable[..., tuple[Arrays, Arrays]], *arrays: np.ndarray
@@ -92,15 +122,28 @@ class GramStatistics(TaskMeans):
 
     stored_axes = "centred n:T mean:Td y_mean:T packed:Tp anchor:Td g:Td q:T"
 
-    def __init__(self, n_tasks: int, n_features: int, centred: bool) -> None:
+    def __init__(
+        self, n_tasks: int, n_features: int, centred: bool, new: Callable[..., Any] | None = None
+    ) -> None:
+        """Statistics without rows, in arrays from ``new`` (shape), by default of zeros."""
+        new = _filled_zeros if new is None else new
         self.centred = centred
         self.n = np.zeros(n_tasks)
-        self.mean = np.zeros((n_tasks, n_features))
-        self.y_mean = np.zeros(n_tasks)
-        self.packed = _filled_zeros(n_tasks, cpu.packed_size(n_features))
-        self.anchor = _filled_zeros(n_tasks, n_features)
-        self.g = _filled_zeros(n_tasks, n_features)
-        self.q = np.zeros(n_tasks)
+        self.mean = new((n_tasks, n_features))
+        self.y_mean = new((n_tasks,))
+        self.packed = new((n_tasks, cpu.packed_size(n_features)))
+        self.anchor = new((n_tasks, n_features))
+        self.g = new((n_tasks, n_features))
+        self.q = new((n_tasks,))
+
+    @classmethod
+    def from_rows(
+        cls, tasks: TaskRows, units: Units, centred: bool, watch: Watch | None = None
+    ) -> GramStatistics:
+        """Statistics of rows; see ``update``."""
+        fresh = bool(np.diff(tasks.starts).all())  # every task has rows
+        statistics = cls(tasks.n_tasks, tasks.n_features, centred, np.empty if fresh else None)
+        return statistics.update(tasks, units, watch=watch, fresh=fresh)
 
     def update(
         self,
@@ -109,6 +152,7 @@ class GramStatistics(TaskMeans):
         P: np.ndarray | None = None,
         sign: float = 1.0,
         watch: Watch | None = None,
+        fresh: bool = False,
     ) -> GramStatistics:
         """Add rows (sign = 1) or take rows away (sign = -1), in place.
 
@@ -122,20 +166,41 @@ class GramStatistics(TaskMeans):
         sign : float
         watch : callable of Block, optional
             Called with each block of rows in these units, in order; no task is cut.
+        fresh : bool
+            Whether the arrays other than n are not initialised; every task must have rows then.
         """
 
-        def work(first: int, last: int) -> None:
-            for block in tasks.blocks(first, last, whole=watch is not None):
-                X, y = units.rows(block, P)
-                if watch is not None:
-                    watch(block)
-                accumulate.accumulate(
-                    X, y, block.weight, block.starts, block.ids, sign, self.centred,
-                    self.n, self.mean, self.y_mean, self.packed, self.anchor, self.g, self.q,
-                )  # fmt: skip
+        into = (
+            sign, fresh, self.centred, self.n, self.mean, self.y_mean, self.packed,
+            self.anchor, self.g, self.q,
+        )  # fmt: skip
+        d = self.n_features
+        if P is None and watch is None and isinstance(tasks.X, np.ndarray):
+            where = flat_view(tasks.X)
+            y = np.ascontiguousarray(tasks.y, dtype=float)
+            weight = NONE if tasks.weight is None else np.ascontiguousarray(tasks.weight, float)
+            order = NO_INDEX if tasks.order is None else tasks.order
+            scales = units.origin * units.scale, units.scale, units.y_scale
+            work = partial(
+                accumulate.accumulate,
+                *where, y, weight, order, tasks.starts, NO_INDEX, tasks.block_rows, *scales, *into,
+            )  # fmt: skip
+        else:
+            plain = np.zeros(d), np.ones(d), 1.0  # blocks are in these units already
+
+            def work(first: int, last: int) -> None:
+                for block in tasks.blocks(first, last, whole=watch is not None):
+                    X, y = units.rows(block, P)
+                    if watch is not None:
+                        watch(block)
+                    X = np.ascontiguousarray(X)
+                    accumulate.accumulate(
+                        X.reshape(-1), d, 1, y, block.weight, NO_INDEX, block.starts, block.ids,
+                        len(X), *plain, *into, 0, len(block.ids),
+                    )  # fmt: skip
 
         with one_blas_thread():
-            cost = tasks.n_rows * (float(self.n_features) ** 2 + ROW_COST)
+            cost = tasks.n_rows * (float(d) ** 2 + ROW_COST)
             over_tasks(work, self.n_tasks, cost if watch is None else 0.0)
         return self
 
@@ -223,41 +288,78 @@ class GramStatistics(TaskMeans):
     def pooled_gram(self) -> np.ndarray:
         """Sum of all tasks' Grams, (d, d)."""
         G = np.empty((self.n_features, self.n_features))
-        cpu.unpack(self.packed.sum(axis=0), G)
+        bounds = task_blocks(self.n_tasks)
+        sums = np.empty((len(bounds) - 1, self.packed.shape[1]))
+        work = partial(cpu.sum_blocks, self.packed, bounds, sums)
+        over_tasks(work, len(sums), float(self.packed.size))
+        cpu.unpack(sums.sum(axis=0), G)
         return G
 
     def variances(self) -> np.ndarray:
         """Pooled within-task variance of each feature, (d,)."""
         return np.diag(self.pooled_gram()) / self.n.sum()
 
-    def principal_axes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Variances (r,) and orthonormal axes (d, r) of the pooled features times ``scale``."""
-        return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
-
     def transform(self, P: np.ndarray) -> None:
         """Statistics of the features X P, P (d, d'), in place and with anchors of their own."""
-        flat = self.packed.reshape(-1)
-        size = cpu.packed_size(P.shape[1])
-        P = np.ascontiguousarray(P)
-        anchor, g = np.empty((2, self.n_tasks, P.shape[1]))
+        vars(self).update(vars(self.transformed(P, self.packed)))
 
+    def transformed(self, P: np.ndarray, out: np.ndarray | None = None) -> GramStatistics:
+        """Statistics of the features X P, P (d, d'), with anchors of their own.
+
+        ``out``, if given, is an array of the packed Grams' size that is written to.
+        """
+        T, size = self.n_tasks, cpu.packed_size(P.shape[1])
+        other = copy(self)
+        flat = np.empty(T * size) if out is None else out.reshape(-1)
+        other.anchor, other.g = np.empty((2, T, P.shape[1]))
+        other.q = np.empty(T)
         work = partial(
-            accumulate.transform_grams, flat, self.anchor, self.g, self.q, self.n, P, anchor, g
-        )
-        with one_blas_thread():
-            if size == self.packed.shape[1]:
-                over_tasks(work, self.n_tasks, self.n_tasks * float(len(P)) ** 3)
-            else:  # results move towards the front, so tasks are transformed in order
-                work(0, self.n_tasks)
-        self.packed = flat[: self.n_tasks * size].reshape(self.n_tasks, size)
-        self.anchor, self.g, self.mean = anchor, g, self.mean @ P
+            transform_grams,
+            self.packed.reshape(-1), self.anchor, self.g, self.q, self.n,
+            np.ascontiguousarray(P), np.linalg.pinv(P), flat, other.anchor, other.g, other.q,
+        )  # fmt: skip
+        if out is not None and size < self.packed.shape[1]:
+            work(0, T)  # Grams move towards the front, so tasks are transformed in order
+        else:
+            over_tasks(work, T, T * float(len(P)) ** 3)
+        other.packed = flat[: T * size].reshape(T, size)
+        other.mean = self.mean @ P
+        return other
 
 
 SUMS = ("n", "mean", "y_mean", "packed", "anchor", "g", "q")  # of GramStatistics, a row per task
 
 
-def _filled_zeros(rows: int, columns: int) -> np.ndarray:
-    """Zeros, (rows, columns), not by np.zeros: its memory is on small pages, which are slower."""
-    out = np.empty((rows, columns))
+# No weights and no order of rows, for compiled loops.
+NONE, NO_INDEX = np.empty(0), np.empty(0, dtype=np.int64)
+
+
+def flat_view(X: np.ndarray) -> tuple[np.ndarray, int, int]:
+    """The memory of X (rows, d) as a flat array, and the distances of its rows and columns there.
+
+    Only memory in descending order is copied. The view is of one type for every X, also if it is
+    read-only or not contiguous, so that loops over it are compiled once. The caller keeps X alive.
+    """
+    if not X.flags.aligned or any(step < 0 or step % X.itemsize for step in X.strides):
+        X = np.ascontiguousarray(X)
+    row, column = (step // X.itemsize for step in X.strides)
+    count = 1 + (X.shape[0] - 1) * row + (X.shape[1] - 1) * column
+    memory = (ctypes.c_char * (count * X.itemsize)).from_address(X.ctypes.data)
+    flat = np.frombuffer(memory, dtype=X.dtype)
+    return flat, row, column
+
+
+def task_blocks(n_tasks: int) -> np.ndarray:
+    """Bounds of the blocks of tasks over which sums are made, (blocks + 1,).
+
+    They depend on the number of tasks alone, so sums do not depend on the number of threads.
+    """
+    blocks = max(min(BLOCKS, -(-n_tasks // TASKS_PER_BLOCK)), 1)
+    return n_tasks * np.arange(blocks + 1) // blocks
+
+
+def _filled_zeros(shape: tuple[int, ...]) -> np.ndarray:
+    """Zeros, not by np.zeros: its memory is on small pages, which are slower."""
+    out = np.empty(shape)
     out.fill(0.0)
     return out

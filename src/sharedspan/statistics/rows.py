@@ -99,16 +99,14 @@ class RowStatistics(TaskMeans):
         """Pooled within-task variance of each feature, (d,)."""
         return self._sum(lambda X, w: w @ X**2) / self.n.sum()
 
-    def principal_axes(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Variances (r,) and orthonormal axes (d, r) of the pooled features times ``scale``.
-
-        With fewer rows than features they come from the rows' singular values.
-        """
-        if len(self.X) < self.n_features:
-            root = np.sqrt(self.weight / self.n.sum())
-            _, s, axes = np.linalg.svd(root[:, None] * self.X * scale, full_matrices=False)
-            return s**2, axes.T
-        return np.linalg.eigh(scale[:, None] * (self.pooled_gram() / self.n.sum()) * scale)
+    def principal_axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See TaskMeans; with fewer rows than features, from the rows' singular values."""
+        if len(self.X) >= self.n_features:
+            return super().principal_axes()
+        scale = self.inverse_deviations(self.variances())
+        root = np.sqrt(self.weight / self.n.sum())
+        _, s, axes = np.linalg.svd(root[:, None] * self.X * scale, full_matrices=False)
+        return scale, s**2, axes.T
 
     def _sum(self, term: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
         blocks = self._row_blocks()

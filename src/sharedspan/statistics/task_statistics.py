@@ -41,14 +41,26 @@ class Units:
     def of(cls, tasks: TaskRows, centred: bool, common_scale: bool = False) -> Units:
         """Units that suit the rows; ``common_scale`` keeps the features' proportions."""
         low, high, y_reach = tasks.extremes()
-        origin = np.zeros_like(low)
-        if centred:  # a median over some rows: near most of them, whatever the outliers
-            origin = np.quantile(tasks.sample(1000), 0.5, axis=0, method="lower")
+        origin = cls.plain(tasks, centred).origin
         with np.errstate(over="ignore"):
             reach = np.maximum(high - origin, origin - low)
         if common_scale:
             reach = np.full_like(reach, reach.max())
         return cls(origin, _power_of_two(reach), float(_power_of_two(np.array(y_reach))))
+
+    @classmethod
+    def plain(cls, tasks: TaskRows, centred: bool) -> Units:
+        """Units with scales of one, and with an origin near most rows, whatever the outliers."""
+        d = tasks.n_features
+        origin = np.zeros(d)
+        if centred:
+            origin = np.quantile(tasks.sample(1000), 0.5, axis=0, method="lower")
+        return cls(origin, np.ones(d), 1.0)
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether any scale differs from one."""
+        return bool((self.scale != 1).any() or self.y_scale != 1)
 
     def including(self, other: Units) -> Units:
         """Units that suit the rows of both, with the origin of these."""
@@ -101,6 +113,7 @@ class TaskStatistics:
         common_scale : bool
             Whether features stay in proportion; see ``Units.of``.
         """
+        tasks.require_finite()
         units = Units.of(tasks, self.statistics.centred, common_scale)
         units = self.units.including(units)
         labels, old, new = _joined(self.labels, tasks.labels)
@@ -143,10 +156,37 @@ def gather(
         Its method is called with each block of rows in the units of the statistics, to collect
         further moments.
     """
-    units = Units.of(rows, centred, common_scale)
     watch = None if moments is None else moments.watch
-    statistics = collect(rows, units, centred, kind, watch)
+    if rows.checked or watch is not None or chosen_kind(rows, kind) == "rows":
+        rows.require_finite()
+        units = Units.of(rows, centred, common_scale)
+        statistics = collect(rows, units, centred, kind, watch)
+    else:  # values are checked by their sums, which hardly ever need other scales than one
+        units = Units.plain(rows, centred)
+        statistics = GramStatistics.from_rows(rows, units, centred)
+        if not has_safe_values(statistics, rows):
+            rows.require_finite()
+            units = Units.of(rows, centred, common_scale)
+            if units.has_scales:
+                statistics = GramStatistics.from_rows(rows, units, centred)
     return TaskStatistics(statistics, units, rows.labels, rows.names, rows, moments)
+
+
+def has_safe_values(statistics: GramStatistics, rows: TaskRows) -> bool:
+    """Whether the sums show that all values were finite, and that no square overflowed.
+
+    If x is a feature of a row of weight w, |x - mean| is at most sqrt(G / w). The statistics must
+    be in units of scale one.
+    """
+    weight = 1.0 if rows.weight is None else rows.weight[rows.weight > 0].min()
+    squares = np.diag(statistics.pooled_gram())
+    level = np.maximum(statistics.mean.max(axis=0), -statistics.mean.min(axis=0))
+    with np.errstate(invalid="ignore", over="ignore"):
+        largest = np.sqrt(squares / weight) + level
+        smallest = np.maximum(np.sqrt(squares / statistics.n.sum()), level)
+    y_largest = max(float(rows.y.max()), -float(rows.y.min()))
+    safe = (largest < SAFE) & (smallest > 1 / SAFE)
+    return bool(safe.all()) and (y_largest == 0 or 1 / SAFE < y_largest < SAFE)
 
 
 def cheaper_kind(n: float, n_tasks: int, n_features: int) -> str:
@@ -174,12 +214,17 @@ def collect(
     watch : callable of Block, optional
         Called with each block of rows, to collect further moments in the same pass.
     """
-    if kind == "auto":
-        kind = cheaper_kind(tasks.sizes().sum(), tasks.n_tasks, tasks.n_features)
-    if kind == "rows":
+    if chosen_kind(tasks, kind) == "rows":
         return RowStatistics(tasks, units, centred, watch)
-    statistics = GramStatistics(tasks.n_tasks, tasks.n_features, centred)
-    return statistics.update(tasks, units, watch=watch)
+    return GramStatistics.from_rows(tasks, units, centred, watch)
+
+
+def chosen_kind(tasks: TaskRows, kind: str) -> str:
+    """The kind of statistics, "rows" or "gram", for kind "auto" the cheaper one."""
+    if kind != "auto":
+        return kind
+    n = float(tasks.n_rows) if tasks.weight is None else tasks.sizes().sum()
+    return cheaper_kind(n, tasks.n_tasks, tasks.n_features)
 
 
 def _joined(
