@@ -80,7 +80,8 @@ def ordered_factors(B: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarra
     Q, upper = np.linalg.qr(B)
     W = upper @ W
     # The left singular vectors of W are those of its k x k triangle.
-    U, _, _ = np.linalg.svd(np.linalg.qr(W.T, mode="r").T)
+    triangle: np.ndarray = np.linalg.qr(W.T, mode="r")  # type: ignore[assignment]
+    U, _, _ = np.linalg.svd(triangle.T)
     basis, weights = Q @ U, U.T @ W
     largest = np.abs(basis).argmax(axis=0)
     sign = np.where(basis[largest, np.arange(basis.shape[1])] < 0, -1.0, 1.0)

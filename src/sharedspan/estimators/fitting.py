@@ -29,6 +29,7 @@ from sharedspan.inputs.external_sort import open_files
 from sharedspan.inputs.frames import is_dask_frame
 from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
+from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.progress import current_progress
 from sharedspan.statistics.canonical import (
     PreviousFit,
@@ -42,6 +43,7 @@ from sharedspan.statistics.task_statistics import TaskStatistics, gather
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor
 
+NARROW = 500  # features up to which BLAS has one thread
 RETAINED_BYTES = 2**27  # of statistics that keep_statistics="auto" retains
 
 
@@ -67,14 +69,16 @@ def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None
         Files in which the solver saves its state, and from which it continues.
     """
     fitted = None
-    while (working := GAUSSIAN.reweight(rows, fitted)) is not None:
-        with task_statistics(model, working) as statistics:
-            model.check_shape(len(statistics.labels), len(statistics.names))
-            retained = statistics_to_retain(model, statistics)
-            fitted = fit_statistics(
-                model, statistics, checkpointing=checkpointing, retained=retained is not None
-            )
-    store(model, fitted, statistics, retained)
+    # Threads are over tasks. More of them in BLAS cost time, unless matrices are large.
+    with one_blas_thread() if model.n_features_in_ <= NARROW else nullcontext():
+        while (working := GAUSSIAN.reweight(rows, fitted)) is not None:
+            with task_statistics(model, working) as statistics:
+                model.check_shape(len(statistics.labels), len(statistics.names))
+                retained = statistics_to_retain(model, statistics)
+                fitted = fit_statistics(
+                    model, statistics, checkpointing=checkpointing, retained=retained is not None
+                )
+        store(model, fitted, statistics, retained)
 
 
 def fit_statistics(

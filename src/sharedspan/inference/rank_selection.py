@@ -14,7 +14,7 @@ cancels. Among these ranks the one with the largest evidence is selected.
 
 If every other rank is worse than the selected one by more than ``DECISIVE`` standard errors, more
 folds or more tasks would change nothing: the standard errors only fall. So the first fold may be
-the only one, and of very many tasks a random sample comes first, with twenty tasks or more for each
+the only one, and of very many tasks a random sample comes first, with ten tasks or more for each
 feature, so that a direction which pays in all tasks is found in the sample too. Otherwise all folds
 of all tasks are used.
 
@@ -56,10 +56,10 @@ from sharedspan.statistics.folds import N_FOLDS
 
 RANK_METHODS = ("auto", "evidence", "threshold")
 PATIENCE = 3  # ranks without improvement after which a path ends
-DECISIVE = 8.0  # standard errors
+DECISIVE = 5.0  # standard errors
 FEWEST_PAIRS = 200  # squared errors from which a standard error is trusted that far
-SAMPLE = 2000  # tasks
-SAMPLE_PER_FEATURE = 20  # tasks
+SAMPLE = 1000  # tasks
+SAMPLE_PER_FEATURE = 10  # tasks
 PRECISION = 0.01  # largest optimisation error, as a share of the statistical error
 PLENTY = 0.2  # most parameters per row for which there is one minimum
 MAX_ITER = 3000  # reached only without whitening, or if tasks have hardly more rows than ranks

@@ -38,7 +38,7 @@ class DeferredUncertainty:
     degrees: np.ndarray  # (T,)
 
     def compute(self, retained: TaskStatistics | None = None) -> SpanUncertainty:
-        """Compute the uncertainty, from the statistics that a model has retained if not from ours."""
+        """Compute the uncertainty, if need be from the statistics that a model has retained."""
         statistics = self.statistics
         if statistics is None:
             assert retained is not None

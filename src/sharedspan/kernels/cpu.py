@@ -62,7 +62,7 @@ def unpack(packed, G):  # type: ignore[no-untyped-def]
 
 @kernel
 def sum_blocks(values, bounds, out, first, last):  # type: ignore[no-untyped-def]
-    """Sums of the rows bounds[i] <= t < bounds[i + 1] of values, to out[i], for first <= i < last."""
+    """Sums of the rows bounds[i] <= t < bounds[i + 1], to out[i], for first <= i < last."""
     for i in range(first, last):
         total = out[i]
         total[:] = 0.0

@@ -26,8 +26,13 @@ def hash_rows(X, row_stride, column_stride, y, order, begin, end, key, out):  # 
     bits = values.view(np.uint64)
     for i in range(begin, end):
         row = order[i] if len(order) else i
-        for j in range(d):
-            values[j] = X[row * row_stride + j * column_stride] + 0.0  # -0.0 becomes 0.0
+        if column_stride == 1:  # a loop of its own, as the compiler can vectorise it
+            x = X[row * row_stride : row * row_stride + d]
+            for j in range(d):
+                values[j] = x[j] + 0.0  # -0.0 becomes 0.0
+        else:
+            for j in range(d):
+                values[j] = X[row * row_stride + j * column_stride] + 0.0
         values[d] = y[row] + 0.0
         total = np.uint64(0)
         for j in range(d + 1):

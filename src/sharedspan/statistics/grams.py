@@ -169,12 +169,12 @@ class GramStatistics(TaskMeans):
         fresh : bool
             Whether the arrays other than n are not initialised; every task must have rows then.
         """
-
         into = (
             sign, fresh, self.centred, self.n, self.mean, self.y_mean, self.packed,
             self.anchor, self.g, self.q,
         )  # fmt: skip
         d = self.n_features
+        work: Callable[[int, int], None]
         if P is None and watch is None and isinstance(tasks.X, np.ndarray):
             where = flat_view(tasks.X)
             y = np.ascontiguousarray(tasks.y, dtype=float)
@@ -188,7 +188,7 @@ class GramStatistics(TaskMeans):
         else:
             plain = np.zeros(d), np.ones(d), 1.0  # blocks are in these units already
 
-            def work(first: int, last: int) -> None:
+            def add_blocks(first: int, last: int) -> None:
                 for block in tasks.blocks(first, last, whole=watch is not None):
                     X, y = units.rows(block, P)
                     if watch is not None:
@@ -198,6 +198,8 @@ class GramStatistics(TaskMeans):
                         X.reshape(-1), d, 1, y, block.weight, NO_INDEX, block.starts, block.ids,
                         len(X), *plain, *into, 0, len(block.ids),
                     )  # fmt: skip
+
+            work = add_blocks
 
         with one_blas_thread():
             cost = tasks.n_rows * (float(d) ** 2 + ROW_COST)

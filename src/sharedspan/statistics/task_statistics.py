@@ -184,7 +184,8 @@ def has_safe_values(statistics: GramStatistics, rows: TaskRows) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
         largest = np.sqrt(squares / weight) + level
         smallest = np.maximum(np.sqrt(squares / statistics.n.sum()), level)
-    y_largest = max(float(rows.y.max()), -float(rows.y.min()))
+    y = np.asarray(rows.y)
+    y_largest = max(float(y.max()), -float(y.min()))
     safe = (largest < SAFE) & (smallest > 1 / SAFE)
     return bool(safe.all()) and (y_largest == 0 or 1 / SAFE < y_largest < SAFE)
 
