@@ -16,9 +16,11 @@ from sharedspan.kernels.lanes import (
     broadcast,
     from_lane,
     keep,
+    load1,
     load8,
     pointer,
     shifted,
+    store1,
     store8,
     store8_from,
     sum_lanes,
@@ -133,6 +135,7 @@ def gram_gradients(  # type: ignore[no-untyped-def]
     rows, out, u, y = pointer(factor), pointer(sums), pointer(work), pointer(work[size:])
     inner, Z = pointer(work[2 * size :]), pointer(work[3 * size :])
     w, c, A, F = np.empty(k), np.empty(k), np.empty((k, k)), np.empty((k, k))
+    from_W, to_W, T = pointer(W), pointer(out_W), W.shape[1]
     zero = broadcast(0.0)
     for j in range(k):
         for i in range(d):
@@ -152,7 +155,7 @@ def gram_gradients(  # type: ignore[no-untyped-def]
                 at, start = t * d - pad, t * triangle
                 r = broadcast(-response[t])
                 for j in range(k):
-                    w[j] = W[j, t]
+                    w[j] = load1(from_W, j * T + t)
                 b = 0
                 while b < size:  # u = B w - r a
                     a_b = load8(a, at + b)
@@ -199,7 +202,7 @@ def gram_gradients(  # type: ignore[no-untyped-def]
                         store8(out, row, add_product(factor_j, y_b, load8(out, row)))
                         dot = add_product(y_b, load8(rows, row), dot)
                         b += 8
-                    out_W[j, t] = w[j] if solve else weight[t] * sum_lanes(dot)
+                    store1(to_W, j * T + t, w[j] if solve else weight[t] * sum_lanes(dot))
                 losses += half_weighted(weight[t], sum_lanes(squares) + response[t] ** 2 * q[t])
         loss[block] = losses
         for j in range(k):
