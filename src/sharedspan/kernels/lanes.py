@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils, errors, types
 from numba.extending import intrinsic, models, register_model
 
 LANES = 8
@@ -73,6 +73,8 @@ def _pointer(typing: Any, array: Any) -> tuple[Any, Callable[..., Any]]:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.make_array(signature.args[0])(context, builder, args[0]).data
 
+    if array.layout != "C":
+        raise errors.TypingError("only a contiguous array has an address here")
     return types.CPointer(array.dtype)(array), codegen
 
 
