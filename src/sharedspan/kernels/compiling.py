@@ -1,4 +1,11 @@
-"""Decorators that compile kernels with Numba."""
+"""Decorators that compile kernels with Numba.
+
+Numba compiles a function for the types of its arguments when it is first called, together with all
+functions that it calls, and stores the machine code of both. Three rules keep the first fit short:
+a function that only kernels call is a ``subroutine`` or a ``part``, no function is compiled for
+more types than it needs (a literal number is a type of its own), and large code is called from one
+place.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+from numba.extending import register_jitable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -13,22 +21,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 _REORDER = {"reassoc", "contract", "nsz"}
 
 
-def kernel(function: F, **more: Any) -> F:
+_OPTIONS: dict[str, Any] = {
+    "nogil": True, "fastmath": _REORDER, "error_model": "numpy", "no_cfunc_wrapper": True
+}  # fmt: skip
+
+
+def kernel(function: F) -> F:
     """Compile without the interpreter lock; machine code is cached on disk if possible."""
-    options: dict[str, Any] = {
-        "nogil": True, "fastmath": _REORDER, "error_model": "numpy", "no_cfunc_wrapper": True
-    } | more  # fmt: skip
     try:
-        return numba.njit(cache=True, **options)(function)
+        return numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # no writable directory for the cache
-        return numba.njit(**options)(function)
+        return numba.njit(**_OPTIONS)(function)
 
 
-def subroutine(function: F, **more: Any) -> F:
-    """Compile for calls by kernels alone, without the wrapper that calls from Python need."""
-    return kernel(function, no_cpython_wrapper=True, **more)
+def subroutine(function: F) -> F:
+    """Compile for calls from kernels; for Python it stays the function that it is."""
+    return register_jitable(**_OPTIONS)(function)
 
 
 def part(function: F) -> F:
     """Compile inline into the calling kernels: a call would cost as much as a small task."""
-    return subroutine(function, forceinline=True)
+    return register_jitable(**_OPTIONS, forceinline=True)(function)
