@@ -26,16 +26,21 @@ _OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+KERNELS: list[Any] = []  # all kernels of the modules that are imported
+
+
 def kernel(function: F) -> F:
     """Compile without the interpreter lock; machine code is cached on disk if possible."""
     try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
+        compiled = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # no writable directory for the cache
-        return numba.njit(**_OPTIONS)(function)
+        compiled = numba.njit(**_OPTIONS)(function)
+    KERNELS.append(compiled)
+    return compiled
 
 
 def subroutine(function: F) -> F:
-    """Compile for calls from kernels; for Python it stays the function that it is."""
+    """Compile for calls from kernels; Python code that calls it runs the plain function."""
     return register_jitable(**_OPTIONS)(function)
 
 
