@@ -16,7 +16,7 @@ def compile_command(as_json: bool) -> None:
     the loops over tasks that they run, for the processor of this machine, and stores the machine
     code in a folder where later processes find it. A second run compiles nothing.
 
-    Example: pip install . && sharedspan compile
+    Example: sharedspan compile --json
     """
     with errors.one_line_errors():
         import time
