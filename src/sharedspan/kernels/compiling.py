@@ -1,10 +1,10 @@
 """Decorators that compile kernels with Numba.
 
-Numba compiles a function for the types of its arguments when it is first called, together with all
-functions that it calls, and stores the machine code of both. Three rules keep the first fit short:
-a function that only kernels call is a ``subroutine`` or a ``part``, no function is compiled for
-more types than it needs (a literal number is a type of its own), and large code is called from one
-place.
+Numba compiles a kernel for the types of its arguments when it is first called, together with all
+functions that it calls, each of them once by itself and once more as a part of its caller. Three
+rules keep the first fit short: a function that only kernels call is a ``subroutine`` or a ``part``,
+large code is called from one place, and it is never compiled for two sets of types. (A number that
+is written out in a call of a kernel by a kernel is a type of its own.)
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Sums may be reordered, so that they vectorise, but NaN and infinity are respected.
 _REORDER = {"reassoc", "contract", "nsz"}
-
-
 _OPTIONS: dict[str, Any] = {
     "nogil": True, "fastmath": _REORDER, "error_model": "numpy", "no_cfunc_wrapper": True
 }  # fmt: skip
-
 
 KERNELS: list[Any] = []  # all kernels of the modules that are imported
 
