@@ -347,7 +347,7 @@ def test_options_of_one_name_are_one_thing_in_every_command():
             if option != "--tables":  # a folder of the demo, files elsewhere
                 about = (p.opts, p.is_flag, p.multiple, p.metavar)
                 assert seen.setdefault(option, about) == about, (name, option)
-        assert {"--json", "--out"} <= known.keys() or name == "plan"
+        assert {"--json", "--out"} <= known.keys() or name in ("plan", "compile")
 
 
 def test_output_for_machines_is_json_and_nothing_else(folder, tmp_path):

@@ -9,6 +9,7 @@ import click
 from sharedspan import __version__
 from sharedspan.cli.adapt import adapt_command
 from sharedspan.cli.compare import compare_command
+from sharedspan.cli.compile import compile_command
 from sharedspan.cli.demo import demo_command
 from sharedspan.cli.errors import one_line_usage_errors
 from sharedspan.cli.fit import fit_command
@@ -21,7 +22,7 @@ from sharedspan.cli.simulate import simulate_command
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 COMMANDS = (
     demo_command, compare_command, fit_command, report_command, predict_command, adapt_command,
-    simulate_command, plan_command, reproduce_command,
+    simulate_command, plan_command, reproduce_command, compile_command,
 )  # fmt: skip
 
 

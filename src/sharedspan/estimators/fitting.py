@@ -110,7 +110,8 @@ def fit_statistics(
         statistics, model.needs().features, rng, P, previous=previous, retained=retained
     )
     if checkpointing is not None:
-        checkpoints = checkpointing.checkpoints(statistics, problem.canonical, rng)
+        mapped = replace(statistics, statistics=problem.statistics)
+        checkpoints = checkpointing.checkpoints(mapped, problem.canonical, rng)
         problem = replace(problem, checkpoints=checkpoints)
     return replace(model.estimate(problem), feature_covariance=covariance)
 

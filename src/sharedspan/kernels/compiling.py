@@ -1,4 +1,11 @@
-"""Decorators that compile kernels with Numba."""
+"""Decorators that compile kernels with Numba.
+
+Numba compiles a kernel for the types of its arguments when it is first called, together with all
+functions that it calls, each of them once by itself and once more as a part of its caller. Three
+rules keep the first fit short: a function that only kernels call is a ``subroutine`` or a ``part``,
+large code is called from one place, and it is never compiled for two sets of types. (A number that
+is written out in a call of a kernel by a kernel is a type of its own.)
+"""
 
 from __future__ import annotations
 
@@ -6,22 +13,34 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+from numba.extending import register_jitable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Sums may be reordered, so that they vectorise, but NaN and infinity are respected.
 _REORDER = {"reassoc", "contract", "nsz"}
+_OPTIONS: dict[str, Any] = {
+    "nogil": True, "fastmath": _REORDER, "error_model": "numpy", "no_cfunc_wrapper": True
+}  # fmt: skip
+
+KERNELS: list[Any] = []  # all kernels of the modules that are imported
 
 
-def kernel(function: F, **more: Any) -> F:
+def kernel(function: F) -> F:
     """Compile without the interpreter lock; machine code is cached on disk if possible."""
-    options: dict[str, Any] = {"nogil": True, "fastmath": _REORDER, "error_model": "numpy"} | more
     try:
-        return numba.njit(cache=True, **options)(function)
+        compiled = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # no writable directory for the cache
-        return numba.njit(**options)(function)
+        compiled = numba.njit(**_OPTIONS)(function)
+    KERNELS.append(compiled)
+    return compiled
+
+
+def subroutine(function: F) -> F:
+    """Compile for calls from kernels; Python code that calls it runs the plain function."""
+    return register_jitable(**_OPTIONS)(function)
 
 
 def part(function: F) -> F:
     """Compile inline into the calling kernels: a call would cost as much as a small task."""
-    return kernel(function, forceinline=True)
+    return register_jitable(**_OPTIONS, forceinline=True)(function)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.kernels.compiling import kernel
+from sharedspan.kernels.compiling import kernel, subroutine
 from sharedspan.kernels.dense import solve_in_place
 
 
@@ -39,7 +39,7 @@ def packed_size(d: int) -> int:
     return d * (d + 1) // 2
 
 
-@kernel
+@subroutine
 def pack(G, out):  # type: ignore[no-untyped-def]
     """Write the upper triangle of G (d, d) to out (d (d + 1) / 2,)."""
     position = 0
@@ -72,7 +72,7 @@ def sum_blocks(values, bounds, out, first, last):  # type: ignore[no-untyped-def
                 total[j] += row[j]
 
 
-@kernel
+@subroutine
 def times(A, x):  # type: ignore[no-untyped-def]
     """A x."""
     out = np.empty(A.shape[0])
@@ -85,7 +85,7 @@ def times(A, x):  # type: ignore[no-untyped-def]
     return out
 
 
-@kernel
+@subroutine
 def times_transposed(A, x):  # type: ignore[no-untyped-def]
     """A'x."""
     out = np.zeros(A.shape[1])
@@ -188,7 +188,7 @@ def row_gradients(  # type: ignore[no-untyped-def]
             loss[block] += 0.5 * weight[t] * squares
 
 
-@kernel
+@subroutine
 def inner(x, y):  # type: ignore[no-untyped-def]
     """The inner product of two rows."""
     total = 0.0
@@ -197,14 +197,14 @@ def inner(x, y):  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel
+@subroutine
 def add_row(factor, x, y):  # type: ignore[no-untyped-def]
     """Add factor x to y."""
     for j in range(len(x)):
         y[j] += factor * x[j]
 
 
-@kernel
+@subroutine
 def centre_row(e, w, size):  # type: ignore[no-untyped-def]
     """Subtract the mean with weights w, whose sum is ``size``, from e, unless the sum is zero."""
     mean = 0.0
@@ -215,7 +215,7 @@ def centre_row(e, w, size):  # type: ignore[no-untyped-def]
         e[i] -= mean
 
 
-@kernel
+@subroutine
 def centre_rows(Z, w, size):  # type: ignore[no-untyped-def]
     """``centre_row`` for each column of Z."""
     for j in range(Z.shape[1]):
@@ -227,7 +227,7 @@ def centre_rows(Z, w, size):  # type: ignore[no-untyped-def]
             Z[i, j] -= mean
 
 
-@kernel
+@subroutine
 def normal_equations(Z, e, w, A, c):  # type: ignore[no-untyped-def]
     """A = Z'diag(w)Z and c = Z'diag(w)e, over the first ``len(w)`` rows."""
     k = Z.shape[1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.kernels.compiling import kernel
+from sharedspan.kernels.compiling import kernel, subroutine
 
 # Eigenvalues of a task's k x k normal matrix below this share of the largest count as zero.
 RANK_TOLERANCE = 1e-12
 
 
-@kernel
+@subroutine
 def solve_in_place(A, F, c):  # type: ignore[no-untyped-def]
     """Set c to the minimum-norm solution of A x = c, A (k, k) positive semidefinite.
 
@@ -42,7 +42,7 @@ def solve_in_place(A, F, c):  # type: ignore[no-untyped-def]
         c[i] /= F[i, i]
 
 
-@kernel
+@subroutine
 def solve_singular(A, c):  # type: ignore[no-untyped-def]
     """``solve_in_place`` by an eigendecomposition, in which small eigenvalues count as zero."""
     k = len(c)

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.kernels.compiling import kernel, part
+from sharedspan.kernels.compiling import kernel, part, subroutine
 from sharedspan.kernels.dense import solve_in_place
 from sharedspan.kernels.gram_product import call_gram_times, gram_times, padded_size, scratch
 from sharedspan.kernels.lanes import (
     add_product,
     broadcast,
     from_lane,
+    keep,
+    load1,
     load8,
     pointer,
+    shifted,
+    store1,
     store8,
     store8_from,
     sum_lanes,
@@ -25,19 +29,20 @@ from sharedspan.kernels.lanes import (
 LEAD = 16  # zeros before the copies of the first tasks
 
 
-@kernel
-def head_of(d, first, last):  # type: ignore[no-untyped-def]
-    """The first task from which enough numbers precede each task in memory."""
-    return min(max(first, 1 if d >= 8 else LEAD), last)
+@part
+def tasks_to_copy(d, first, last):  # type: ignore[no-untyped-def]
+    """How many of the first tasks have too few numbers before them, if any of these is wanted."""
+    few = 1 if d >= 8 else LEAD
+    return min(few, last) if first < few else 0
 
 
-@kernel
+@subroutine
 def with_lead(x, count):  # type: ignore[no-untyped-def]
-    """The first ``count`` numbers of x, after ``LEAD`` zeros."""
+    """A copy of the first ``count`` numbers of x, which ``LEAD`` zeros precede in memory."""
     out = np.zeros(count + LEAD, dtype=x.dtype)
     for i in range(count):
         out[LEAD + i] = x[i]
-    return out
+    return out[LEAD:]
 
 
 @kernel
@@ -47,53 +52,45 @@ def gram_residuals(packed, anchor, g, q, response, weight, V, R, loss, first, la
     The loss of task t is weight_t / 2 [r^2 q - 2 u'(r g) + u'G u] with u = v_t - r_t a_t.
     """
     d = V.shape[1]
-    P, a, b = packed.reshape(-1), anchor.reshape(-1), g.reshape(-1)
-    v, out = V.reshape(-1), R.reshape(-1)
-    work = scratch(3, padded_size(d))
-    middle = head_of(d, first, last)
-    if first < middle:
-        m = middle * d
-        head = np.zeros(m + LEAD)
-        triangles = with_lead(P, middle * (d * (d + 1) // 2))
-        residuals_between(
-            triangles, with_lead(a, m), with_lead(b, m), q, response, weight,
-            with_lead(v, m), head, loss, work, d, LEAD, first, middle,
-        )  # fmt: skip
-        for i in range(first * d, m):
-            out[i] = head[LEAD + i]
-    residuals_between(P, a, b, q, response, weight, v, out, loss, work, d, 0, middle, last)
-
-
-@kernel
-def residuals_between(  # type: ignore[no-untyped-def]
-    packed, anchor, g, q, response, weight, V, R, loss, work, d, lead, first, last
-):
-    """``gram_residuals`` for flat arrays whose tasks begin after ``lead`` numbers."""
     size = padded_size(d)
     pad, triangle = size - d, d * (d + 1) // 2
-    P, a, c, v, out = pointer(packed), pointer(anchor), pointer(g), pointer(V), pointer(R)
+    copies = tasks_to_copy(d, first, last)
+    flat_P, flat_a = packed.reshape(-1), anchor.reshape(-1)
+    flat_g, flat_V = g.reshape(-1), V.reshape(-1)
+    head_P, head_a = with_lead(flat_P, copies * triangle), with_lead(flat_a, copies * d)
+    head_g, head_V = with_lead(flat_g, copies * d), with_lead(flat_V, copies * d)
+    work = scratch(3, size)
     u, y, sums = pointer(work), pointer(work[size:]), pointer(work[2 * size :])
+    out = pointer(R.reshape(-1))
     zero = broadcast(0.0)
-    for t in range(first, last):
-        at = lead + t * d - pad
-        r, w = broadcast(-response[t]), broadcast(weight[t])
-        b = 0
-        while b < size:
-            u_b = add_product(r, load8(a, at + b), load8(v, at + b))
-            store8(u, b, from_lane(u_b, pad - b) if b < pad else u_b)
-            b += 8
-        gram_times(P, lead + t * triangle, d, u, 0, y, 0, sums)
-        squares = zero
-        b = 0
-        while b < size:
-            g_b = load8(c, at + b)
-            if b < pad:
-                g_b = from_lane(g_b, pad - b)
-            e = add_product(r, g_b, load8(y, b))
-            squares = add_product(load8(u, b), add_product(r, g_b, e), squares)
-            store8_from(out, at + b, add_product(w, e, zero), pad - b)
-            b += 8
-        loss[t] = half_weighted(weight[t], sum_lanes(squares) + response[t] ** 2 * q[t])
+    for copied in (True, False):
+        if copied:
+            P, a, c, v = pointer(head_P), pointer(head_a), pointer(head_g), pointer(head_V)
+            begin, end = first, max(first, copies)
+        else:
+            P, a, c, v = pointer(flat_P), pointer(flat_a), pointer(flat_g), pointer(flat_V)
+            begin, end = max(first, copies), last
+        for t in range(begin, end):
+            at = t * d - pad
+            r, w = broadcast(-response[t]), broadcast(weight[t])
+            b = 0
+            while b < size:
+                u_b = add_product(r, load8(a, at + b), load8(v, at + b))
+                store8(u, b, from_lane(u_b, pad - b) if b < pad else u_b)
+                b += 8
+            gram_times(P, t * triangle, d, u, y, sums)
+            squares = zero
+            b = 0
+            while b < size:
+                g_b = load8(c, at + b)
+                if b < pad:
+                    g_b = from_lane(g_b, pad - b)
+                e = add_product(r, g_b, load8(y, b))
+                squares = add_product(load8(u, b), add_product(r, g_b, e), squares)
+                store8_from(out, at + b, add_product(w, e, zero), pad - b)
+                b += 8
+            loss[t] = half_weighted(weight[t], sum_lanes(squares) + response[t] ** 2 * q[t])
+    keep((work, head_P, head_a, head_g, head_V))
 
 
 @part
@@ -128,119 +125,110 @@ def gram_gradients(  # type: ignore[no-untyped-def]
         Blocks first <= i < last are computed.
     """
     k, d = B.shape
-    P, a, b = packed.reshape(-1), anchor.reshape(-1), g.reshape(-1)
-    size = padded_size(d)
-    rows, sums, work = scratch(k, size), scratch(k, size), scratch(k + 3, size)
-    for c in range(k):
-        for i in range(d):
-            rows[c * size + size - d + i] = B[c, i]
-    for block in range(first, last):
-        begin, end = bounds[block], bounds[block + 1]
-        middle = head_of(d, begin, end)
-        sums.fill(0.0)
-        loss[block] = 0.0
-        if begin < middle:
-            m = middle * d
-            triangles = with_lead(P, middle * (d * (d + 1) // 2))
-            loss[block] = gradients_between(
-                triangles, with_lead(a, m), with_lead(b, m), q, response, weight,
-                rows, W, solve, out_W, sums, work, d, LEAD, begin, middle,
-            )  # fmt: skip
-        loss[block] += gradients_between(
-            P, a, b, q, response, weight, rows, W, solve, out_W, sums, work, d, 0, middle, end
-        )
-        for c in range(k):
-            for i in range(d):
-                grad_B[block, c, i] = sums[c * size + size - d + i]
-
-
-@kernel
-def gradients_between(  # type: ignore[no-untyped-def]
-    packed, anchor, g, q, response, weight, factor, W, solve, out_W, sums, work, d, lead, first,
-    last,
-):  # fmt: skip
-    """Add R W' to ``sums`` and return the loss; ``sums`` and ``factor`` hold scratch rows."""
-    k = W.shape[0]
     size = padded_size(d)
     pad, triangle = size - d, d * (d + 1) // 2
-    P, a, e = pointer(packed), pointer(anchor), pointer(g)
-    rows, out = pointer(factor), pointer(sums)
-    u, y = pointer(work), pointer(work[size:])
+    copies = tasks_to_copy(d, bounds[first], bounds[last])
+    flat_P, flat_a, flat_g = packed.reshape(-1), anchor.reshape(-1), g.reshape(-1)
+    head_P, head_a = with_lead(flat_P, copies * triangle), with_lead(flat_a, copies * d)
+    head_g = with_lead(flat_g, copies * d)
+    factor, sums, work = scratch(k, size), scratch(k, size), scratch(k + 3, size)
+    rows, out, u, y = pointer(factor), pointer(sums), pointer(work), pointer(work[size:])
     inner, Z = pointer(work[2 * size :]), pointer(work[3 * size :])
     w, c, A, F = np.empty(k), np.empty(k), np.empty((k, k)), np.empty((k, k))
+    from_W, to_W, T = pointer(W), pointer(out_W), W.shape[1]
     zero = broadcast(0.0)
-    losses = 0.0
-    for t in range(first, last):
-        at, start = lead + t * d - pad, lead + t * triangle
-        r = broadcast(-response[t])
+    for j in range(k):
+        for i in range(d):
+            factor[j * size + pad + i] = B[j, i]
+    for block in range(first, last):
+        sums.fill(0.0)
+        losses = 0.0
+        middle = min(max(copies, bounds[block]), bounds[block + 1])
+        for copied in (True, False):
+            if copied:
+                P, a, e = pointer(head_P), pointer(head_a), pointer(head_g)
+                begin, end = bounds[block], middle
+            else:
+                P, a, e = pointer(flat_P), pointer(flat_a), pointer(flat_g)
+                begin, end = middle, bounds[block + 1]
+            for t in range(begin, end):
+                at, start = t * d - pad, t * triangle
+                r = broadcast(-response[t])
+                for j in range(k):
+                    w[j] = load1(from_W, j * T + t)
+                b = 0
+                while b < size:  # u = B w - r a
+                    a_b = load8(a, at + b)
+                    u_b = add_product(r, from_lane(a_b, pad - b) if b < pad else a_b, zero)
+                    for j in range(k):
+                        u_b = add_product(broadcast(w[j]), load8(rows, j * size + b), u_b)
+                    store8(u, b, u_b)
+                    b += 8
+                gram_times(P, start, d, u, y, inner)
+                squares = zero
+                b = 0
+                while b < size:  # e = G u - r g, over y
+                    g_b = load8(e, at + b)
+                    g_b = from_lane(g_b, pad - b) if b < pad else g_b
+                    y_b = add_product(r, g_b, load8(y, b))
+                    squares = add_product(load8(u, b), add_product(r, g_b, y_b), squares)
+                    store8(y, b, y_b)
+                    b += 8
+                if solve:  # B'GB c = B'e, then w - c, and with it u - B c and e - G B c
+                    for j in range(k):
+                        B_j, Z_j = shifted(rows, j * size), shifted(Z, j * size)
+                        call_gram_times(P, start, d, B_j, Z_j, inner)
+                        c[j] = product(B_j, y, size)
+                        for i in range(j + 1):
+                            A[j, i] = A[i, j] = product(shifted(rows, i * size), Z_j, size)
+                    solve_in_place(A, F, c)
+                    for j in range(k):
+                        w[j] -= c[j]
+                        add_multiple(-c[j], shifted(rows, j * size), u, size)
+                        add_multiple(-c[j], shifted(Z, j * size), y, size)
+                    squares = zero
+                    b = 0
+                    while b < size:
+                        g_b = load8(e, at + b)
+                        g_b = from_lane(g_b, pad - b) if b < pad else g_b
+                        squares = add_product(
+                            load8(u, b), add_product(r, g_b, load8(y, b)), squares
+                        )
+                        b += 8
+                for j in range(k):
+                    factor_j, dot, b = broadcast(weight[t] * w[j]), zero, 0
+                    while b < size:
+                        y_b, row = load8(y, b), j * size + b
+                        store8(out, row, add_product(factor_j, y_b, load8(out, row)))
+                        dot = add_product(y_b, load8(rows, row), dot)
+                        b += 8
+                    store1(to_W, j * T + t, w[j] if solve else weight[t] * sum_lanes(dot))
+                losses += half_weighted(weight[t], sum_lanes(squares) + response[t] ** 2 * q[t])
+        loss[block] = losses
         for j in range(k):
-            w[j] = W[j, t]
-        b = 0
-        while b < size:  # u = B w - r a
-            a_b = load8(a, at + b)
-            u_b = add_product(r, from_lane(a_b, pad - b) if b < pad else a_b, zero)
-            for j in range(k):
-                u_b = add_product(broadcast(w[j]), load8(rows, j * size + b), u_b)
-            store8(u, b, u_b)
-            b += 8
-        gram_times(P, start, d, u, 0, y, 0, inner)
-        squares = zero
-        b = 0
-        while b < size:  # e = G u - r g, over y
-            g_b = load8(e, at + b)
-            g_b = from_lane(g_b, pad - b) if b < pad else g_b
-            y_b = add_product(r, g_b, load8(y, b))
-            squares = add_product(load8(u, b), add_product(r, g_b, y_b), squares)
-            store8(y, b, y_b)
-            b += 8
-        if solve:  # B'GB c = B'e, then w - c, and with it u - B c and e - G B c
-            for j in range(k):
-                call_gram_times(P, start, d, rows, j * size, Z, j * size, inner)
-                c[j] = product(rows, j * size, y, 0, size)
-                for i in range(j + 1):
-                    A[j, i] = A[i, j] = product(rows, i * size, Z, j * size, size)
-            solve_in_place(A, F, c)
-            for j in range(k):
-                w[j] -= c[j]
-                add_multiple(-c[j], rows, j * size, u, 0, size)
-                add_multiple(-c[j], Z, j * size, y, 0, size)
-            squares = zero
-            b = 0
-            while b < size:
-                g_b = load8(e, at + b)
-                g_b = from_lane(g_b, pad - b) if b < pad else g_b
-                squares = add_product(load8(u, b), add_product(r, g_b, load8(y, b)), squares)
-                b += 8
-        for j in range(k):
-            factor_j, dot, b = broadcast(weight[t] * w[j]), zero, 0
-            while b < size:
-                y_b, row = load8(y, b), j * size + b
-                store8(out, row, add_product(factor_j, y_b, load8(out, row)))
-                dot = add_product(y_b, load8(rows, row), dot)
-                b += 8
-            out_W[j, t] = w[j] if solve else weight[t] * sum_lanes(dot)
-        losses += half_weighted(weight[t], sum_lanes(squares) + response[t] ** 2 * q[t])
-    return losses
+            for i in range(d):
+                grad_B[block, j, i] = sums[j * size + pad + i]
+    keep((factor, work, head_P, head_a, head_g))
 
 
 @part
-def product(x, from_x, y, from_y, size):  # type: ignore[no-untyped-def]
+def product(x, y, size):  # type: ignore[no-untyped-def]
     """The inner product of two scratch rows."""
     sum_ = broadcast(0.0)
     b = 0
     while b < size:
-        sum_ = add_product(load8(x, from_x + b), load8(y, from_y + b), sum_)
+        sum_ = add_product(load8(x, b), load8(y, b), sum_)
         b += 8
     return sum_lanes(sum_)
 
 
 @part
-def add_multiple(factor, x, from_x, y, from_y, size):  # type: ignore[no-untyped-def]
+def add_multiple(factor, x, y, size):  # type: ignore[no-untyped-def]
     """Add factor x to y, for scratch rows."""
     f = broadcast(factor)
     b = 0
     while b < size:
-        store8(y, from_y + b, add_product(f, load8(x, from_x + b), load8(y, from_y + b)))
+        store8(y, b, add_product(f, load8(x, b), load8(y, b)))
         b += 8
 
 
@@ -248,26 +236,20 @@ def add_multiple(factor, x, from_x, y, from_y, size):  # type: ignore[no-untyped
 def gram_normal_matrices(packed, weight, B, out, first, last):  # type: ignore[no-untyped-def]
     """out_t = weight_t B'G_t B, (k, k) for each task; B is (k, d), the transpose of the factor."""
     k, d = B.shape
-    P = packed.reshape(-1)
-    size = padded_size(d)
-    rows, work = scratch(k, size), scratch(2, size)
+    size, triangle = padded_size(d), d * (d + 1) // 2
+    copies = tasks_to_copy(d, first, last)
+    flat_P = packed.reshape(-1)
+    head_P = with_lead(flat_P, copies * triangle)
+    factor, work = scratch(k, size), scratch(2, size)
+    rows, Z, inner = pointer(factor), pointer(work), pointer(work[size:])
     for j in range(k):
         for i in range(d):
-            rows[j * size + size - d + i] = B[j, i]
-    middle = head_of(d, first, last)
-    if first < middle:
-        head = with_lead(P, middle * (d * (d + 1) // 2))
-        normal_between(head, weight, rows, out, work, d, LEAD, first, middle)
-    normal_between(P, weight, rows, out, work, d, 0, middle, last)
-
-
-@kernel
-def normal_between(packed, weight, factor, out, work, d, lead, first, last):  # type: ignore[no-untyped-def]
-    """``gram_normal_matrices`` for flat Grams that begin after ``lead`` numbers."""
-    k, size = out.shape[1], padded_size(d)
-    P, rows, Z, inner = pointer(packed), pointer(factor), pointer(work), pointer(work[size:])
+            factor[j * size + size - d + i] = B[j, i]
     for t in range(first, last):
+        P = pointer(head_P) if t < copies else pointer(flat_P)
         for j in range(k):
-            call_gram_times(P, lead + t * (d * (d + 1) // 2), d, rows, j * size, Z, 0, inner)
+            call_gram_times(P, t * triangle, d, shifted(rows, j * size), Z, inner)
             for i in range(j + 1):
-                out[t, i, j] = out[t, j, i] = weight[t] * product(rows, i * size, Z, 0, size)
+                along = product(shifted(rows, i * size), Z, size)
+                out[t, i, j] = out[t, j, i] = weight[t] * along
+    keep((factor, work, head_P))

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils, errors, types
 from numba.extending import intrinsic, models, register_model
 
 LANES = 8
@@ -65,7 +65,7 @@ def operation(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], An
 
 
 def _pointer(typing: Any, array: Any) -> tuple[Any, Callable[..., Any]]:
-    """The address of a contiguous array, which the caller must keep alive.
+    """The address of a contiguous array, which must be in use until the end: see ``keep``.
 
     Reference counts of arrays take a third of the time of a loop over small tasks.
     """
@@ -73,10 +73,36 @@ def _pointer(typing: Any, array: Any) -> tuple[Any, Callable[..., Any]]:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.make_array(signature.args[0])(context, builder, args[0]).data
 
+    if array.layout != "C":
+        raise errors.TypingError("only a contiguous array has an address here")
     return types.CPointer(array.dtype)(array), codegen
 
 
 pointer: Any = intrinsic(_pointer)  # kernels call it without the first argument
+
+
+def _keep(typing: Any, arrays: Any) -> tuple[Any, Callable[..., Any]]:
+    """Do nothing. A kernel frees its own arrays after their last use, and this is one."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.get_dummy_value()
+
+    return types.void(arrays), codegen
+
+
+keep: Any = intrinsic(_keep)
+
+
+def _shifted(typing: Any, pointer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
+    """The address of ``pointer[index]``."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.gep(args[0], [args[1]])
+
+    return pointer(pointer, types.intp), codegen
+
+
+shifted: Any = intrinsic(_shifted)
 
 
 def _address(builder: Any, pointer: Any, index: Any) -> Any:

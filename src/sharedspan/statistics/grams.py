@@ -318,7 +318,7 @@ class GramStatistics(TaskMeans):
         work = partial(
             transform_grams,
             self.packed.reshape(-1), self.anchor, self.g, self.q, self.n,
-            np.ascontiguousarray(P), np.linalg.pinv(P), flat, other.anchor, other.g, other.q,
+            np.ascontiguousarray(P), left_inverse(P), flat, other.anchor, other.g, other.q,
         )  # fmt: skip
         if out is not None and size < self.packed.shape[1]:
             work(0, T)  # Grams move towards the front, so tasks are transformed in order
@@ -340,15 +340,22 @@ def flat_view(X: np.ndarray) -> tuple[np.ndarray, int, int]:
     """The memory of X (rows, d) as a flat array, and the distances of its rows and columns there.
 
     Only memory in descending order is copied. The view is of one type for every X, also if it is
-    read-only or not contiguous, so that loops over it are compiled once. The caller keeps X alive.
+    read-only or not contiguous, so that loops over it are compiled once.
     """
     if not X.flags.aligned or any(step < 0 or step % X.itemsize for step in X.strides):
         X = np.ascontiguousarray(X)
     row, column = (step // X.itemsize for step in X.strides)
     count = 1 + (X.shape[0] - 1) * row + (X.shape[1] - 1) * column
     memory = (ctypes.c_char * (count * X.itemsize)).from_address(X.ctypes.data)
-    flat = np.frombuffer(memory, dtype=X.dtype)
-    return flat, row, column
+    memory.owner = X  # type: ignore[attr-defined]  # as long as the view lives, so does X
+    return np.frombuffer(memory, dtype=X.dtype), row, column
+
+
+def left_inverse(P: np.ndarray) -> np.ndarray:
+    """A matrix (d', d) whose product with P (d, d') is the identity, however P's rows are scaled."""
+    scale = np.abs(P).max(axis=1, keepdims=True)
+    scale = np.where(scale > 0, scale, 1.0)
+    return np.linalg.pinv(P / scale) / scale.T
 
 
 def task_blocks(n_tasks: int) -> np.ndarray:
