@@ -170,6 +170,23 @@ def test_codes_are_those_of_a_loop_over_rows(case, arranged):
         assert unknown == list(dict.fromkeys(others))
 
 
+@pytest.mark.parametrize("dtype", ["category", "string", "Int64", "object", "period[D]"])
+def test_columns_of_pandas_are_coded_like_their_arrays(dtype):
+    values = ROWS % 900
+    if dtype == "string":
+        values = values.astype(str)
+    column = pd.Series(
+        pd.PeriodIndex.from_ordinals(values, freq="D") if "period" in dtype else values
+    )
+    column = column.astype(dtype)
+    distinct, codes = task_codes(column, len(column))
+    expected, expected_codes = one_by_one(column.to_numpy())
+    assert list(distinct) == expected
+    assert [type(label) for label in distinct] == [type(label) for label in expected]
+    assert codes.tolist() == expected_codes
+    assert codes_of(column, len(column), distinct)[0].tolist() == expected_codes
+
+
 def test_labels_equal_across_types_name_one_task():
     for known, labels in (
         (np.array([1, 2, 3]), np.array([3.0, 1.0])),
@@ -178,6 +195,9 @@ def test_labels_equal_across_types_name_one_task():
         (np.array([0, 1]), np.array([True, False])),
         (np.array(["a", "bcd"]), np.array(["bcd", "a"], dtype="U40")),
         (np.array(["a", "bcd"]), pd.Series(["bcd", "a"])),
+        (np.array(["a", "bcd"]), pd.Categorical(["bcd", "a"], categories=["a", "x", "bcd"])),
+        (np.array([1, 2, 3]), pd.Series([3, 1], dtype="category")),
+        (np.array([1, 2, 3]), pd.Series([3, 1], dtype="Int64")),
     ):
         codes, unknown = codes_of(labels, 2, known)
         assert codes.tolist() == [len(known) - 1, 0]

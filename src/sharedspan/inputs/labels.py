@@ -54,6 +54,10 @@ def task_codes(
         See ``canonical_order``.
     codes : ndarray of int of shape (rows,)
     """
+    factorized = _factorized(task, n_rows)
+    if factorized is not None:
+        labels, codes = task_codes(factorized[0], len(factorized[0]), name)
+        return labels, codes[factorized[1]]
     values, codes = _number(_as_vector(task, n_rows, name), name)
     if isinstance(values, np.ndarray) and values.dtype.kind in SORTED:
         order = np.argsort(values, kind="stable")
@@ -68,6 +72,17 @@ def task_codes(
     if not np.array_equal(place, np.arange(len(place))):
         codes = place[codes]
     return labels, codes
+
+
+def _factorized(task: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Distinct labels and each row's place among them, from a column of pandas that has codes.
+
+    None for others: arrays of NumPy, and columns in which labels are missing.
+    """
+    if not hasattr(task, "factorize") or isinstance(task.dtype, np.dtype) or len(task) != n_rows:
+        return None
+    places, distinct = task.factorize()
+    return None if (places < 0).any() else (np.asarray(distinct.to_numpy()), places)
 
 
 def _number(labels: np.ndarray, name: str) -> tuple[Any, np.ndarray]:
@@ -228,6 +243,10 @@ def codes_of(
 
     ``known`` are distinct labels, as a sequence or as the array that ``label_array`` returns.
     """
+    factorized = _factorized(task, n_rows)
+    if factorized is not None:
+        codes, unknown = codes_of(factorized[0], len(factorized[0]), known, name)
+        return codes[factorized[1]], unknown
     labels = _as_vector(task, n_rows, name)
     _require_no_missing(labels, name)
     if isinstance(known, np.ndarray) and _are_comparable(known.dtype, labels.dtype):
@@ -309,7 +328,8 @@ def label_array(labels: Sequence[Hashable]) -> np.ndarray:
     if simple and not _has_long_text(labels, kinds):
         array = np.asarray(labels)
         # Large integers next to floats would be rounded, and text would lose zeros at its end.
-        if kinds in ({float}, {bool}) or array.tolist() == list(labels):
+        exact = len(kinds) == 1 and array.dtype.kind in "iub"
+        if exact or array.tolist() == list(labels):
             return array
     return object_array(labels)
 

@@ -17,7 +17,7 @@ def number_rows(keys, codes):  # type: ignore[no-untyped-def]
     ``codes`` (rows,) and returns the first row of each number, (numbers,).
     """
     width = keys.shape[1]
-    table = np.full(FIRST_SIZE, -1)
+    table = np.full(FIRST_SIZE, -1, dtype=np.int32)
     heads = np.empty(FIRST_SIZE // 2, dtype=np.int64)
     distinct = np.empty((FIRST_SIZE // 2, width), dtype=np.uint32)  # close together in memory
     count = 0
@@ -67,7 +67,7 @@ def slot(key, size):  # type: ignore[no-untyped-def]
 def enlarged(heads, distinct):  # type: ignore[no-untyped-def]
     """The same entries in a table of twice the size, and room for as many more."""
     count = len(heads)
-    table = np.full(4 * count, -1)
+    table = np.full(4 * count, -1, dtype=np.int32)
     more_heads = np.empty(2 * count, dtype=np.int64)
     more = np.empty((2 * count, distinct.shape[1]), dtype=np.uint32)
     more_heads[:count] = heads
