@@ -105,7 +105,8 @@ def _number(labels: np.ndarray, name: str) -> tuple[Any, np.ndarray]:
             table -= 1
             _look_up(integers, low, table, codes)
             return values, codes
-    return labels[number_rows(_as_keys(labels), codes)], codes
+    heads, n_distinct = number_rows(_as_keys(labels), codes)
+    return labels[heads[:n_distinct]], codes
 
 
 def _is_dense(low: int, high: int, size: int) -> bool:
@@ -258,7 +259,8 @@ def codes_of(
         codes = _codes_in_list(_as_python(distinct), known, name)[numbers_of]
     others = labels[codes < 0]
     if others.dtype.kind in HASHED:
-        others = others[number_rows(_as_keys(others), np.empty(len(others), dtype=np.int64))]
+        heads, n_distinct = number_rows(_as_keys(others), np.empty(len(others), dtype=np.int64))
+        others = others[heads[:n_distinct]]
     return codes, list(dict.fromkeys(map(_without_numpy, _as_python(others))))
 
 

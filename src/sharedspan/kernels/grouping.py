@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.kernels.compiling import kernel
+from sharedspan.kernels.compiling import kernel, part
 
 FIRST_SIZE = 1024  # of the hash table, a power of two
 
@@ -14,69 +14,75 @@ def number_rows(keys, codes):  # type: ignore[no-untyped-def]
     """Number the distinct rows of ``keys`` (rows, w), of uint32, in the order of their appearance.
 
     By a hash table with linear probing, at most half full. Writes the number of each row to
-    ``codes`` (rows,) and returns the first row of each number, (numbers,).
+    ``codes`` (rows,), and returns the first row of each number, in an array with room for more, and
+    how many numbers there are.
     """
     width = keys.shape[1]
-    table = np.full(FIRST_SIZE, -1, dtype=np.int32)
+    table = empty_table(FIRST_SIZE)
     heads = np.empty(FIRST_SIZE // 2, dtype=np.int64)
     distinct = np.empty((FIRST_SIZE // 2, width), dtype=np.uint32)  # close together in memory
     count = 0
     for i in range(len(keys)):
-        key = keys[i]
-        if i > 0 and is_same(key, keys[i - 1]):
+        if i > 0 and is_same(keys, i, keys, i - 1):
             codes[i] = codes[i - 1]
             continue
-        at = slot(key, len(table))
-        while table[at] >= 0 and not is_same(key, distinct[table[at]]):
-            at = (at + 1) & (len(table) - 1)
+        if count == len(heads):
+            table, heads, distinct = enlarged(heads, distinct)
+        at = find(keys, i, distinct, table)
         if table[at] < 0:
-            if count == len(heads):
-                table, heads, distinct = enlarged(heads, distinct)
-                at = slot(key, len(table))
-                while table[at] >= 0:
-                    at = (at + 1) & (len(table) - 1)
             table[at] = count
             heads[count] = i
             for j in range(width):
-                distinct[count, j] = key[j]
+                distinct[count, j] = keys[i, j]
             count += 1
         codes[i] = table[at]
-    return heads[:count].copy()
+    return heads, count
 
 
 @kernel
-def is_same(key, other):  # type: ignore[no-untyped-def]
+def empty_table(size):  # type: ignore[no-untyped-def]
+    """A table without entries, which are -1."""
+    table = np.empty(size, dtype=np.int32)
+    for i in range(size):
+        table[i] = -1
+    return table
+
+
+@part
+def is_same(keys, i, others, c):  # type: ignore[no-untyped-def]
     """Whether two keys are equal."""
-    for j in range(len(key)):  # noqa: SIM110
-        if key[j] != other[j]:
+    for j in range(keys.shape[1]):  # noqa: SIM110
+        if keys[i, j] != others[c, j]:
             return False
     return True
 
 
-@kernel
-def slot(key, size):  # type: ignore[no-untyped-def]
-    """The place of a key in a table whose size is a power of two."""
+@part
+def find(keys, i, distinct, table):  # type: ignore[no-untyped-def]
+    """The place of a key in the table, or of the gap where it belongs."""
     mixed = np.uint64(0)
-    for j in range(len(key)):
-        mixed = (mixed ^ np.uint64(key[j])) * np.uint64(0x9E3779B97F4A7C15)
+    for j in range(keys.shape[1]):
+        mixed = (mixed ^ np.uint64(keys[i, j])) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(32)
-    return np.int64(mixed & np.uint64(size - 1))
+    last = len(table) - 1  # the size is a power of two
+    at = np.int64(mixed & np.uint64(last))
+    while table[at] >= 0 and not is_same(keys, i, distinct, table[at]):
+        at = (at + 1) & last
+    return at
 
 
 @kernel
 def enlarged(heads, distinct):  # type: ignore[no-untyped-def]
     """The same entries in a table of twice the size, and room for as many more."""
     count = len(heads)
-    table = np.full(4 * count, -1, dtype=np.int32)
+    table = empty_table(4 * count)
     more_heads = np.empty(2 * count, dtype=np.int64)
     more = np.empty((2 * count, distinct.shape[1]), dtype=np.uint32)
-    more_heads[:count] = heads
-    more[:count] = distinct
     for c in range(count):
-        at = slot(distinct[c], len(table))
-        while table[at] >= 0:
-            at = (at + 1) & (len(table) - 1)
-        table[at] = c
+        more_heads[c] = heads[c]
+        for j in range(distinct.shape[1]):
+            more[c, j] = distinct[c, j]
+        table[find(more, c, more, table)] = c
     return table, more_heads, more
 
 
