@@ -12,11 +12,14 @@ from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
 from sharedspan.inputs.frames import split_columns
 from sharedspan.inputs.labels import codes_of, given_labels
+from sharedspan.kernels.cpu import predict_rows
+from sharedspan.kernels.threads import over_tasks
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor
 
-BLOCK = 1 << 16  # rows predicted at a time, so that no copy of all coefficients is made
+BLOCK = 1 << 12  # rows that are converted together, if they are not rows of double precision
+ROW_COST = 4.0  # operations per number of a row, most of the time waiting for memory
 
 
 def feature_columns(model: TaskRegressor, X: Any) -> tuple[np.ndarray, Any]:
@@ -35,7 +38,7 @@ def rows_to_predict(model: TaskRegressor, X: Any, task: Any) -> tuple[np.ndarray
     """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
     features, column = feature_columns(model, X)
     labels = given_labels(task, column, model.task_column)
-    known = model.tasks_.tolist() if model.tasks_.dtype != object else list(model.tasks_)
+    known = model.tasks_
     if labels is None:
         if len(known) > 1:
             raise ValueError(
@@ -44,9 +47,10 @@ def rows_to_predict(model: TaskRegressor, X: Any, task: Any) -> tuple[np.ndarray
         return features, np.zeros(len(features), dtype=np.int64)
     codes, unknown = codes_of(labels, len(features), known)
     if unknown and model.unseen == "error":
+        first = known[:1].tolist()[0]
         raise ValueError(
             f"{len(unknown)} task(s) were not in the fit, such as {unknown[0]!r}. The model has "
-            f"{len(known)} tasks, such as {known[0]!r}. Fit them too, adapt the model to them, or "
+            f"{len(known)} tasks, such as {first!r}. Fit them too, adapt the model to them, or "
             "use unseen='mean' (--unseen mean) to predict them by the mean over tasks."
         )
     return features, codes
@@ -68,17 +72,21 @@ def population_mean(model: TaskRegressor) -> tuple[np.ndarray, float]:
 
 def predicted_mean(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Predictions (rows,); a task that was not fitted is predicted by the population's mean."""
-    coef, intercept = model.coef_, model.intercept_
+    mean, level = np.zeros(features.shape[1]), 0.0
     if (codes < 0).any():
         mean, level = population_mean(model)
-        coef = np.vstack([coef, mean])  # code -1 is this last row
-        intercept = np.append(intercept, level)
+    coef, intercept, mean = (
+        np.ascontiguousarray(a, dtype=float) for a in (model.coef_, model.intercept_, mean)
+    )
     out = np.empty(len(features))
-    for lo in range(0, len(features), BLOCK):
-        rows = slice(lo, lo + BLOCK)
-        out[rows] = intercept[codes[rows]] + np.einsum(
-            "ij,ij->i", features[rows], coef[codes[rows]]
-        )
+
+    def work(first: int, last: int) -> None:
+        for lo in range(first, last, BLOCK):
+            rows = slice(lo, min(lo + BLOCK, last))
+            X = np.ascontiguousarray(features[rows], dtype=float)
+            predict_rows(X, codes[rows], coef, intercept, mean, level, out[rows])
+
+    over_tasks(work, len(features), ROW_COST * features.size)
     return out
 
 
