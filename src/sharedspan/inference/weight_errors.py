@@ -192,13 +192,16 @@ def pseudo_inverses(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     return (vectors * inverse[:, None, :]) @ vectors.transpose(0, 2, 1)
 
 
-def undetermined_variances(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+def undetermined_variances(
+    values: np.ndarray, vectors: np.ndarray, largest: float | None = None
+) -> np.ndarray:
     """A very large variance, (T, k, k), along the weights on which a task has no rows.
 
     Large, not infinite, so that the standard errors of the task's other coefficients are finite.
+    ``largest`` is the largest eigenvalue of all tasks, if these are not all.
     """
-    largest = 1.0 / (RANK_TOLERANCE * max(float(values.max(initial=0.0)), 1.0))
-    variances = np.where(_determined(values), 0.0, largest)
+    largest = float(values.max(initial=0.0)) if largest is None else largest
+    variances = np.where(_determined(values), 0.0, 1.0 / (RANK_TOLERANCE * max(largest, 1.0)))
     return (vectors * variances[:, None, :]) @ vectors.transpose(0, 2, 1)
 
 
