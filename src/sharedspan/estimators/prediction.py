@@ -118,7 +118,7 @@ def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
 
     The last is for a task that was not fitted.
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtri, stdtrit
 
     at_least("level", level, 0.0)
     if not 0 < level < 1:
@@ -127,5 +127,7 @@ def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
     # The covariance of the population, from which a new task is drawn, is known from T tasks.
     new = max(len(model.tasks_) - 1.0, 1.0) if model.shares == "population" else np.inf
     degrees = np.append(model.uncertainty().degrees, new)
+    degrees, place = np.unique(degrees, return_inverse=True)  # often all tasks have the same
     finite = np.isfinite(degrees)
-    return np.where(finite, t.ppf(upper, np.where(finite, degrees, 1)), norm.ppf(upper))
+    quantiles = np.where(finite, stdtrit(np.where(finite, degrees, 1), upper), ndtri(upper))
+    return quantiles[place]

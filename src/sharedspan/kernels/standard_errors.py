@@ -145,7 +145,7 @@ def packed_form(V, x):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def span_row_variances(Z, codes, W, inverse, cross, within, mix, terms, out):  # type: ignore[no-untyped-def]
+def span_row_variances(Z, codes, out, W, inverse, cross, within, mix, terms):  # type: ignore[no-untyped-def]
     """Variances of predictions at rows Z (m, k + q), in the basis [B, Q], of tasks ``codes``.
 
     They are fastest if the rows of a task are neighbours.
@@ -177,7 +177,7 @@ def span_row_variances(Z, codes, W, inverse, cross, within, mix, terms, out):  #
 
 @kernel
 def span_coef_variances(  # type: ignore[no-untyped-def]
-    B, A, W, inverse, cross, within, mix, terms, diagonals, out, first, last
+    B, A, diagonals, out, first, last, W, inverse, cross, within, mix, terms
 ):
     """Variances of the coefficients B w_t (T, d), with A (d, q) the directions of D.
 
