@@ -30,15 +30,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sharedspan.inference.noise import common_level
 from sharedspan.inference.weight_errors import by_task
 from sharedspan.kernels.dense import RANK_TOLERANCE
-from sharedspan.kernels.standard_errors import span_coef_variances, span_row_variances
-from sharedspan.kernels.threads import over_tasks
+from sharedspan.kernels.standard_errors import span_row_variances
+from sharedspan.kernels.threads import one_blas_thread, over_tasks
 from sharedspan.statistics.canonical import Canonical
 
 # Above this many entries of B, its covariance is approximated by a Kronecker product.
@@ -59,14 +59,25 @@ class SpanCovariance:
         i, j = np.triu_indices(self.terms.shape[1])
         return (self.terms[:, i, j] + self.terms[:, j, i]) / 2
 
-    def diagonal(self, W: np.ndarray, A: np.ndarray) -> np.ndarray:
-        """Diagonals of A Cov(D w) A' for A (d, q) and each row of W (m, k), (m, d)."""
-        c = (W[:, :, None] * W[:, None, :]).reshape(len(W), -1) @ self.mix
-        return c @ self.diagonals(A)
+    def coefficients(self, W: np.ndarray) -> np.ndarray:
+        """c(w) of each row of W (m, k), (m, r)."""
+        return (W[:, :, None] * W[:, None, :]).reshape(len(W), -1) @ self.mix
+
+    def times(self, W: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Rows (m, p, q) of each task times Cov(D w) of its weights W (m, k), (m, p, q)."""
+        c = self.coefficients(W)
+        r, q, _ = self.terms.shape
+        if r == 1:
+            return c[:, :, None] * (rows @ self.terms[0])
+        return rows @ (c @ self.terms.reshape(r, q * q)).reshape(len(c), q, q)
 
     def diagonals(self, A: np.ndarray) -> np.ndarray:
         """Diagonals of A term_r A' for A (d, q), (r, d)."""
         return np.stack([np.einsum("dq,dq->d", A @ term, A) for term in self.terms])
+
+    def diagonal(self, W: np.ndarray, A: np.ndarray) -> np.ndarray:
+        """Diagonals of A Cov(D w) A' for A (d, q) and each row of W (m, k), (m, d)."""
+        return self.coefficients(W) @ self.diagonals(A)
 
     def trace_with(self, S: np.ndarray) -> np.ndarray:
         """E[D'S D] for a symmetric S (q, q), (k, k)."""
@@ -176,13 +187,6 @@ class SpanUncertainty:
             out[part] = self.noise[part, None, None] * (inverse + taken + self.singular[part])
         return out
 
-    @property
-    def _task_arrays(self) -> list[Any]:
-        """Arguments that both kernels have in common."""
-        D = self.span_covariance
-        parts = self.W, self.inverse, self.cross, self.weights_covariance, D.mix, D.packed
-        return [np.ascontiguousarray(part) for part in parts]
-
     @cached_property
     def coef_std(self) -> np.ndarray:
         """Standard errors of the coefficients in the user's units, (T, d)."""
@@ -190,23 +194,35 @@ class SpanUncertainty:
         # Rows are scaled to one, because squares of extreme units overflow or underflow.
         unit = np.abs(np.column_stack([B, A])).max(axis=1)
         inverse_unit = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)[:, None]
-        B, A = np.ascontiguousarray(B * inverse_unit), np.ascontiguousarray(A * inverse_unit)
-        std, arrays = np.empty((len(self.W), len(B))), self._task_arrays
-        diagonals = self.span_covariance.diagonals(A)
+        B, A = B * inverse_unit, A * inverse_unit
+        covariance, within = self.span_covariance, self.weights_covariance
+        diagonals, (d, k) = covariance.diagonals(A), B.shape
+        pairs = (B[:, :, None] * B[:, None, :]).reshape(d, k * k)
+        slices, std = (
+            list(task_slices(len(self.W), A.shape[1] ** 2 + d)),
+            np.empty((len(self.W), d)),
+        )
 
         def work(first: int, last: int) -> None:
-            span_coef_variances(B, A, diagonals, std, first, last, *arrays)
-            part = std[first:last]
-            np.sqrt(np.maximum(part, 0.0, out=part), out=part)
-            part *= unit
+            for part in slices[first:last]:
+                W, taken = self.W[part], self.inverse[part] @ self.cross[part]  # (m, k, q)
+                product = covariance.times(W, taken)
+                inner = within[part] + product @ taken.transpose(0, 2, 1)
+                variance = covariance.coefficients(W) @ diagonals
+                variance += inner.reshape(len(W), -1) @ pairs.T
+                variance -= 2 * np.einsum("da,tad->td", B, product @ A.T)
+                std[part] = np.sqrt(np.maximum(variance, 0.0)) * unit
 
-        over_tasks(work, len(std), len(std) * float(arrays[-1].size + 3 * self.B.shape[1] * A.size))
+        with one_blas_thread():
+            over_tasks(work, len(slices), float(covariance.terms.size) * len(std))
         return std
 
     def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
         units, P = self.canonical.units, self.canonical.P
-        basis, arrays = np.hstack([self.B, self.Q]), self._task_arrays
+        basis, D = np.hstack([self.B, self.Q]), self.span_covariance
+        of_tasks = self.W, self.inverse, self.cross, self.weights_covariance
+        arrays = [np.ascontiguousarray(a) for a in (*of_tasks, D.mix, D.packed)]
         noise = self.noise if self.mean is None else self.noise * (1 + 1 / self.n)
         out = np.empty(len(X))
 

@@ -100,13 +100,14 @@ def spare_grams(packed, BG, inverse, total, tolerance, S, spare):  # type: ignor
         trace = 0.0
         position = 0
         for i in range(d):
-            end = position + d - i
-            for j in range(position, end):
-                S[t, j] = packed[t, j]
+            for j in range(i, d):
+                S[t, position + j - i] = packed[t, position + j - i]
             for a in range(k):
-                add_row(-BG[t, a, i], solved[a, i:], S[t, position:end])
+                factor = BG[t, a, i]
+                for j in range(i, d):
+                    S[t, position + j - i] -= factor * solved[a, j]
             trace += S[t, position]
-            position = end
+            position += d - i
         if trace <= tolerance * total[t]:
             trace = 0.0
             S[t].fill(0.0)
@@ -173,48 +174,6 @@ def span_row_variances(Z, codes, out, W, inverse, cross, within, mix, terms):  #
             add_row(-Z[i, a], taken[a], outer)
             variance += Z[i, a] * inner(within[t, a], Z[i, :k])
         out[i] = variance + packed_form(V, outer)
-
-
-@kernel
-def span_coef_variances(  # type: ignore[no-untyped-def]
-    B, A, diagonals, out, first, last, W, inverse, cross, within, mix, terms
-):
-    """Variances of the coefficients B w_t (T, d), with A (d, q) the directions of D.
-
-    ``diagonals`` (r, d) are those of A term_r A'; see ``span_row_variances`` for the others.
-    """
-    (d, k), q = B.shape, A.shape[1]
-    taken, product, M = np.empty((k, q)), np.empty((k, q)), np.empty((k, k))
-    c, V = np.empty(len(terms)), np.empty(q * (q + 1) // 2)
-    for t in range(first, last):
-        task_terms(t, W, inverse, cross, mix, terms, c, V, taken)
-        for a in range(k):
-            packed_times(V, taken[a], product[a])
-        for a in range(k):
-            for b in range(k):
-                M[a, b] = within[t, a, b] + inner(product[a], taken[b])
-        row = out[t]
-        row.fill(0.0)
-        for r in range(len(c)):
-            add_row(c[r], diagonals[r], row)
-        for j in range(d):
-            value = 0.0
-            for a in range(k):
-                value += B[j, a] * (inner(M[a], B[j]) - 2 * inner(product[a], A[j]))
-            row[j] += value
-
-
-@kernel
-def packed_times(V, x, out):  # type: ignore[no-untyped-def]
-    """V x for a packed V."""
-    n = len(x)
-    out.fill(0.0)
-    position = 0
-    for i in range(n):
-        end = position + n - i
-        out[i] += inner(V[position:end], x[i:])
-        add_row(x[i], V[position + 1 : end], out[i + 1 :])
-        position = end
 
 
 @kernel
