@@ -200,10 +200,10 @@ def span_sums_reference(statistics, W, noise, omega, B, Q):
 
 
 @pytest.mark.parametrize("kind", ["gram", "rows"])
-@pytest.mark.parametrize("slice_numbers", [1 << 18, 300])
+@pytest.mark.parametrize("slice_numbers", [1 << 16, 300])
 def test_sums_over_tasks_are_those_of_a_loop(rng, kind, slice_numbers, monkeypatch):
     """Some tasks have fewer rows than the span has directions, and some have one row."""
-    monkeypatch.setattr(span_errors, "SLICE_NUMBERS", slice_numbers)
+    monkeypatch.setattr(span_information, "SLICE_NUMBERS", slice_numbers)
     sizes = np.tile([1, 2, 3, 9, 20], 12)
     task = np.repeat(np.arange(60), sizes)
     X, y = rng.standard_normal((len(task), 7)), rng.standard_normal(len(task))
@@ -221,7 +221,8 @@ def test_sums_over_tasks_are_those_of_a_loop(rng, kind, slice_numbers, monkeypat
 
 def test_threads_do_not_change_a_bit(rng, monkeypatch):
     monkeypatch.setattr(threads, "SERIAL_WORK", 0)
-    monkeypatch.setattr(span_errors, "SLICE_NUMBERS", 300)
+    for module in (span_errors, span_information):
+        monkeypatch.setattr(module, "SLICE_NUMBERS", 300)
     sim = ss.simulate(n_tasks=90, n_features=6, rank=2, n_samples=12, random_state=0)
     results = []
     for count in (1, 3):

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from sharedspan.inference.noise import relative_precision
-from sharedspan.inference.span_errors import SpanUncertainty, has_exact_covariance, task_slices
+from sharedspan.inference.span_errors import SpanUncertainty, has_exact_covariance
 from sharedspan.inference.weight_errors import pseudo_inverses, undetermined_variances
 from sharedspan.kernels.cpu import packed_size
 from sharedspan.kernels.dense import RANK_TOLERANCE
@@ -26,6 +26,8 @@ from sharedspan.statistics.grams import Arrays
 from sharedspan.statistics.rows import RowStatistics, Statistics
 from sharedspan.statistics.task_statistics import TaskStatistics
 
+SLICE_NUMBERS = 1 << 16  # numbers in the Grams of the tasks handled at a time
+FEWEST_TASKS = 8  # handled at a time, however large their Grams are
 MOST_BLOCKS = 64  # of tasks, whose sums are added up at the end
 SUM_NUMBERS = 1 << 23  # numbers in the sums of all blocks
 # Normal matrices up to this condition number are inverted by Cholesky, others by eigenvalues.
@@ -115,29 +117,33 @@ def _span_sums(
     cross, spare, regular = np.empty((T, k, d - k)), np.empty(T), np.empty(T, dtype=bool)
     basis, transposed = np.hstack([B, Q]), np.ascontiguousarray(B.T)
     n_sums, size = 1 + 2 * len(first) * exact, packed_size(d)
-    slices = list(task_slices(T, d * d))
+    diagonal = np.cumsum(np.append(0, np.arange(d, 1, -1)))
+    step = max(SLICE_NUMBERS // size, FEWEST_TASKS)
+    slices = [slice(lo, min(lo + step, T)) for lo in range(0, T, step)]
     n_blocks = max(min(len(slices), MOST_BLOCKS, SUM_NUMBERS // (n_sums * size)), 1)
-    sums, references = np.zeros((n_blocks, n_sums, size)), np.zeros(n_blocks)
+    sums, references = np.zeros((n_blocks, size, n_sums)), np.zeros(n_blocks)
 
     def add(block: int, part: slice) -> None:
-        packed = _packed_grams(statistics, part)
-        m = len(packed)
-        BG, total, S = np.empty((m, k, d)), np.empty(m), np.empty((m, size))
-        span_products(packed, transposed, BG, total)
-        projected = BG.reshape(m * k, d) @ basis
-        normal[part] = projected[:, :k].reshape(m, k, k)
-        cross[part] = projected[:, k:].reshape(m, k, d - k)
+        G = np.ascontiguousarray(_packed_grams(statistics, part).T)
+        total, m = G[diagonal].sum(axis=0), G.shape[1]
+        BG = np.empty((k, d, m))
+        span_products(G, transposed, BG)
+        projected = (basis.T @ BG).transpose(2, 0, 1)  # (m, k, d)
+        normal[part], cross[part] = projected[:, :, :k], projected[:, :, k:]
         invert(normal[part], LARGEST_CONDITION, inverse[part], regular[part])
         rest = part.start + np.flatnonzero(~regular[part])
         if len(rest):
             inverse[rest] = pseudo_inverses(*np.linalg.eigh(normal[rest]))
-        spare_grams(packed, BG, inverse[part], total, RANK_TOLERANCE, S, spare[part])
-        weights = np.ones((n_sums, m))
+        spare_grams(G, BG, np.ascontiguousarray(inverse[part].transpose(1, 2, 0)))
+        trace = G[diagonal].sum(axis=0)
+        rounding = trace <= RANK_TOLERANCE * total
+        spare[part] = np.where(rounding, 0.0, trace)
+        weights = np.ones((m, n_sums))
         if exact:
-            weights[1 : 1 + len(first)] = (W[part][:, first] * W[part][:, second]).T
-            weights[1 + len(first) :] = (noise[part, None] * inverse[part][:, first, second]).T
-        weights *= omega[part]
-        sums[block] += weights @ S
+            weights[:, 1 : 1 + len(first)] = W[part][:, first] * W[part][:, second]
+            weights[:, 1 + len(first) :] = noise[part, None] * inverse[part][:, first, second]
+        weights *= np.where(rounding, 0.0, omega[part])[:, None]
+        sums[block] += G @ weights
         references[block] += omega[part] @ (total * np.sum(W[part] ** 2, axis=1)) / d
 
     def work(begin: int, end: int) -> None:
@@ -150,7 +156,7 @@ def _span_sums(
         over_tasks(work, n_blocks, T * float(size) * (4 * k + 2 * n_sums))
     i, j = np.triu_indices(d)
     full = np.empty((n_sums, d, d))
-    full[:, i, j] = full[:, j, i] = sums.sum(axis=0)
+    full[:, i, j] = full[:, j, i] = sums.sum(axis=0).T
     blocks = full[1:].reshape(2, -1, d * d) if exact else np.zeros((2, len(first), 0))
     singular = np.zeros((T, k, k))
     rest = np.flatnonzero(~regular)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.kernels.compiling import kernel
-from sharedspan.kernels.cpu import add_row, inner, unpack
+from sharedspan.kernels.cpu import add_row, inner
 
 
 @kernel
@@ -25,20 +25,27 @@ def row_grams(X, w, starts, first, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def span_products(packed, B, BG, total):  # type: ignore[no-untyped-def]
-    """B'G_t (m, k, d) and the traces of G_t (m,), for B (k, d), the transpose of the basis."""
+def span_products(G, B, BG):  # type: ignore[no-untyped-def]
+    """B'G_t for the transpose B (k, d) of the basis, in BG (k, d, m).
+
+    Entries of the m tasks are neighbours in G (d (d + 1) / 2, m), so that loops are long even if
+    Grams are small.
+    """
     k, d = B.shape
-    G = np.empty((d, d))
-    for t in range(len(packed)):
-        unpack(packed[t], G)
-        trace = 0.0
-        for i in range(d):
-            trace += G[i, i]
-        total[t] = trace
-        for a in range(k):
-            BG[t, a].fill(0.0)
-            for i in range(d):
-                add_row(B[a, i], G[i], BG[t, a])
+    m = G.shape[1]
+    BG.fill(0.0)
+    position = 0
+    for i in range(d):
+        for j in range(i, d):
+            for a in range(k):
+                factor = B[a, i]
+                for t in range(m):
+                    BG[a, j, t] += factor * G[position, t]
+                if j > i:
+                    factor = B[a, j]
+                    for t in range(m):
+                        BG[a, i, t] += factor * G[position, t]
+            position += 1
 
 
 @kernel
@@ -85,33 +92,22 @@ def invert(M, largest_condition, inverse, regular):  # type: ignore[no-untyped-d
 
 
 @kernel
-def spare_grams(packed, BG, inverse, total, tolerance, S, spare):  # type: ignore[no-untyped-def]
-    """S_t = G_t - G_t B M_t^-1 B'G_t, packed (m, d (d + 1) / 2), and its traces (m,).
-
-    Traces below ``tolerance`` times those of G_t are rounding errors and become zero.
-    """
-    m, k, d = BG.shape
-    solved = np.empty((k, d))
-    for t in range(m):
-        for a in range(k):
-            solved[a].fill(0.0)
-            for b in range(k):
-                add_row(inverse[t, a, b], BG[t, b], solved[a])
-        trace = 0.0
-        position = 0
-        for i in range(d):
-            for j in range(i, d):
-                S[t, position + j - i] = packed[t, position + j - i]
+def spare_grams(G, BG, inverse):  # type: ignore[no-untyped-def]
+    """S_t = G_t - G_t B M_t^-1 B'G_t, written to G; see ``span_products``; inverse is (k, k, m)."""
+    k, d, m = BG.shape
+    solved = np.zeros((k, d, m))
+    for a in range(k):
+        for b in range(k):
+            for j in range(d):
+                for t in range(m):
+                    solved[a, j, t] += inverse[a, b, t] * BG[b, j, t]
+    position = 0
+    for i in range(d):
+        for j in range(i, d):
             for a in range(k):
-                factor = BG[t, a, i]
-                for j in range(i, d):
-                    S[t, position + j - i] -= factor * solved[a, j]
-            trace += S[t, position]
-            position += d - i
-        if trace <= tolerance * total[t]:
-            trace = 0.0
-            S[t].fill(0.0)
-        spare[t] = trace
+                for t in range(m):
+                    G[position, t] -= BG[a, i, t] * solved[a, j, t]
+            position += 1
 
 
 @kernel
