@@ -165,9 +165,12 @@ class WeightsUncertainty:
         moved = moved.reshape(m, k * d)
         out = np.einsum("ij,ij->i", moved @ error.covariance, moved)
         if self.shrunk:  # E[D Cov(w_t) D'] of weights shrunk by a prior
-            C = error.covariance.reshape(k, d, k, d).transpose(1, 0, 2, 3).reshape(d, -1)
-            forms = np.einsum("iabj,ij->iab", (z @ C).reshape(m, k, k, d), z)
-            out += np.einsum("iab,iab->i", forms, self.covariance[t])
+            tasks, of = np.unique(t, return_inverse=True)
+            C = error.covariance.reshape(k, d, k, d).transpose(0, 2, 1, 3).reshape(k * k, d * d)
+            E = self.covariance[tasks].reshape(len(tasks), k * k) @ C
+            forms = np.empty(m)
+            quadratic_forms(np.ascontiguousarray(z), E.reshape(-1, d, d), of, forms)
+            out += forms
         return out
 
 

@@ -196,7 +196,7 @@ def _missing(label: Any, row: int, name: str) -> ValueError:
 def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
     """One label per row, (rows,); a single label counts for all rows, and tuples stay labels."""
     if isinstance(task, (str, numbers.Number)):
-        return np.broadcast_to(_as_vector([task], 1, name), n_rows)
+        return np.repeat(_as_vector([task], 1, name), n_rows)
     if np.ma.isMaskedArray(task):
         task = np.ma.filled(task.astype(object), None)
     if hasattr(task, "to_numpy"):
