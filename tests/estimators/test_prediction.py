@@ -59,3 +59,10 @@ def test_threads_and_blocks_do_not_change_a_bit(model, small, monkeypatch):
     assert_array_equal(model.predict(np.asfortranarray(small.X), small.task), plain)
     assert_array_equal(np.concatenate([model.predict(small.X[i : i + 1], small.task[i : i + 1])
                                        for i in range(50)]), plain[:50])  # fmt: skip
+
+
+def test_deviations_of_unseen_tasks_do_not_depend_on_blocks(model, small, monkeypatch):
+    labels = np.where(np.arange(len(small.y)) % 2, small.task, 77)
+    _, plain = model.predict(small.X, labels, return_std=True)
+    monkeypatch.setattr("sharedspan.estimators.prediction.BLOCK", 7)
+    assert_allclose(model.predict(small.X, labels, return_std=True)[1], plain, rtol=1e-12)

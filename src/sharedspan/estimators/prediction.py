@@ -92,13 +92,14 @@ def predicted_mean(model: TaskRegressor, features: np.ndarray, codes: np.ndarray
 
 def response_std(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Standard deviations of new responses, (rows,)."""
-    if model.shares == "population":  # which a task that was not fitted is drawn from
+    known = codes >= 0
+    # A task that was not fitted is drawn from the population, if there is one.
+    if model.shares == "population" or known.all():
         return model.uncertainty().response_std(features, codes)
-    std, known = np.empty(len(features)), codes >= 0
+    std = np.empty(len(features))
     if known.any():
         std[known] = model.uncertainty().response_std(features[known], codes[known])
-    if not known.all():
-        std[~known] = _unseen_std(model, features[~known])
+    std[~known] = _unseen_std(model, features[~known])
     return std
 
 
@@ -107,9 +108,17 @@ def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
     T = len(model.coef_)
     if T == 1:
         return np.full(len(features), np.inf)
-    spread = np.column_stack([model.coef_, model.intercept_])
-    root = np.linalg.qr(spread - spread.mean(axis=0), mode="r") / np.sqrt(T - 1)
-    varied = np.sum((features @ root[:, :-1].T + root[:, -1]) ** 2, axis=1)
+    center, level = model.coef_.mean(axis=0), model.intercept_.mean()
+    root: Any = np.zeros((0, len(center) + 1))
+    for lo in range(0, T, BLOCK):  # the triangular factor of all tasks, block by block
+        tasks = slice(lo, lo + BLOCK)
+        spread = np.column_stack([model.coef_[tasks] - center, model.intercept_[tasks] - level])
+        root = np.linalg.qr(np.vstack([root, spread]), mode="r")
+    root /= np.sqrt(T - 1)
+    varied = np.empty(len(features))
+    for lo in range(0, len(features), BLOCK):
+        rows = slice(lo, lo + BLOCK)
+        varied[rows] = np.sum((features[rows] @ root[:, :-1].T + root[:, -1]) ** 2, axis=1)
     return np.sqrt(varied * (1 + 1 / T) + model.noise_variance_.mean())
 
 
