@@ -93,20 +93,31 @@ def _number(labels: np.ndarray, name: str) -> tuple[Any, np.ndarray]:
     _require_no_missing(labels, name)
     if labels.dtype.kind not in HASHED or labels.dtype == np.longdouble:
         return _number_objects(labels, name)
-    codes = np.empty(len(labels), dtype=np.int64)
-    if labels.dtype.kind in "iu" and len(labels):
-        low, high = int(labels.min()), int(labels.max())
-        if _is_dense(low, high, len(labels)):
-            integers = labels.astype(np.int64, copy=False)
+    codes, whole = np.empty(len(labels), dtype=np.int64), _as_whole(labels)
+    if whole.dtype.kind in "iu" and len(whole):
+        low, high = int(whole.min()), int(whole.max())
+        if _is_dense(low, high, len(whole)):
+            integers = whole.astype(np.int64, copy=False)
             table = np.zeros(high - low + 1, dtype=np.int32)
             mark(np.ascontiguousarray(integers), low, table)
             values = np.flatnonzero(table) + low
             np.cumsum(table, dtype=np.int32, out=table)
             table -= 1
             _look_up(integers, low, table, codes)
-            return values, codes
+            return values.astype(float) if labels.dtype.kind == "f" else values, codes
     heads, n_distinct = number_rows(_as_keys(labels), codes)
     return labels[heads[:n_distinct]], codes
+
+
+def _as_whole(labels: np.ndarray) -> np.ndarray:
+    """Floats as integers if all are whole numbers; other labels, and zeros with a sign, stay."""
+    if labels.dtype.kind != "f" or labels.dtype == np.longdouble:
+        return labels
+    floats = np.ascontiguousarray(labels, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        whole = floats.astype(np.int64)
+    same = np.array_equal(whole.astype(np.float64).view(np.int64), floats.view(np.int64))
+    return whole if same else labels
 
 
 def _is_dense(low: int, high: int, size: int) -> bool:
@@ -250,21 +261,25 @@ def codes_of(
         return codes[factorized[1]], unknown
     labels = _as_vector(task, n_rows, name)
     _require_no_missing(labels, name)
-    if isinstance(known, np.ndarray) and _are_comparable(known.dtype, labels.dtype):
-        codes = _codes_in_array(labels, known)
+    pairs = []
+    if isinstance(known, np.ndarray):
+        pairs = [(_as_whole(known), _as_whole(labels)), (known, labels)]
+    comparable = [pair for pair in pairs if _are_comparable(*pair)]
+    if comparable:
+        codes = _codes_in_array(*comparable[0])
     elif labels.dtype.kind == "O":
         codes = _codes_in_list(list(labels), known, name)
     else:
         distinct, numbers_of = _number(labels, name)
         codes = _codes_in_list(_as_python(distinct), known, name)[numbers_of]
     others = labels[codes < 0]
-    if others.dtype.kind in HASHED:
+    if len(others) and others.dtype.kind in HASHED:
         heads, n_distinct = number_rows(_as_keys(others), np.empty(len(others), dtype=np.int64))
         others = others[heads[:n_distinct]]
     return codes, list(dict.fromkeys(map(_without_numpy, _as_python(others))))
 
 
-def _codes_in_array(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _codes_in_array(known: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """``codes_of`` for arrays of comparable types."""
     codes, n_known = np.empty(len(labels), dtype=np.int64), len(known)
     if known.dtype.kind in "iu":
@@ -294,11 +309,12 @@ def _codes_in_list(labels: list[Any], known: Any, name: str) -> np.ndarray:
     return codes
 
 
-def _are_comparable(known: np.dtype[Any], labels: np.dtype[Any]) -> bool:
+def _are_comparable(known: np.ndarray, labels: np.ndarray) -> bool:
     """Whether labels in arrays of these types are equal if and only if their entries are."""
-    if known.kind in "iu" and labels.kind in "iu":
-        return np.uint64 not in (known, labels)
-    return known.kind == labels.kind and known.kind in "fU" and np.longdouble not in (known, labels)
+    kinds, types = known.dtype.kind + labels.dtype.kind, (known.dtype, labels.dtype)
+    if set(kinds) <= set("iu"):
+        return np.uint64 not in types
+    return kinds in ("ff", "UU") and np.longdouble not in types
 
 
 def is_missing(label: Any) -> bool:
