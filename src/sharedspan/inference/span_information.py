@@ -165,7 +165,7 @@ def _span_sums(
         trace = np.einsum("tii->t", normal)
         largest = np.linalg.eigvalsh(normal[trace >= trace.max() / k]).max(initial=0.0)
         singular[rest] = undetermined_variances(values, vectors, float(largest))
-    totals = full[0].reshape(d * d), blocks, references.sum()
+    totals = full[0].reshape(d * d), blocks, np.array(references.sum())
     return totals, (inverse, singular, cross, spare)
 
 
