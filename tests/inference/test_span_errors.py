@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 import sharedspan as ss
 from conftest import statistics_of
 from oracles import exact_als, ordinary_least_squares, relative
-from sharedspan.inference import span_errors
+from sharedspan.inference import span_errors, span_information
 from sharedspan.inference.span_information import span_uncertainty
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.statistics.canonical import Canonical
@@ -94,7 +94,8 @@ def test_rows_and_grams_agree(small, centred, monkeypatch):
     canonical = Canonical(Units.of(validate_rows(small.X, small.y, small.task), centred), None)
     results = []
     for kind, block in (("gram", 1 << 20), ("gram", 300), ("rows", 300)):
-        monkeypatch.setattr(span_errors, "SLICE_NUMBERS", block)
+        for module in (span_errors, span_information):
+            monkeypatch.setattr(module, "SLICE_NUMBERS", block)
         statistics = statistics_of(small.X, small.y, small.task, centred=centred, kind=kind)
         results.append(
             span_uncertainty(statistics, canonical, B, small.task_weights, noise, np.full(40, 9.0))

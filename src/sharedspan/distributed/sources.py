@@ -19,7 +19,7 @@ from sharedspan.inputs.columns import Selection
 from sharedspan.inputs.external_sort import FileRows
 from sharedspan.inputs.files import SourceFile, nearest
 from sharedspan.inputs.frames import as_target, split_columns
-from sharedspan.inputs.labels import as_labels, given_labels, label_array
+from sharedspan.inputs.labels import given_labels, label_array, task_codes
 from sharedspan.inputs.reader import partitions, read_partition
 from sharedspan.inputs.resources import INTERPRETER, in_words
 from sharedspan.inputs.rows import TaskRows
@@ -200,13 +200,12 @@ def _frame_rows(frame: Any, task: str, target: str, features: Sequence[str]) -> 
     """The rows of a partition of a Dask DataFrame, validated."""
     X, _, _ = split_columns(frame[list(features)], None)
     y = as_target(frame[target], len(frame), repr(target))
-    heads, starts = as_labels(frame[task], len(frame), f"the task column {task!r}")
-    runs = np.diff(starts, append=len(frame))
-    labels = np.repeat(label_array(heads), runs) if len(frame) else np.empty(0)
+    distinct, codes = task_codes(frame[task], len(frame), f"the task column {task!r}")
+    labels = label_array(distinct)[codes] if len(frame) else np.empty(0)
     if labels.dtype == object:
         raise TypeError(
-            f"The task column {task!r} holds labels of several kinds, such as {heads[0]!r}: on a "
-            "cluster all must be numbers, or all text."
+            f"The task column {task!r} holds labels of several kinds, such as {distinct[0]!r}: on "
+            "a cluster all must be numbers, or all text."
         )
     return LabelledRows(labels, X, y)
 

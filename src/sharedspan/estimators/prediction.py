@@ -12,11 +12,14 @@ from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
 from sharedspan.inputs.frames import split_columns
 from sharedspan.inputs.labels import codes_of, given_labels
+from sharedspan.kernels.cpu import predict_rows
+from sharedspan.kernels.threads import over_tasks
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskRegressor
 
-BLOCK = 1 << 16  # rows predicted at a time, so that no copy of all coefficients is made
+BLOCK = 1 << 12  # rows that are converted together, if they are not rows of double precision
+ROW_COST = 4.0  # operations per number of a row, most of the time waiting for memory
 
 
 def feature_columns(model: TaskRegressor, X: Any) -> tuple[np.ndarray, Any]:
@@ -35,7 +38,7 @@ def rows_to_predict(model: TaskRegressor, X: Any, task: Any) -> tuple[np.ndarray
     """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
     features, column = feature_columns(model, X)
     labels = given_labels(task, column, model.task_column)
-    known = model.tasks_.tolist() if model.tasks_.dtype != object else list(model.tasks_)
+    known = model.tasks_
     if labels is None:
         if len(known) > 1:
             raise ValueError(
@@ -44,9 +47,10 @@ def rows_to_predict(model: TaskRegressor, X: Any, task: Any) -> tuple[np.ndarray
         return features, np.zeros(len(features), dtype=np.int64)
     codes, unknown = codes_of(labels, len(features), known)
     if unknown and model.unseen == "error":
+        first = known[:1].tolist()[0]
         raise ValueError(
             f"{len(unknown)} task(s) were not in the fit, such as {unknown[0]!r}. The model has "
-            f"{len(known)} tasks, such as {known[0]!r}. Fit them too, adapt the model to them, or "
+            f"{len(known)} tasks, such as {first!r}. Fit them too, adapt the model to them, or "
             "use unseen='mean' (--unseen mean) to predict them by the mean over tasks."
         )
     return features, codes
@@ -68,29 +72,34 @@ def population_mean(model: TaskRegressor) -> tuple[np.ndarray, float]:
 
 def predicted_mean(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Predictions (rows,); a task that was not fitted is predicted by the population's mean."""
-    coef, intercept = model.coef_, model.intercept_
+    mean, level = np.zeros(features.shape[1]), 0.0
     if (codes < 0).any():
         mean, level = population_mean(model)
-        coef = np.vstack([coef, mean])  # code -1 is this last row
-        intercept = np.append(intercept, level)
+    coef, intercept, mean = (
+        np.ascontiguousarray(a, dtype=float) for a in (model.coef_, model.intercept_, mean)
+    )
     out = np.empty(len(features))
-    for lo in range(0, len(features), BLOCK):
-        rows = slice(lo, lo + BLOCK)
-        out[rows] = intercept[codes[rows]] + np.einsum(
-            "ij,ij->i", features[rows], coef[codes[rows]]
-        )
+
+    def work(first: int, last: int) -> None:
+        for lo in range(first, last, BLOCK):
+            rows = slice(lo, min(lo + BLOCK, last))
+            X = np.ascontiguousarray(features[rows], dtype=float)
+            predict_rows(X, codes[rows], coef, intercept, mean, level, out[rows])
+
+    over_tasks(work, len(features), ROW_COST * features.size)
     return out
 
 
 def response_std(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Standard deviations of new responses, (rows,)."""
-    if model.shares == "population":  # which a task that was not fitted is drawn from
+    known = codes >= 0
+    # A task that was not fitted is drawn from the population, if there is one.
+    if model.shares == "population" or known.all():
         return model.uncertainty().response_std(features, codes)
-    std, known = np.empty(len(features)), codes >= 0
+    std = np.empty(len(features))
     if known.any():
         std[known] = model.uncertainty().response_std(features[known], codes[known])
-    if not known.all():
-        std[~known] = _unseen_std(model, features[~known])
+    std[~known] = _unseen_std(model, features[~known])
     return std
 
 
@@ -99,9 +108,17 @@ def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
     T = len(model.coef_)
     if T == 1:
         return np.full(len(features), np.inf)
-    spread = np.column_stack([model.coef_, model.intercept_])
-    root = np.linalg.qr(spread - spread.mean(axis=0), mode="r") / np.sqrt(T - 1)
-    varied = np.sum((features @ root[:, :-1].T + root[:, -1]) ** 2, axis=1)
+    center, level = model.coef_.mean(axis=0), model.intercept_.mean()
+    root: Any = np.zeros((0, len(center) + 1))
+    for lo in range(0, T, BLOCK):  # the triangular factor of all tasks, block by block
+        tasks = slice(lo, lo + BLOCK)
+        spread = np.column_stack([model.coef_[tasks] - center, model.intercept_[tasks] - level])
+        root = np.linalg.qr(np.vstack([root, spread]), mode="r")
+    root /= np.sqrt(T - 1)
+    varied = np.empty(len(features))
+    for lo in range(0, len(features), BLOCK):
+        rows = slice(lo, lo + BLOCK)
+        varied[rows] = np.sum((features[rows] @ root[:, :-1].T + root[:, -1]) ** 2, axis=1)
     return np.sqrt(varied * (1 + 1 / T) + model.noise_variance_.mean())
 
 
@@ -110,7 +127,7 @@ def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
 
     The last is for a task that was not fitted.
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtri, stdtrit
 
     at_least("level", level, 0.0)
     if not 0 < level < 1:
@@ -119,5 +136,7 @@ def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
     # The covariance of the population, from which a new task is drawn, is known from T tasks.
     new = max(len(model.tasks_) - 1.0, 1.0) if model.shares == "population" else np.inf
     degrees = np.append(model.uncertainty().degrees, new)
+    degrees, place = np.unique(degrees, return_inverse=True)  # often all tasks have the same
     finite = np.isfinite(degrees)
-    return np.where(finite, t.ppf(upper, np.where(finite, degrees, 1)), norm.ppf(upper))
+    quantiles = np.where(finite, stdtrit(np.where(finite, degrees, 1), upper), ndtri(upper))
+    return quantiles[place]

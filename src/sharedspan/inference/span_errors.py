@@ -35,9 +35,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sharedspan.inference.noise import common_level
-from sharedspan.inference.weight_errors import group_by_task
+from sharedspan.inference.weight_errors import by_task
 from sharedspan.kernels.dense import RANK_TOLERANCE
-from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.kernels.standard_errors import span_row_variances
+from sharedspan.kernels.threads import one_blas_thread, over_tasks
 from sharedspan.statistics.canonical import Canonical
 
 # Above this many entries of B, its covariance is approximated by a Kronecker product.
@@ -52,6 +53,12 @@ class SpanCovariance:
     mix: np.ndarray  # (k^2, r)
     terms: np.ndarray  # (r, q, q)
 
+    @cached_property
+    def packed(self) -> np.ndarray:
+        """Upper triangles of the terms, which are symmetric, (r, q (q + 1) / 2)."""
+        i, j = np.triu_indices(self.terms.shape[1])
+        return (self.terms[:, i, j] + self.terms[:, j, i]) / 2
+
     def coefficients(self, W: np.ndarray) -> np.ndarray:
         """c(w) of each row of W (m, k), (m, r)."""
         return (W[:, :, None] * W[:, None, :]).reshape(len(W), -1) @ self.mix
@@ -62,15 +69,15 @@ class SpanCovariance:
         r, q, _ = self.terms.shape
         if r == 1:
             return c[:, :, None] * (rows @ self.terms[0])
-        out, flat = np.empty_like(rows), self.terms.reshape(r, q * q)
-        for part in task_slices(len(W), q * q):
-            out[part] = rows[part] @ (c[part] @ flat).reshape(len(c[part]), q, q)
-        return out
+        return rows @ (c @ self.terms.reshape(r, q * q)).reshape(len(c), q, q)
+
+    def diagonals(self, A: np.ndarray) -> np.ndarray:
+        """Diagonals of A term_r A' for A (d, q), (r, d)."""
+        return np.stack([np.einsum("dq,dq->d", A @ term, A) for term in self.terms])
 
     def diagonal(self, W: np.ndarray, A: np.ndarray) -> np.ndarray:
         """Diagonals of A Cov(D w) A' for A (d, q) and each row of W (m, k), (m, d)."""
-        diagonals = [np.einsum("dq,dq->d", A @ term, A) for term in self.terms]
-        return self.coefficients(W) @ np.stack(diagonals)
+        return self.coefficients(W) @ self.diagonals(A)
 
     def trace_with(self, S: np.ndarray) -> np.ndarray:
         """E[D'S D] for a symmetric S (q, q), (k, k)."""
@@ -173,8 +180,12 @@ class SpanUncertainty:
     def weights_covariance(self) -> np.ndarray:
         """Covariance of w_t in the given span, with its second-order term, (T, k, k)."""
         E = self.span_covariance.trace_with(self.shape)
-        taken = self.spare[:, None, None] * (self.inverse @ E @ self.inverse)
-        return self.noise[:, None, None] * (self.inverse + taken + self.singular)
+        out = np.empty_like(self.inverse)
+        for part in task_slices(len(out), E.size):
+            inverse = self.inverse[part]
+            taken = self.spare[part, None, None] * (inverse @ E @ inverse)
+            out[part] = self.noise[part, None, None] * (inverse + taken + self.singular[part])
+        return out
 
     @cached_property
     def coef_std(self) -> np.ndarray:
@@ -184,35 +195,48 @@ class SpanUncertainty:
         unit = np.abs(np.column_stack([B, A])).max(axis=1)
         inverse_unit = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)[:, None]
         B, A = B * inverse_unit, A * inverse_unit
+        covariance, within = self.span_covariance, self.weights_covariance
+        diagonals, (d, k) = covariance.diagonals(A), B.shape
+        pairs = (B[:, :, None] * B[:, None, :]).reshape(d, k * k)
+        slices, std = (
+            list(task_slices(len(self.W), A.shape[1] ** 2 + d)),
+            np.empty((len(self.W), d)),
+        )
+
+        def work(first: int, last: int) -> None:
+            for part in slices[first:last]:
+                W, taken = self.W[part], self.inverse[part] @ self.cross[part]  # (m, k, q)
+                product = covariance.times(W, taken)
+                inner = within[part] + product @ taken.transpose(0, 2, 1)
+                variance = covariance.coefficients(W) @ diagonals
+                variance += inner.reshape(len(W), -1) @ pairs.T
+                variance -= 2 * np.einsum("da,tad->td", B, product @ A.T)
+                std[part] = np.sqrt(np.maximum(variance, 0.0)) * unit
+
         with one_blas_thread():
-            variance = self.span_covariance.diagonal(self.W, A)
-            for part in task_slices(len(self.W), self.B.size):
-                taken = self.inverse[part] @ self.cross[part]  # (m, k, q)
-                product = self.span_covariance.times(self.W[part], taken)
-                inner = self.weights_covariance[part] + product @ taken.transpose(0, 2, 1)
-                variance[part] += np.einsum("da,tab,db->td", B, inner, B, optimize=True)
-                variance[part] -= 2 * np.einsum("da,tad->td", B, product @ A.T)
-        return np.sqrt(np.maximum(variance, 0.0)) * unit
+            over_tasks(work, len(slices), float(covariance.terms.size) * len(std))
+        return std
 
     def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
         units, P = self.canonical.units, self.canonical.P
+        basis, D = np.hstack([self.B, self.Q]), self.span_covariance
+        of_tasks = self.W, self.inverse, self.cross, self.weights_covariance
+        arrays = [np.ascontiguousarray(a) for a in (*of_tasks, D.mix, D.packed)]
+        noise = self.noise if self.mean is None else self.noise * (1 + 1 / self.n)
         out = np.empty(len(X))
-        with one_blas_thread():
-            for t, rows in group_by_task(codes):
-                z = X[rows] * units.scale - units.origin * units.scale
-                z = z if P is None else z @ P
-                variance = self.noise[t]
-                if self.mean is not None:
-                    z = z - self.mean[t]
-                    variance = variance * (1 + 1 / self.n[t])
-                inner = z @ self.B
-                outer = z @ self.Q - inner @ self.inverse[t] @ self.cross[t]
-                product = self.span_covariance.times(self.W[t : t + 1], outer[None])[0]
-                slopes = np.einsum("ia,ab,ib->i", inner, self.weights_covariance[t], inner)
-                slopes += np.einsum("iq,iq->i", product, outer)
-                out[rows] = np.sqrt(np.maximum(slopes, 0.0) + variance)
-        return out / units.y_scale
+
+        def variances(rows: np.ndarray) -> None:
+            z = X[rows] * units.scale - units.origin * units.scale
+            z = z if P is None else z @ P
+            if self.mean is not None:
+                z -= self.mean[codes[rows]]
+            slopes = np.empty(len(z))
+            span_row_variances(z @ basis, codes[rows], slopes, *arrays)
+            out[rows] = np.sqrt(np.maximum(slopes, 0.0) + noise[codes[rows]]) / units.y_scale
+
+        by_task(variances, codes, basis.size + arrays[-1].size)
+        return out
 
     def representation_covariance(self, representation: np.ndarray) -> np.ndarray | None:
         """Cov(vec B) (k d, k d) for a basis (d, k) of this span in the user's units.

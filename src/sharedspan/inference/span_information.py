@@ -16,14 +16,23 @@ from typing import Any
 import numpy as np
 
 from sharedspan.inference.noise import relative_precision
-from sharedspan.inference.span_errors import SpanUncertainty, has_exact_covariance, task_slices
+from sharedspan.inference.span_errors import SpanUncertainty, has_exact_covariance
 from sharedspan.inference.weight_errors import pseudo_inverses, undetermined_variances
+from sharedspan.kernels.cpu import packed_size
 from sharedspan.kernels.dense import RANK_TOLERANCE
-from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.kernels.standard_errors import invert, row_grams, span_products, spare_grams
+from sharedspan.kernels.threads import one_blas_thread, over_tasks
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.grams import Arrays
-from sharedspan.statistics.rows import Statistics
+from sharedspan.statistics.rows import RowStatistics, Statistics
 from sharedspan.statistics.task_statistics import TaskStatistics
+
+SLICE_NUMBERS = 1 << 16  # numbers in the Grams of the tasks handled at a time
+FEWEST_TASKS = 8  # handled at a time, however large their Grams are
+MOST_BLOCKS = 64  # of tasks, whose sums are added up at the end
+SUM_NUMBERS = 1 << 23  # numbers in the sums of all blocks
+# Normal matrices up to this condition number are inverted by Cholesky, others by eigenvalues.
+LARGEST_CONDITION = 1e6
 
 
 @dataclass(frozen=True)
@@ -112,32 +121,72 @@ def _span_sums(
     B: np.ndarray,
     Q: np.ndarray,
 ) -> tuple[Arrays, Arrays]:
-    """Sums of S_t, of blocks of H and N, and of ``reference``; and arrays with a row per task."""
+    """Sums of S_t, of blocks of H and N, and of ``reference``; and arrays with a row per task.
+
+    Sums over tasks are sums over fixed blocks of tasks, so they do not depend on the threads.
+    """
     (d, k), T = B.shape, len(W)
-    first, second = np.triu_indices(k)
-    inverse, values, vectors = np.empty((T, k, k)), np.empty((T, k)), np.empty((T, k, k))
-    cross, spare, pooled = np.empty((T, k, d - k)), np.empty(T), np.zeros(d * d)
-    exact, reference = has_exact_covariance(d, k), 0.0
-    blocks = np.zeros((2, len(first), d * d if exact else 0))
+    exact, (first, second) = has_exact_covariance(d, k), np.triu_indices(k)
+    normal, inverse = np.empty((T, k, k)), np.empty((T, k, k))
+    cross, spare, regular = np.empty((T, k, d - k)), np.empty(T), np.empty(T, dtype=bool)
+    basis, transposed = np.hstack([B, Q]), np.ascontiguousarray(B.T)
+    n_sums, size = 1 + 2 * len(first) * exact, packed_size(d)
+    diagonal = np.cumsum(np.append(0, np.arange(d, 1, -1)))
+    step = max(SLICE_NUMBERS // size, FEWEST_TASKS)
+    slices = [slice(lo, min(lo + step, T)) for lo in range(0, T, step)]
+    n_blocks = max(min(len(slices), MOST_BLOCKS, SUM_NUMBERS // (n_sums * size)), 1)
+    sums, references = np.zeros((n_blocks, size, n_sums)), np.zeros(n_blocks)
+
+    def add(block: int, part: slice) -> None:
+        G = np.ascontiguousarray(_packed_grams(statistics, part).T)
+        total, m = G[diagonal].sum(axis=0), G.shape[1]
+        BG = np.empty((k, d, m))
+        span_products(G, transposed, BG)
+        projected = (basis.T @ BG).transpose(2, 0, 1)  # (m, k, d)
+        normal[part], cross[part] = projected[:, :, :k], projected[:, :, k:]
+        invert(normal[part], LARGEST_CONDITION, inverse[part], regular[part])
+        rest = part.start + np.flatnonzero(~regular[part])
+        if len(rest):
+            inverse[rest] = pseudo_inverses(*np.linalg.eigh(normal[rest]))
+        spare_grams(G, BG, np.ascontiguousarray(inverse[part].transpose(1, 2, 0)))
+        trace = G[diagonal].sum(axis=0)
+        rounding = trace <= RANK_TOLERANCE * total
+        spare[part] = np.where(rounding, 0.0, trace)
+        weights = np.ones((m, n_sums))
+        if exact:
+            weights[:, 1 : 1 + len(first)] = W[part][:, first] * W[part][:, second]
+            weights[:, 1 + len(first) :] = noise[part, None] * inverse[part][:, first, second]
+        weights *= np.where(rounding, 0.0, omega[part])[:, None]
+        sums[block] += G @ weights
+        references[block] += omega[part] @ (total * np.sum(W[part] ** 2, axis=1)) / d
+
+    def work(begin: int, end: int) -> None:
+        for block in range(begin, end):
+            bounds = [len(slices) * b // n_blocks for b in (block, block + 1)]
+            for part in slices[slice(*bounds)]:
+                add(block, part)
+
     with one_blas_thread():
-        for part in task_slices(T, d * d):
-            S = np.stack([statistics.gram(t) for t in range(part.start, part.stop)])
-            BG = B.T @ S
-            values[part], vectors[part] = np.linalg.eigh(BG @ B)
-            inverse[part] = pseudo_inverses(values[part], vectors[part])
-            total = np.einsum("tii->t", S)
-            S -= BG.transpose(0, 2, 1) @ (inverse[part] @ BG)
-            cross[part] = BG @ Q
-            spare[part] = np.einsum("tii->t", S)
-            rounding = spare[part] <= RANK_TOLERANCE * total
-            S[rounding], spare[part][rounding] = 0.0, 0.0
-            reference += omega[part] @ (total * np.sum(W[part] ** 2, axis=1)) / d
-            S = S.reshape(len(S), d * d)
-            pooled += omega[part] @ S
-            if exact:
-                weights = W[part][:, first] * W[part][:, second]
-                blocks[0] += (omega[part, None] * weights).T @ S
-                noisy = noise[part, None] * inverse[part][:, first, second]
-                blocks[1] += (omega[part, None] * noisy).T @ S
-    sums = pooled, blocks, np.array(reference)
-    return sums, (inverse, undetermined_variances(values, vectors), cross, spare)
+        over_tasks(work, n_blocks, T * float(size) * (4 * k + 2 * n_sums))
+    i, j = np.triu_indices(d)
+    full = np.empty((n_sums, d, d))
+    full[:, i, j] = full[:, j, i] = sums.sum(axis=0).T
+    blocks = full[1:].reshape(2, -1, d * d) if exact else np.zeros((2, len(first), 0))
+    singular = np.zeros((T, k, k))
+    rest = np.flatnonzero(~regular)
+    if len(rest):
+        values, vectors = np.linalg.eigh(normal[rest])
+        trace = np.einsum("tii->t", normal)
+        largest = np.linalg.eigvalsh(normal[trace >= trace.max() / k]).max(initial=0.0)
+        singular[rest] = undetermined_variances(values, vectors, float(largest))
+    totals = full[0].reshape(d * d), blocks, np.array(references.sum())
+    return totals, (inverse, singular, cross, spare)
+
+
+def _packed_grams(statistics: Statistics, part: slice) -> np.ndarray:
+    """Upper triangles of the Grams of some tasks, (m, d (d + 1) / 2)."""
+    if not isinstance(statistics, RowStatistics):
+        return statistics.packed[part]
+    packed = np.empty((part.stop - part.start, packed_size(statistics.n_features)))
+    row_grams(statistics.X, statistics.weight, statistics.starts, part.start, packed)
+    return packed

@@ -13,13 +13,19 @@ shrunk by a prior, the posterior covariance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from sharedspan.kernels.cpu import quadratic_forms
 from sharedspan.kernels.dense import RANK_TOLERANCE
+from sharedspan.kernels.grouping import count_codes, sort_codes
+from sharedspan.kernels.threads import one_blas_thread, over_tasks
+
+ROWS_AT_ONCE = 1 << 10  # rows whose standard deviations are computed together
+TASKS_AT_ONCE = 1 << 8  # tasks whose standard errors are computed together
 
 
 class CrossSums:
@@ -94,51 +100,77 @@ class WeightsUncertainty:
         return None if self.error is None else self.error.covariance
 
     @cached_property
-    def response(self) -> np.ndarray:
-        """Derivative of w_t with respect to the entries of B, (T, k, k d)."""
-        assert self.error is not None
-        T, k = self.W.shape
-        change = -np.einsum("ta,tcj->tcaj", self.W, self.error.cross)
-        change[:, np.arange(k), np.arange(k)] += self.error.score[:, None, :]
-        return self.inverse @ change.reshape(T, k, -1)
-
-    @cached_property
     @np.errstate(over="ignore", invalid="ignore")
     def coef_std(self) -> np.ndarray:
         """Standard errors of the coefficients, (T, d)."""
-        inner, outer = self.covariance, 0.0
-        if self.error is not None:
-            (T, k), d = self.W.shape, len(self.B)
-            C = self.error.covariance.reshape(k, d, k, d)
-            product = self.response @ self.error.covariance
-            inner = inner + product @ self.response.transpose(0, 2, 1)
-            moved = np.einsum("tcaj,ta->tcj", product.reshape(T, k, k, d), self.W)
-            squares = self.W[:, :, None] * self.W[:, None, :] + self.covariance * self.shrunk
-            outer = np.einsum("tab,abj->tj", squares, np.einsum("ajbj->abj", C))
-            outer += 2 * np.einsum("jc,tcj->tj", self.B, moved)
-        variance = np.einsum("ja,tab,jb->tj", self.B, inner, self.B, optimize=True) + outer
-        return np.sqrt(np.maximum(variance, 0.0))
+        out = np.empty((len(self.W), len(self.B)))
+        for lo in range(0, len(out), TASKS_AT_ONCE):
+            part = slice(lo, lo + TASKS_AT_ONCE)
+            if self.error is None:
+                inner, out[part] = self.covariance[part], 0.0
+            else:
+                inner, out[part] = self._span_error(self.error, part)
+            out[part] += np.einsum("ja,tab,jb->tj", self.B, inner, self.B, optimize=True)
+            out[part] = np.sqrt(np.maximum(out[part], 0.0))
+        return out
 
-    @np.errstate(over="ignore", invalid="ignore")
+    def _span_error(self, error: SpanError, part: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Covariances of w_t (m, k, k) with an error of B, and its variances outside (m, d)."""
+        W, inner = self.W[part], self.covariance[part]
+        (m, k), d = W.shape, len(self.B)
+        C = error.covariance.reshape(k, d, k, d)
+        # The derivative of w_t with respect to the entries of B, (m, k, k d).
+        change = -np.einsum("ta,tcj->tcaj", W, error.cross[part])
+        change[:, np.arange(k), np.arange(k)] += error.score[part, None, :]
+        response = self.inverse[part] @ change.reshape(m, k, -1)
+        product = (response.reshape(m * k, -1) @ error.covariance).reshape(response.shape)
+        moved = np.einsum("tcaj,ta->tcj", product.reshape(m, k, k, d), W)
+        squares = W[:, :, None] * W[:, None, :] + inner * self.shrunk
+        outer = np.einsum("tab,abj->tj", squares, np.einsum("ajbj->abj", C), optimize=True)
+        outer += 2 * np.einsum("jc,tcj->tj", self.B, moved)
+        return inner + product @ response.transpose(0, 2, 1), outer
+
     def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
-        out = np.empty(len(X))
-        for t, rows in group_by_task(codes):
+        noise = self.noise if self.centre is None else self.noise * (1 + 1 / self.n)
+        out, covariance = np.empty(len(X)), np.ascontiguousarray(self.covariance)
+
+        @np.errstate(over="ignore", invalid="ignore")
+        def variances(rows: np.ndarray) -> None:
+            t = codes[rows]
             z = X[rows] - self.origin[t]
-            inner, variance = z @ self.B, self.noise[t]
+            inner = z @ self.B
             if self.centre is not None:
-                inner, variance = inner - self.centre[t], variance * (1 + 1 / self.n[t])
-            slopes = np.einsum("ia,ab,ib->i", inner, self.covariance[t], inner)
+                inner -= self.centre[t]
+            slopes = np.empty(len(rows))
+            quadratic_forms(inner, covariance, t, slopes)
             if self.error is not None:
-                z = z - self.error.mean[t]
-                moved = inner @ self.response[t] + np.kron(self.W[t], z)
-                slopes += np.einsum("ij,ij->i", moved @ self.error.covariance, moved)
-                if self.shrunk:
-                    # E[D Cov(w_t) D'] of weights shrunk by a prior, (d, d).
-                    C = self.error.covariance.reshape(*self.B.T.shape, *self.B.T.shape)
-                    moved = np.einsum("ab,ajbl->jl", self.covariance[t], C, optimize=True)
-                    slopes += np.einsum("ij,jl,il->i", z, moved, z, optimize=True)
-            out[rows] = np.sqrt(np.maximum(slopes, 0.0) + variance)
+                slopes += self._span_error_at(self.error, z - self.error.mean[t], inner, t)
+            out[rows] = np.sqrt(np.maximum(slopes, 0.0) + noise[t])
+
+        cost = self.B.size if self.error is None else 2 * self.error.covariance.size
+        by_task(variances, codes, float(cost))
+        return out
+
+    def _span_error_at(
+        self, error: SpanError, z: np.ndarray, inner: np.ndarray, t: np.ndarray
+    ) -> np.ndarray:
+        """Variances (m,) that an error of B adds at centred rows z (m, d) = ``inner`` (m, k)."""
+        (m, d), k = z.shape, inner.shape[1]
+        # The derivative with respect to B, w (z - L B'G inner)' + (L inner) score'.
+        solved = np.einsum("ia,iab->ib", inner, self.inverse[t])
+        rest = z - np.einsum("ia,iaj->ij", solved, error.cross[t])
+        moved = self.W[t][:, :, None] * rest[:, None, :]
+        moved += solved[:, :, None] * error.score[t][:, None, :]
+        moved = moved.reshape(m, k * d)
+        out = np.einsum("ij,ij->i", moved @ error.covariance, moved)
+        if self.shrunk:  # E[D Cov(w_t) D'] of weights shrunk by a prior
+            tasks, of = np.unique(t, return_inverse=True)
+            C = error.covariance.reshape(k, d, k, d).transpose(0, 2, 1, 3).reshape(k * k, d * d)
+            E = self.covariance[tasks].reshape(len(tasks), k * k) @ C
+            forms = np.empty(m)
+            quadratic_forms(np.ascontiguousarray(z), E.reshape(-1, d, d), of, forms)
+            out += forms
         return out
 
 
@@ -192,13 +224,16 @@ def pseudo_inverses(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     return (vectors * inverse[:, None, :]) @ vectors.transpose(0, 2, 1)
 
 
-def undetermined_variances(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+def undetermined_variances(
+    values: np.ndarray, vectors: np.ndarray, largest: float | None = None
+) -> np.ndarray:
     """A very large variance, (T, k, k), along the weights on which a task has no rows.
 
     Large, not infinite, so that the standard errors of the task's other coefficients are finite.
+    ``largest`` is the largest eigenvalue of all tasks, if these are not all.
     """
-    largest = 1.0 / (RANK_TOLERANCE * max(float(values.max(initial=0.0)), 1.0))
-    variances = np.where(_determined(values), 0.0, largest)
+    largest = float(values.max(initial=0.0)) if largest is None else largest
+    variances = np.where(_determined(values), 0.0, 1.0 / (RANK_TOLERANCE * max(largest, 1.0)))
     return (vectors * variances[:, None, :]) @ vectors.transpose(0, 2, 1)
 
 
@@ -207,8 +242,25 @@ def _determined(values: np.ndarray) -> np.ndarray:
     return values > RANK_TOLERANCE * values[:, -1:].clip(min=0.0)
 
 
-def group_by_task(codes: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Each task code with the positions of its rows."""
-    order = np.argsort(codes, kind="stable")
-    tasks, starts = np.unique(codes[order], return_index=True)
-    return zip(tasks.tolist(), np.split(order, starts[1:]), strict=True)
+def by_task(work: Callable[[np.ndarray], object], codes: np.ndarray, cost: float) -> None:
+    """Call ``work(rows)`` for blocks of rows, in which the rows of a task are neighbours.
+
+    Parameters
+    ----------
+    work : callable of an array of row numbers
+    codes : ndarray of shape (rows,)
+        The task of each row, 0 or more.
+    cost : float
+        Approximate number of floating-point operations of a row.
+    """
+    counts = np.zeros(int(codes.max(initial=0)) + 1, dtype=np.int64)
+    order = np.arange(len(codes))
+    if not count_codes(codes, counts):
+        sort_codes(codes, np.cumsum(counts) - counts, order)
+
+    def blocks(first: int, last: int) -> None:
+        for lo in range(first, last, ROWS_AT_ONCE):
+            work(order[lo : min(lo + ROWS_AT_ONCE, last)])
+
+    with one_blas_thread():
+        over_tasks(blocks, len(codes), len(codes) * cost)

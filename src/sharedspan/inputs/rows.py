@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sharedspan.inputs.frames import as_target, as_weight, require_finite, split_columns
-from sharedspan.inputs.labels import as_labels, canonical_order, given_labels, object_array
+from sharedspan.inputs.labels import given_labels, object_array, task_codes
+from sharedspan.kernels.grouping import count_codes, sort_codes
 
 if TYPE_CHECKING:
     from sharedspan.inputs.resources import DiskRows
@@ -199,9 +200,8 @@ def validate_rows(
             )
     y = as_target(y, n_rows)
     weight = None if sample_weight is None else as_weight(sample_weight, n_rows)
-    heads, run_starts = as_labels(0 if labels is None else labels, n_rows, name)
-    rows = _group(features, y, weight, heads, run_starts, names)
-    return replace(rows, checked=check_finite)
+    coded = task_codes(0 if labels is None else labels, n_rows, name)
+    return replace(_group(features, y, weight, *coded, names), checked=check_finite)
 
 
 def is_task_list(X: Any) -> bool:
@@ -264,24 +264,23 @@ def _group(
     X: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray | None,
-    heads: list[Hashable],
-    run_starts: np.ndarray,
+    labels: tuple[Hashable, ...],
+    codes: np.ndarray,
     names: tuple[str, ...],
 ) -> TaskRows:
-    """Sort runs by task; rows of weight zero, and tasks of such rows only, are left out."""
-    code_of = {label: code for code, label in enumerate(canonical_order(heads))}
-    run_codes = np.array([code_of[label] for label in heads], dtype=np.int64)
-    codes = np.repeat(run_codes, np.diff(run_starts, append=len(X)))
-    labels = tuple(code_of)
-    order = None
-    if (np.diff(run_codes) < 0).any():
-        order = np.argsort(codes, kind="stable")
-    counts = np.bincount(codes, minlength=len(labels))
+    """Sort rows by task; rows of weight zero, and tasks of such rows only, are left out."""
+    rows = None
     if weight is not None and not weight.all():
-        in_order = np.arange(len(X)) if order is None else order
-        order = in_order[weight[in_order] > 0]
-        counts = np.bincount(codes[order], minlength=len(labels))
-        labels = tuple(label for label, count in zip(labels, counts, strict=True) if count)
-        counts = counts[counts > 0]
+        rows = np.flatnonzero(weight)
+        codes = codes[rows]
+    counts, order = np.zeros(len(labels), dtype=np.int64), None
+    if not count_codes(codes, counts):
+        order = np.empty(len(codes), dtype=np.int64)
+        sort_codes(codes, np.cumsum(counts) - counts, order)
+    if rows is not None:
+        order = rows if order is None else rows[order]
+        if not counts.all():
+            labels = tuple(labels[t] for t in np.flatnonzero(counts))
+            counts = counts[counts > 0]
     starts = np.concatenate([[0], np.cumsum(counts)])
     return TaskRows(X, y, weight, labels, starts, order, names)

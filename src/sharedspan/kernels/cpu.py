@@ -281,3 +281,14 @@ def squared_errors(X, y, w, starts, ids, V, intercept, out):  # type: ignore[no-
             for j in range(X.shape[1]):
                 error -= X[i, j] * V[t, j]
             out[t] += w[i] * error * error
+
+
+@kernel
+def predict_rows(X, codes, coef, intercept, mean, level, out):  # type: ignore[no-untyped-def]
+    """Write intercept_t + x'v_t to out (rows,), t the code of the row; code -1 is the mean task."""
+    for i in range(X.shape[0]):
+        t = codes[i]
+        if t < 0:
+            out[i] = level + inner(X[i], mean)
+        else:
+            out[i] = intercept[t] + inner(X[i], coef[t])

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.kernels.standard_errors import packed_row_forms, packed_task_forms
+from sharedspan.kernels.threads import one_blas_thread, over_tasks
 from sharedspan.mixed_model.likelihood import MixedTasks, added, inverse_precision
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.outliers import OutlierComponent
@@ -17,7 +19,7 @@ from sharedspan.mixed_model.variance_function import VarianceFunction
 from sharedspan.statistics.canonical import Canonical
 
 DOUBLE_ENTRIES = 1 << 22  # entries of all covariances; more are stored in single precision
-ROWS_AT_ONCE = 1 << 14  # rows whose standard deviations are computed together
+ROWS_AT_ONCE = 1 << 12  # rows whose standard deviations are computed together
 NEGLIGIBLE_ERROR = 1e-3  # parameters of the covariance over tasks whose error is left out
 EXACT_WORK = 2e8  # operations of the exact error of the covariance's parameters, in all tasks
 
@@ -63,16 +65,6 @@ class Posterior:
             values["variance_function"] = None
         return values
 
-    def covariances(self, ids: np.ndarray) -> np.ndarray:
-        """Posterior covariances of some tasks, (m, p, p); -1 is a task that was not fitted."""
-        p = len(self.b)
-        i, j = np.triu_indices(p)
-        out = np.empty((len(ids), p, p))
-        out[:, i, j] = self.packed[ids]
-        out[:, j, i] = out[:, i, j]
-        out[ids < 0] = self.new
-        return out
-
     @property
     def coef_std(self) -> np.ndarray:
         """Standard errors in the user's units, (T, d)."""
@@ -84,10 +76,14 @@ class Posterior:
             variance = np.maximum(self.packed[:, diagonal].astype(float), 0.0)
             return np.sqrt(variance) * np.diag(J)  # a square might overflow
         std = np.empty((len(self.mean), len(J)))
-        for begin in range(0, len(std), ROWS_AT_ONCE):
-            ids = np.arange(begin, min(begin + ROWS_AT_ONCE, len(std)))
-            inner = self.covariances(ids)[:, first:, first:]
-            std[ids] = np.sqrt(np.maximum(np.einsum("tij,di,dj->td", inner, J, J), 0.0))
+        J = np.hstack([np.zeros((len(J), first)), J])
+
+        def work(begin: int, end: int) -> None:
+            packed_task_forms(J, self.packed, std, begin, end)
+            part = std[begin:end]
+            np.sqrt(np.maximum(part, 0.0, out=part), out=part)
+
+        over_tasks(work, len(std), float(self.packed.size) * len(J))
         return std
 
     def representation_covariance(self, representation: np.ndarray) -> None:
@@ -97,15 +93,22 @@ class Posterior:
         """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
         unit = self.scaling.y_scale / self.canonical.units.y_scale
         variance, noise = np.empty(len(X)), np.append(self.noise, self.new_noise)[codes]
-        for begin in range(0, len(X), ROWS_AT_ONCE):
-            rows = slice(begin, begin + ROWS_AT_ONCE)
-            Z = self._standard(X[rows])
-            ids, owner = np.unique(codes[rows], return_inverse=True)
-            C = self.covariances(ids)
-            variance[rows] = np.einsum("ij,ij->i", Z, (C[owner] @ Z[:, :, None])[:, :, 0])
-            if self.variance_function is not None:
-                means = np.vstack([self.mean, self.b])[ids]
-                noise[rows] = self.variance_function(np.einsum("ij,ij->i", Z, means[owner]))
+
+        def work(first: int, last: int) -> None:
+            for begin in range(first, last, ROWS_AT_ONCE):
+                rows = slice(begin, min(begin + ROWS_AT_ONCE, last))
+                Z, ids = np.ascontiguousarray(self._standard(X[rows])), codes[rows]
+                packed_row_forms(Z, ids, self.packed, variance[rows])
+                new = ids < 0
+                if new.any():
+                    variance[rows][new] = np.einsum("ij,ij->i", Z[new] @ self.new, Z[new])
+                if self.variance_function is not None:
+                    means = self.mean[ids]
+                    means[new] = self.b
+                    noise[rows] = self.variance_function(np.einsum("ij,ij->i", Z, means))
+
+        with one_blas_thread():
+            over_tasks(work, len(X), len(X) * float(self.packed.shape[1]))
         if np.isnan(variance).any():
             raise ValueError(
                 "The model was saved by version 0.1, which did not store the covariances of so "

@@ -1,0 +1,127 @@
+"""Compiled loops that number the distinct labels of rows and sort rows by those numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sharedspan.kernels.compiling import kernel, part
+
+FIRST_SIZE = 1024  # of the hash table, a power of two
+
+
+@kernel
+def number_rows(keys, codes):  # type: ignore[no-untyped-def]
+    """Number the distinct rows of ``keys`` (rows, w), of uint32, in the order of their appearance.
+
+    By a hash table with linear probing, at most half full. Writes the number of each row to
+    ``codes`` (rows,), and returns the first row of each number, in an array with room for more, and
+    how many numbers there are.
+    """
+    width = keys.shape[1]
+    table = empty_table(FIRST_SIZE)
+    heads = np.empty(FIRST_SIZE // 2, dtype=np.int64)
+    distinct = np.empty((FIRST_SIZE // 2, width), dtype=np.uint32)  # close together in memory
+    count = 0
+    for i in range(len(keys)):
+        if i > 0 and is_same(keys, i, keys, i - 1):
+            codes[i] = codes[i - 1]
+            continue
+        if count == len(heads):
+            table, heads, distinct = enlarged(heads, distinct)
+        at = find(keys, i, distinct, table)
+        if table[at] < 0:
+            table[at] = count
+            heads[count] = i
+            for j in range(width):
+                distinct[count, j] = keys[i, j]
+            count += 1
+        codes[i] = table[at]
+    return heads, count
+
+
+@kernel
+def empty_table(size):  # type: ignore[no-untyped-def]
+    """A table without entries, which are -1."""
+    table = np.empty(size, dtype=np.int32)
+    for i in range(size):
+        table[i] = -1
+    return table
+
+
+@part
+def is_same(keys, i, others, c):  # type: ignore[no-untyped-def]
+    """Whether two keys are equal."""
+    for j in range(keys.shape[1]):  # noqa: SIM110
+        if keys[i, j] != others[c, j]:
+            return False
+    return True
+
+
+@part
+def find(keys, i, distinct, table):  # type: ignore[no-untyped-def]
+    """The place of a key in the table, or of the gap where it belongs."""
+    mixed = np.uint64(0)
+    for j in range(keys.shape[1]):
+        mixed = (mixed ^ np.uint64(keys[i, j])) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(32)
+    last = len(table) - 1  # the size is a power of two
+    at = np.int64(mixed & np.uint64(last))
+    while table[at] >= 0 and not is_same(keys, i, distinct, table[at]):
+        at = (at + 1) & last
+    return at
+
+
+@kernel
+def enlarged(heads, distinct):  # type: ignore[no-untyped-def]
+    """The same entries in a table of twice the size, and room for as many more."""
+    count = len(heads)
+    table = empty_table(4 * count)
+    more_heads = np.empty(2 * count, dtype=np.int64)
+    more = np.empty((2 * count, distinct.shape[1]), dtype=np.uint32)
+    for c in range(count):
+        more_heads[c] = heads[c]
+        for j in range(distinct.shape[1]):
+            more[c, j] = distinct[c, j]
+        table[find(more, c, more, table)] = c
+    return table, more_heads, more
+
+
+@kernel
+def mark(values, low, table):  # type: ignore[no-untyped-def]
+    """Set the entries of the table that belong to the integers ``values`` to one."""
+    for i in range(len(values)):
+        table[values[i] - low] = 1
+
+
+@kernel
+def look_up(values, low, table, codes, first, last):  # type: ignore[no-untyped-def]
+    """Entries of the table for the integers ``values``, -1 for those outside of it."""
+    size = np.uint64(len(table))
+    for i in range(first, last):
+        place = np.uint64(values[i] - low)  # a negative difference becomes a very large one
+        codes[i] = table[np.int64(place)] if place < size else -1
+
+
+@kernel
+def count_codes(codes, counts):  # type: ignore[no-untyped-def]
+    """Add the rows of each code to ``counts``; returns whether the codes ascend."""
+    ascending = True
+    before = 0
+    for i in range(len(codes)):
+        code = codes[i]
+        counts[code] += 1
+        ascending &= code >= before
+        before = code
+    return ascending
+
+
+@kernel
+def sort_codes(codes, starts, order):  # type: ignore[no-untyped-def]
+    """Write the rows to ``order`` by ascending code, rows of one code as they come.
+
+    ``starts`` (codes,) is the place of the first row of each code; it is changed.
+    """
+    for i in range(len(codes)):
+        code = codes[i]
+        order[starts[code]] = i
+        starts[code] += 1
