@@ -45,6 +45,11 @@ class ClusterStatistics(TaskMeans):
         self.left_out: int | None = None  # the fold that is subtracted at present
         self._set_means(Shard.build_statistics, units, centred, kind, keep_rows)
 
+    @property
+    def outlives_fit(self) -> bool:
+        """See TaskMeans: the cluster is freed after the fit."""
+        return False
+
     def _set_means(self, *command: Any) -> None:
         """Run a command that changes the statistics and returns sizes and means."""
         parts = self.cluster.run(*command, replay="always")

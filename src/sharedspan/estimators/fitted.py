@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from sharedspan.kernels.threads import tall_product
 from sharedspan.statistics.canonical import Problem
 from sharedspan.subspace import ordered_factors
 
@@ -96,12 +97,12 @@ class FittedSpan:
             Fields that are already in the user's units.
         """
         canonical, W = problem.canonical, W / response
-        inner, span = (W.T @ B.T).T, canonical.to_user(B)  # (d, T), tasks contiguous in memory
+        intercept, span = problem.statistics.factor_intercepts(B, W), canonical.to_user(B)
         # Not the product of the ordered factors: if features differ in scale by more than the
         # precision of a number, rotating the factors would lose the small coefficients.
-        V = (W.T @ span.T).T
+        V = tall_product(W, span).T  # (d, T), with the tasks contiguous in memory
         if off_span is not None:
-            inner = inner + off_span / response
+            intercept = problem.statistics.intercepts(B @ W + off_span / response)
             V = V + canonical.to_user(off_span / response)
         missing = rank - B.shape[1]
         if missing > 0:
@@ -112,7 +113,7 @@ class FittedSpan:
             fields["noise_variance"] = variance / canonical.units.y_scale**2
         return cls(
             coef=np.ascontiguousarray(V.T),
-            intercept=canonical.intercept_to_user(problem.statistics.intercepts(inner), V),
+            intercept=canonical.intercept_to_user(intercept, V),
             representation=representation,
             task_weights=task_weights,
             rank=int(rank),

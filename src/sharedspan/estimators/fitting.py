@@ -31,6 +31,7 @@ from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.progress import current_progress
+from sharedspan.solvers import SUM_SOLVERS
 from sharedspan.statistics.canonical import (
     PreviousFit,
     Problem,
@@ -38,6 +39,7 @@ from sharedspan.statistics.canonical import (
     feature_covariance,
 )
 from sharedspan.statistics.grams import GramStatistics
+from sharedspan.statistics.rows import RowStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, gather
 
 if TYPE_CHECKING:
@@ -261,6 +263,9 @@ def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]
         rows.require_finite()
         yield TaskStatistics(None, None, rows.labels, rows.names, rows)
     elif is_local(model):
+        if needs.moments is None and (on_device := device_statistics(model, rows)) is not None:
+            yield on_device
+            return
         moments = None if needs.moments is None else needs.moments(rows)
         yield gather(
             rows, model.fit_intercept, common_scale=needs.common_scale, kind=needs.kind,
@@ -277,6 +282,23 @@ def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]
             yield statistics
 
 
+def device_statistics(model: TaskRegressor, rows: Any) -> TaskStatistics | None:
+    """Statistics of the rows that stay on a GPU, if the model's backend is one that gains by it."""
+    backend = vars(model).get("backend", "numpy")
+    if isinstance(backend, str) and backend == "numpy":
+        return None
+    from sharedspan.objective.backends import choose_backend, rows_gain
+
+    if vars(model).get("solver") not in SUM_SOLVERS or not rows_gain(backend, rows):
+        return None
+    chosen = choose_backend(backend)
+    if chosen is None:
+        return None
+    from sharedspan.objective.device import gather_on_device
+
+    return gather_on_device(rows, model.fit_intercept, chosen)
+
+
 def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> TaskStatistics | None:
     """The statistics for ``partial_fit`` and ``merge``, or None if not to be retained."""
     wanted = vars(model).get("keep_statistics", False)
@@ -287,7 +309,7 @@ def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> Ta
         return None
     if isinstance(statistics.statistics, GramStatistics):
         return replace(statistics, rows=None, moments=None)
-    if not isinstance(statistics.rows, TaskRows):  # on a cluster
+    if not isinstance(statistics.statistics, RowStatistics):  # on a cluster or a GPU
         copied = statistics.copy()
         return copied if isinstance(copied.statistics, GramStatistics) else None
     options: dict[str, Any] = {"common_scale": model.needs().common_scale, "kind": "gram"}

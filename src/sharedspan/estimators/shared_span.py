@@ -35,7 +35,6 @@ from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, Solv
 from sharedspan.solvers.quasi_newton import variable_projection
 from sharedspan.solvers.state import Factors
 from sharedspan.statistics.canonical import PreviousFit, Problem
-from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.rows import RowStatistics
 
 if TYPE_CHECKING:
@@ -313,9 +312,9 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         Statistics on a cluster end with the fit, so there it is computed now.
         """
         statistics = problem.statistics
-        if not isinstance(statistics, GramStatistics | RowStatistics):
+        if not statistics.outlives_fit:
             return span_uncertainty(statistics, problem.canonical, *estimates)
-        if problem.retained and isinstance(statistics, GramStatistics):
+        if problem.retained and not isinstance(statistics, RowStatistics):
             statistics = None
         return DeferredUncertainty(statistics, problem.canonical, *estimates)
 

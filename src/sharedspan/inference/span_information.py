@@ -48,11 +48,12 @@ class DeferredUncertainty:
 
     def compute(self, retained: TaskStatistics | None = None) -> SpanUncertainty:
         """Compute the uncertainty, if need be from the statistics that a model has retained."""
-        statistics = self.statistics
-        if statistics is None:
+        if self.statistics is None:
             assert retained is not None
             statistics, P = retained.statistics, self.canonical.P
             statistics = statistics if P is None else statistics.transformed(P)
+        else:
+            statistics = self.statistics.gather_local()
         return span_uncertainty(
             statistics, self.canonical, self.B, self.W, self.noise, self.degrees
         )

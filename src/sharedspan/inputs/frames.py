@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.inputs.labels import is_missing
+from sharedspan.kernels.threads import extremes
 
 FINITE_BLOCK = 1 << 19  # numbers checked together in the search for one that is not finite
 
@@ -153,8 +154,10 @@ def require_finite(features: np.ndarray, names: Sequence[str]) -> None:
     """Raise for NaN or infinity; maxima and minima are checked first, as they need no memory."""
     if not features.size:
         return
+    whole = features if features.flags.c_contiguous else features.T
+    flat = whole.reshape(-1) if whole.flags.c_contiguous else features.ravel()
     with np.errstate(invalid="ignore"):
-        if np.isfinite([features.max(), features.min()]).all():
+        if np.isfinite(extremes(flat)).all():
             return
     step = max(FINITE_BLOCK // features.shape[1], 1)
     for lo in range(0, len(features), step):
@@ -187,8 +190,7 @@ def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
             f"{name} has {len(values)} values but X has {n_rows} rows: give one number per row."
         )
     values = _as_numbers(values, name)
-    with np.errstate(invalid="ignore", over="ignore"):
-        finite = not len(values) or np.isfinite(values.sum())  # if it is, all terms are
+    finite = not len(values) or np.isfinite(extremes(values)).all()
     bad = np.empty(0) if finite else np.flatnonzero(~np.isfinite(values))
     if len(bad):
         kind = "NaN" if np.isnan(values[bad[0]]) else "infinity"

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.kernels.grouping import look_up, mark, number_rows
+from sharedspan.kernels.grouping import count_runs, find_runs, look_up, mark, number_rows
 from sharedspan.kernels.threads import over_tasks
 
+RUN_BLOCK = 1 << 16  # rows in which runs of equal labels are counted together
 LONG_TEXT = 200  # characters of a label
 NUMERIC = (numbers.Real, np.bool_)
 NEVER_MISSING = {int, bool, str, bytes}
@@ -30,6 +31,25 @@ def given_labels(task: Any, column: Any, task_column: Any) -> Any:
             "one of them."
         )
     return task if column is None else column
+
+
+def ascending_runs(task: Any, n_rows: int) -> tuple[tuple[Hashable, ...], np.ndarray] | None:
+    """Labels and the first row of each task (and the end), if they are integers in ascending order.
+
+    None for other labels.
+    """
+    if not isinstance(task, np.ndarray) or task.shape != (n_rows,) or task.dtype != np.int64:
+        return None
+    labels, blocks = np.ascontiguousarray(task), -(-n_rows // RUN_BLOCK)
+    bounds = n_rows * np.arange(blocks + 1) // blocks
+    counts = np.empty(blocks, dtype=np.int64)
+    over_tasks(partial(count_runs, labels, bounds, counts), blocks, float(n_rows))
+    if (counts < 0).any():
+        return None
+    starts = np.full(int(counts.sum()) + 1, n_rows, dtype=np.int64)
+    work = partial(find_runs, labels, bounds, np.cumsum(counts) - counts, starts)
+    over_tasks(work, blocks, float(n_rows))
+    return tuple(labels[starts[:-1]].tolist()), starts
 
 
 def task_codes(

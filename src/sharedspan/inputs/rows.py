@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sharedspan.inputs.frames import as_target, as_weight, require_finite, split_columns
-from sharedspan.inputs.labels import given_labels, object_array, task_codes
+from sharedspan.inputs.labels import ascending_runs, given_labels, object_array, task_codes
 from sharedspan.kernels.grouping import count_codes, sort_codes
 
 if TYPE_CHECKING:
@@ -200,6 +200,9 @@ def validate_rows(
             )
     y = as_target(y, n_rows)
     weight = None if sample_weight is None else as_weight(sample_weight, n_rows)
+    runs = ascending_runs(labels, n_rows)
+    if runs is not None and (weight is None or weight.all()):
+        return TaskRows(features, y, weight, *runs, None, names, checked=check_finite)
     coded = task_codes(0 if labels is None else labels, n_rows, name)
     return replace(_group(features, y, weight, *coded, names), checked=check_finite)
 

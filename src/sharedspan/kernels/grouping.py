@@ -10,6 +10,34 @@ FIRST_SIZE = 1024  # of the hash table, a power of two
 
 
 @kernel
+def count_runs(labels, bounds, counts, first, last):  # type: ignore[no-untyped-def]
+    """How many runs of equal labels begin in each block of rows; -1 if labels fall somewhere.
+
+    Block b holds the rows bounds[b] <= i < bounds[b + 1]; ``counts`` (blocks,) is written.
+    """
+    for b in range(first, last):
+        count, falls = 0, 0
+        for i in range(max(bounds[b], 1), bounds[b + 1]):
+            count += labels[i] != labels[i - 1]
+            falls += labels[i] < labels[i - 1]
+        counts[b] = -1 if falls else count + (bounds[b] == 0)
+
+
+@kernel
+def find_runs(labels, bounds, places, starts, first, last):  # type: ignore[no-untyped-def]
+    """Write the first row of each run of equal labels to ``starts``.
+
+    The runs of block b are numbered from ``places[b]`` on; see ``count_runs``.
+    """
+    for b in range(first, last):
+        place = places[b]
+        for i in range(bounds[b], bounds[b + 1]):
+            if i == 0 or labels[i] != labels[i - 1]:
+                starts[place] = i
+                place += 1
+
+
+@kernel
 def number_rows(keys, codes):  # type: ignore[no-untyped-def]
     """Number the distinct rows of ``keys`` (rows, w), of uint32, in the order of their appearance.
 

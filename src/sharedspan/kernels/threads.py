@@ -16,10 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 # Below this many floating-point operations a second thread costs more than it saves.
 SERIAL_WORK = 1_000_000
 # Large work is cut into pieces of this many operations, so that one slow thread does not delay all.
 PIECE = 20_000_000
+
+BLOCK = 1 << 18  # numbers that are reduced together
 
 _chosen: int | None = None
 
@@ -84,6 +88,33 @@ def over_tasks(work: Callable[[int, int], object], n_tasks: int, cost: float) ->
     finally:
         for other in others:
             other.result()
+
+
+def extremes(values: np.ndarray) -> tuple[float, float]:
+    """The least and the largest of some numbers (m,); NaN if one of them is NaN."""
+    count = max(len(values) // BLOCK, 1)
+    bounds = len(values) * np.arange(count + 1) // count
+    ends = np.empty((count, 2))
+
+    def work(first: int, last: int) -> None:
+        for i in range(first, last):
+            part = values[bounds[i] : bounds[i + 1]]
+            ends[i] = part.min(), part.max()
+
+    over_tasks(work, count, float(len(values)))
+    return float(ends[:, 0].min()), float(ends[:, 1].max())
+
+
+def tall_product(W: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """(BW)' for B (d, k) and W (k, T) with many tasks, (T, d)."""
+    T, d = W.shape[1], len(B)
+    out = np.empty((T, d))
+
+    def work(first: int, last: int) -> None:
+        np.matmul(W[:, first:last].T, B.T, out=out[first:last])
+
+    over_tasks(work, T, 20.0 * T * d)
+    return out
 
 
 @functools.cache

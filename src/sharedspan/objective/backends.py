@@ -7,11 +7,14 @@ import importlib.util
 import numbers
 import os
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sharedspan.inputs.rows import TaskRows
+from sharedspan.kernels.threads import n_threads
 from sharedspan.objective.base import Point
 from sharedspan.objective.local import GramObjective
 from sharedspan.statistics.grams import GramStatistics
@@ -106,6 +109,30 @@ def choose_backend(backend: str | TorchBackend) -> TorchBackend | None:
         if torch.cuda.is_available():
             return TorchBackend("cuda")
     return None
+
+
+# "auto" sums rows on a GPU if that is faster, by rates measured on 16 cores beside an H200: a core
+# makes the sums of 0.25 billion products of two features a second, rows travel at 20 GB/s, and the
+# first use of a GPU in a process takes four seconds.
+CORE_RATE = 2.5e8
+COPY_RATE = 2e10
+FIRST_USE = 4.0
+
+
+def rows_gain(backend: str | TorchBackend, rows: TaskRows) -> bool:
+    """Whether the statistics of rows in memory are built faster on the backend's GPU."""
+    if not isinstance(rows.X, np.ndarray):
+        return False
+    if backend != "auto":
+        return True
+    if not _may_have_gpu():
+        return False
+    d = rows.n_features
+    torch = sys.modules.get("torch")
+    started = torch is not None and torch.cuda.is_initialized()
+    here = rows.n_rows * d * (d + 20) / CORE_RATE / n_threads()
+    there = rows.n_rows * d * rows.X.itemsize / COPY_RATE + (0.0 if started else FIRST_USE)
+    return there < here
 
 
 def _may_have_gpu() -> bool:

@@ -65,13 +65,24 @@ class TaskMeans(ABC):
         """Intercepts (T,) for the coefficients V (d, T): ybar_t - xbar_t'v_t."""
         return self.y_mean - np.einsum("td,dt->t", self.mean, V)
 
+    def factor_intercepts(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:
+        """Intercepts (T,) for the coefficients BW, B (d, k) and W (k, T)."""
+        return self.y_mean - np.einsum("tk,kt->t", self.mean @ B, W)
+
+    def squared_levels(self) -> np.ndarray:
+        """Mean square of the tasks' means of each feature, (d,)."""
+        return np.einsum("t,tj,tj->j", self.n, self.mean, self.mean) / self.n.sum()
+
+    def largest_levels(self) -> np.ndarray:
+        """Largest absolute mean of each feature, (d,)."""
+        return np.maximum(self.mean.max(axis=0), -self.mean.min(axis=0))
+
     def inverse_deviations(self, variances: np.ndarray) -> np.ndarray:
         """One over each feature's deviation within tasks, (d,); zero for constant features.
 
         ``variances`` (d,) are pooled within tasks.
         """
-        level = variances + self.n @ self.mean**2 / self.n.sum()
-        varies = variances > CONSTANT**2 * level
+        varies = variances > CONSTANT**2 * (variances + self.squared_levels())
         return np.divide(1.0, np.sqrt(variances), out=np.zeros_like(variances), where=varies)
 
     def principal_axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -104,6 +115,11 @@ class TaskMeans(ABC):
     def gather_local(self) -> Any:
         """These statistics in this process's memory."""
         return self
+
+    @property
+    def outlives_fit(self) -> bool:
+        """Whether a fitted model may hold these statistics."""
+        return True
 
 
 class GramStatistics(TaskMeans):
@@ -347,12 +363,12 @@ def flat_view(X: np.ndarray) -> tuple[np.ndarray, int, int]:
     row, column = (step // X.itemsize for step in X.strides)
     count = 1 + (X.shape[0] - 1) * row + (X.shape[1] - 1) * column
     memory = (ctypes.c_char * (count * X.itemsize)).from_address(X.ctypes.data)
-    memory.owner = X  # type: ignore[attr-defined]  # as long as the view lives, so does X
+    memory.owner = X  # as long as the view lives, so does X
     return np.frombuffer(memory, dtype=X.dtype), row, column
 
 
 def left_inverse(P: np.ndarray) -> np.ndarray:
-    """A matrix (d', d) whose product with P (d, d') is the identity, however P's rows are scaled."""
+    """A matrix (d', d) whose product with P (d, d') is the identity, for any scale of P's rows."""
     scale = np.abs(P).max(axis=1, keepdims=True)
     scale = np.where(scale > 0, scale, 1.0)
     return np.linalg.pinv(P / scale) / scale.T

@@ -78,6 +78,10 @@ class RowStatistics(TaskMeans):
         shift = _segment_sums(self.weight * errors, self.starts) * weights
         return super().intercepts(V) + shift
 
+    def factor_intercepts(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:
+        """See TaskMeans."""
+        return self.intercepts(B @ W)
+
     def _centre(self) -> None:
         for t in range(self.n_tasks):
             rows = slice(self.starts[t], self.starts[t + 1])

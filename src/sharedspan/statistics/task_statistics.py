@@ -14,7 +14,8 @@ import numpy as np
 
 from sharedspan.inputs.labels import canonical_order
 from sharedspan.inputs.rows import Block, TaskRows
-from sharedspan.statistics.grams import GramStatistics, Watch
+from sharedspan.kernels.threads import extremes
+from sharedspan.statistics.grams import GramStatistics, TaskMeans, Watch
 from sharedspan.statistics.rows import RowStatistics, Statistics
 
 # Raw rows are the cheaper statistics below this many rows per feature (`benchmarks/crossover.py`).
@@ -172,7 +173,7 @@ def gather(
     return TaskStatistics(statistics, units, rows.labels, rows.names, rows, moments)
 
 
-def has_safe_values(statistics: GramStatistics, rows: TaskRows) -> bool:
+def has_safe_values(statistics: TaskMeans, rows: TaskRows) -> bool:
     """Whether the sums show that all values were finite, and that no square overflowed.
 
     If x is a feature of a row of weight w, |x - mean| is at most sqrt(G / w). The statistics must
@@ -180,12 +181,12 @@ def has_safe_values(statistics: GramStatistics, rows: TaskRows) -> bool:
     """
     weight = 1.0 if rows.weight is None else rows.weight[rows.weight > 0].min()
     squares = np.diag(statistics.pooled_gram())
-    level = np.maximum(statistics.mean.max(axis=0), -statistics.mean.min(axis=0))
+    level = statistics.largest_levels()
     with np.errstate(invalid="ignore", over="ignore"):
         largest = np.sqrt(squares / weight) + level
         smallest = np.maximum(np.sqrt(squares / statistics.n.sum()), level)
-    y = np.asarray(rows.y)
-    y_largest = max(float(y.max()), -float(y.min()))
+    low, high = extremes(np.asarray(rows.y))
+    y_largest = max(high, -low)
     safe = (largest < SAFE) & (smallest > 1 / SAFE)
     return bool(safe.all()) and (y_largest == 0 or 1 / SAFE < y_largest < SAFE)
 
