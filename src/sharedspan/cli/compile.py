@@ -56,7 +56,10 @@ def _compile_kernels() -> tuple[list[str], str | None]:
     before = n_compiled()
     with output.collected_warnings():
         for model, data in fits:
-            model.fit(data.X, data.y, task=data.task)
+            model.fit(data.X, data.y, task=data.task).predict(data.X, data.task)
+        X, y, task = many_rows.X[::-1].astype("float32"), many_rows.y[::-1], many_rows.task[::-1]
+        ss.SharedSpanRegressor().fit(X, y, task=task)  # single precision, tasks in another order
+        ss.SharedSpanRegressor(rank=2).fit(X, y, task=task.astype(str))
     after = n_compiled()
     compiled = [name for name in after if after[name] > before.get(name, 0)]
     return compiled, grams.gram_gradients.stats.cache_path  # type: ignore[attr-defined]

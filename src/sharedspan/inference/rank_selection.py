@@ -34,7 +34,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -174,6 +174,8 @@ def cross_validated_path(problem: Problem, noise: np.ndarray | None, verbose: in
             path, decisive = sampled.path(progress)
             if decisive:
                 return path
+        if isinstance(problem.rows, TaskRows):  # not on a cluster, but maybe on a GPU
+            problem = replace(problem, statistics=problem.statistics.gather_local())
         return Folded(problem, noise, rng).path(progress)[0]
 
 

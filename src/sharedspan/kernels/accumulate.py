@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.kernels.compiling import kernel, part
+from sharedspan.kernels.compiling import kernel, part, subroutine
 from sharedspan.kernels.cpu import inner
 from sharedspan.kernels.gram_product import scratch
 from sharedspan.kernels.lanes import (
@@ -23,7 +23,7 @@ from sharedspan.kernels.lanes import (
     subtract_product,
     sum_lanes,
 )
-from sharedspan.kernels.matrices import products, solve_ridge
+from sharedspan.kernels.matrices import combine_rows, products, solve_ridge
 
 # An anchor solves (G + ridge) a = X'y: any reference near least squares will do, and this one
 # exists for every G. The ridge is a share of each diagonal entry, so units do not matter.
@@ -83,11 +83,13 @@ def accumulate(  # type: ignore[no-untyped-def]
                 continue
             read_rows(X, row_stride, column_stride, y, order, lo, hi, shift, scale, y_scale,
                       rows, target, d, size)  # fmt: skip
-            y_bar = centre_rows(rows, target, roots, hi - lo, total, centred, x_bar, size)
+            y_bar = centre_rows(
+                rows, target, roots, hi - lo, total, len(weight) > 0, centred, x_bar, size
+            )
             products(rows, size, rows, size, hi - lo, True, G)
             unseen = n[t] == 0.0 and fresh
             if unseen or (n[t] == 0.0 and sign > 0.0 and not anchor[t].any()):
-                product_with_rows(rows, target, hi - lo, cross, size)
+                combine_rows(rows, target, hi - lo, size, cross)
                 for j in range(d):
                     varies = G[j, j] > total * (CONSTANT * x_bar[j]) ** 2
                     ridge[j] = ANCHOR_RIDGE * G[j, j] if varies else np.inf
@@ -119,67 +121,56 @@ def read_rows(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Copy the rows at positions lo..hi - 1 of the order to the buffers, in the given units."""
     source, out, origin, unit = pointer(X), pointer(rows), pointer(shift), pointer(scale)
-    whole = d // 8 * 8 if column_stride == 1 else 0
+    lanes = column_stride == 1 and d >= 8
+    one = broadcast(1.0)
     for i in range(hi - lo):
         row = order[lo + i] if len(order) else lo + i
         at, to = row * row_stride, i * size
-        b = 0
-        while b < whole:
-            x = multiply(load8(source, at + b), load8(unit, b))
-            store8(out, to + b, subtract_product(broadcast(1.0), load8(origin, b), x))
-            b += 8
-        for j in range(whole, d):
-            rows[to + j] = X[at + j * column_stride] * scale[j] - shift[j]
+        if lanes:
+            b = 0
+            while b < d:
+                b = min(b, d - 8)  # the last lanes may overlap those before
+                x = multiply(load8(source, at + b), load8(unit, b))
+                store8(out, to + b, subtract_product(one, load8(origin, b), x))
+                b += 8
+        else:
+            for j in range(d):
+                rows[to + j] = X[at + j * column_stride] * scale[j] - shift[j]
         target[i] = y[row] * y_scale
 
 
 @part
-def centre_rows(rows, target, roots, count, total, centred, x_bar, size):  # type: ignore[no-untyped-def]
+def centre_rows(rows, target, roots, count, total, weighted, centred, x_bar, size):  # type: ignore[no-untyped-def]
     """Subtract the means (if centred), then scale by the roots of the weights; returns y's mean.
 
     ``roots`` holds the weights, and afterwards their roots.
     """
     x, bar = pointer(rows), pointer(x_bar)
-    zero = broadcast(0.0)
     y_bar = 0.0
-    b = 0
-    while b < size:
-        store8(bar, b, zero)
-        b += 8
     if centred:
         for i in range(count):
-            w = broadcast(roots[i])
-            b = 0
-            while b < size:
-                store8(bar, b, add_product(w, load8(x, i * size + b), load8(bar, b)))
-                b += 8
             y_bar += roots[i] * target[i]
-        for j in range(size):
-            x_bar[j] /= total
         y_bar /= total
+    if weighted:
+        for i in range(count):
+            roots[i] = np.sqrt(roots[i])
     for i in range(count):
-        roots[i] = np.sqrt(roots[i])
-        root = broadcast(roots[i])
-        b = 0
-        while b < size:
-            moved = subtract_product(broadcast(1.0), load8(bar, b), load8(x, i * size + b))
-            store8(x, i * size + b, multiply(root, moved))
-            b += 8
         target[i] = roots[i] * (target[i] - y_bar)
-    return y_bar
-
-
-@part
-def product_with_rows(rows, target, count, cross, size):  # type: ignore[no-untyped-def]
-    """X'y, to ``cross`` (size,)."""
-    x, out = pointer(rows), pointer(cross)
+    inverse = broadcast(1.0 / total if centred else 0.0)
     b = 0
     while b < size:
-        total = broadcast(0.0)
+        mean = broadcast(0.0)
+        if centred:
+            for i in range(count):
+                w = broadcast(roots[i] * roots[i])
+                mean = add_product(w, load8(x, i * size + b), mean)
+        mean = multiply(inverse, mean)
+        store8(bar, b, mean)
         for i in range(count):
-            total = add_product(broadcast(target[i]), load8(x, i * size + b), total)
-        store8(out, b, total)
+            moved = subtract_product(broadcast(1.0), mean, load8(x, i * size + b))
+            store8(x, i * size + b, multiply(broadcast(roots[i]), moved))
         b += 8
+    return y_bar
 
 
 @part
@@ -208,7 +199,7 @@ def residual_sums(rows, target, count, coef, gradient, size):  # type: ignore[no
     return squares
 
 
-@kernel
+@subroutine
 def merge(t, sign, size, x_bar, y_bar, G, gradient, squares, n, mean, y_mean, packed, anchor, g, q):  # type: ignore[no-untyped-def]
     """Merge the statistics of a segment, centred at its own means, into task t.
 

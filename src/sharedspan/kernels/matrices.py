@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.kernels.compiling import kernel
+from sharedspan.kernels.compiling import part, subroutine
 from sharedspan.kernels.lanes import (
     add_product,
     broadcast,
@@ -26,7 +26,7 @@ from sharedspan.kernels.lanes import (
 PIVOT_TOLERANCE = 1e-13  # relative to the diagonal entry
 
 
-@kernel
+@subroutine
 def products(A, size_A, B, size_B, count, upper, out):  # type: ignore[no-untyped-def]
     """A'B for ``count`` rows of A and B, to out (size_A, size_B), in tiles of 8 x 8.
 
@@ -66,7 +66,20 @@ def products(A, size_A, B, size_B, count, upper, out):  # type: ignore[no-untype
         a += 8
 
 
-@kernel
+@part
+def combine_rows(A, weights, count, size, out):  # type: ignore[no-untyped-def]
+    """A'w for ``count`` rows of A and weights w, to out (size,)."""
+    x, result = pointer(A), pointer(out)
+    b = 0
+    while b < size:
+        total = broadcast(0.0)
+        for i in range(count):
+            total = add_product(broadcast(weights[i]), load8(x, i * size + b), total)
+        store8(result, b, total)
+        b += 8
+
+
+@subroutine
 def solve_ridge(G, ridge, c, d, size, factor, out):  # type: ignore[no-untyped-def]
     """The solution of (G + diag(ridge)) x = c, to out (size,), for a semidefinite G.
 

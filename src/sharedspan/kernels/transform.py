@@ -7,7 +7,7 @@ import numpy as np
 from sharedspan.kernels.compiling import kernel
 from sharedspan.kernels.cpu import inner
 from sharedspan.kernels.gram_product import scratch
-from sharedspan.kernels.matrices import products, solve_ridge
+from sharedspan.kernels.matrices import combine_rows, products, solve_ridge
 
 # An anchor in the canonical problem must not be long: a direction that varies in other tasks but
 # hardly in this one would get a coefficient with which the loss loses its digits. The mapped
@@ -35,13 +35,14 @@ def transform_grams(  # type: ignore[no-untyped-def]
     d, reduced = P.shape
     size, small = (d + 7) // 8 * 8, (reduced + 7) // 8 * 8
     G, wide = scratch(size, size).reshape(size, size), scratch(d, small).reshape(d, small)
-    GP, mapped = scratch(size, small), scratch(small, small).reshape(small, small)
+    back, GP = scratch(d, small).reshape(d, small), scratch(size, small)
+    mapped, factor = scratch(small, small).reshape(small, small), scratch(small + 1, small)
+    Ga, moved = scratch(1, size), scratch(1, size)
     c, solved, ridge = scratch(1, small), scratch(1, small), np.empty(reduced)
-    factor = scratch(small + 1, small)
-    Ga, delta, moved = np.empty(d), np.empty(d), np.empty(d)
     for i in range(d):
         for j in range(reduced):
             wide[i, j] = P[i, j]
+            back[i, j] = inverse[j, i]
     for t in range(first, last):
         position = t * (d * (d + 1) // 2)
         for i in range(d):
@@ -52,34 +53,32 @@ def transform_grams(  # type: ignore[no-untyped-def]
             position += d - i
         products(G, size, wide, small, d, False, GP)
         products(wide, small, GP, small, d, True, mapped)
-        total, length = q[t], 0.0
-        for i in range(d):
-            Ga[i] = inner(G[i, :d], anchor[t])
-            total += anchor[t, i] * (Ga[i] + 2.0 * g[t, i])
-        for j in range(reduced):
-            solved[j] = inner(inverse[j], anchor[t])
-            length += solved[j] * solved[j]
-        if not n[t] * length <= LONG * total:
+        combine_rows(G, anchor[t], d, size, Ga)
+        combine_rows(back, anchor[t], d, small, solved)
+        total = q[t] + inner(anchor[t], Ga) + 2.0 * inner(anchor[t], g[t])
+        long = not n[t] * inner(solved, solved) <= LONG * total
+        if long:
             for j in range(reduced):
-                c[j] = 0.0
                 ridge[j] = CANONICAL_RIDGE * max(n[t], SMALLEST_SIZE)
             for i in range(d):
-                for j in range(reduced):
-                    c[j] += P[i, j] * (Ga[i] + g[t, i])
+                Ga[i] += g[t, i]
+            combine_rows(wide, Ga, d, small, c)
             solve_ridge(mapped, ridge, c, reduced, small, factor, solved)
-        for i in range(d):
-            delta[i] = inner(P[i], solved) - anchor[t, i]
-        squares = q[t]
-        for i in range(d):
-            moved[i] = g[t, i] - inner(G[i, :d], delta)
-            squares -= delta[i] * (g[t, i] + moved[i])
-        new_q[t] = max(squares, 0.0)
+        if long or reduced < d:  # another anchor than the given one
+            for i in range(d):
+                Ga[i] = anchor[t, i] - inner(P[i], solved)
+            combine_rows(G, Ga, d, size, moved)
+            for i in range(d):
+                moved[i] += g[t, i]
+            new_q[t] = max(q[t] + inner(g[t], Ga) + inner(moved[:d], Ga), 0.0)
+        else:
+            for i in range(d):
+                moved[i] = g[t, i]
+            new_q[t] = q[t]
+        combine_rows(wide, moved, d, small, c)
         for j in range(reduced):
             new_anchor[t, j] = solved[j]
-            new_g[t, j] = 0.0
-        for i in range(d):
-            for j in range(reduced):
-                new_g[t, j] += P[i, j] * moved[i]
+            new_g[t, j] = c[j]
         position = t * (reduced * (reduced + 1) // 2)
         for i in range(reduced):
             for j in range(i, reduced):
