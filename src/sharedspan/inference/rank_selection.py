@@ -56,7 +56,7 @@ from sharedspan.statistics.folds import N_FOLDS
 
 RANK_METHODS = ("auto", "evidence", "threshold")
 PATIENCE = 3  # ranks without improvement after which a path ends
-DECISIVE = 5.0  # standard errors
+DECISIVE = 4.0  # standard errors
 FEWEST_PAIRS = 200  # squared errors from which a standard error is trusted that far
 SAMPLE = 1000  # tasks
 SAMPLE_PER_FEATURE = 10  # tasks
