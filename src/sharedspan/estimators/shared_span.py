@@ -89,7 +89,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
     backend : {"auto", "numpy", "torch"} or TorchBackend, default="auto"
         Hardware of the passes over the tasks: "numpy" for the CPU, "torch" for a GPU with PyTorch
         (without a GPU the CPU, slowly), for the solvers that work with sums over tasks. "auto"
-        uses a GPU if there is one and the statistics are large enough to gain, 256 MB.
+        uses a GPU if there is one and the table is large enough to gain.
     dtype : {"float64", "float32"}, default="float64"
         Precision in which the iterations read the statistics; they are built, and summed, in
         double precision. float32 halves the bytes of a pass and needs a second, smaller copy.
