@@ -306,7 +306,8 @@ def figure(saved: dict[str, Any], path: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6), width_ratios=(1, 1.25))
+    fig, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.6), width_ratios=(1, 1.2))
+    fig.subplots_adjust(wspace=0.5)
     by_cores = saved["cores"]
     counts = [int(count) for count in by_cores]
     for name, label, colour in (
@@ -317,6 +318,8 @@ def figure(saved: dict[str, Any], path: str) -> None:
         left.plot(counts, seconds, "o-", label=label, color=colour)
     left.set(xscale="log", yscale="log", xlabel="cores", ylabel="seconds")
     left.set_xticks(counts, [str(count) for count in counts])
+    left.set_yticks(ticks := [0.25, 0.5, 1, 2, 4], [f"{tick:g}" for tick in ticks])
+    left.minorticks_off()
     left.set_title("200,000 tasks x 60 rows x 30 features", fontsize=10)
     left.legend(frameon=False)
     shares = saved["stages"]

@@ -4,6 +4,7 @@ from numpy.testing import assert_allclose
 
 import sharedspan as ss
 from conftest import statistics_of
+from sharedspan.inference import rank_selection
 from sharedspan.inference.rank_evidence import _axes_cost, _log_frames, log_evidence
 from sharedspan.inference.rank_selection import RANK_METHODS, RankPath, corrected_excess
 from sharedspan.inputs.rows import validate_rows
@@ -302,3 +303,56 @@ def test_the_plot_takes_a_path_and_axes_and_refuses_neither():
     assert ax.containers[0].has_yerr
     with pytest.raises(ValueError, match="no path of ranks"):
         plot_rank_path(None)
+
+
+def crowd(rank=2, seed=0, **options):
+    """Enough tasks for a sample of them."""
+    given = {"n_tasks": 2500, "n_features": 6, "n_samples": 12, "noise": 0.5} | options
+    return ss.simulate(**given, rank=rank, random_state=seed)
+
+
+def paths_of(sim, monkeypatch):
+    """The path of ranks, and the numbers of tasks and folds of each attempt."""
+    tried = []
+    path = rank_selection.Folded.path
+
+    def watched(self, progress):
+        result = path(self, progress)
+        tried.append((self.problem.statistics.n_tasks, len(self.held_out)))
+        return result
+
+    monkeypatch.setattr(rank_selection.Folded, "path", watched)
+    return found("auto", sim.X, sim.y, sim.task), tried
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_a_sample_of_tasks_and_one_fold_suffice_for_a_clear_rank(rank, monkeypatch):
+    path, tried = paths_of(crowd(rank), monkeypatch)
+    assert path.rank == rank
+    assert tried == [(1000, 1)]
+
+
+def test_without_a_clear_rank_all_tasks_and_folds_are_used(monkeypatch):
+    sim = crowd(2)
+    strength = sim.singular_values[1] / np.sqrt(2500)
+    # The second direction is 1.3 times as strong as the noise of a task's weight: it hardly pays.
+    shrunk = sim.task_weights * np.array([[1.0], [1.3 * 0.5 / np.sqrt(12) / strength]])
+    sim.y[:] += np.einsum("ij,ij->i", sim.X, ((sim.representation @ shrunk).T - sim.coef)[sim.task])
+    _, tried = paths_of(sim, monkeypatch)
+    assert tried == [(1000, 5), (2500, 5)]
+
+
+def test_a_sample_selects_the_rank_of_all_tasks(monkeypatch):
+    for seed in range(5):
+        sim = crowd(3, seed, noise=0.8)
+        sampled = found("auto", sim.X, sim.y, sim.task).rank
+        with monkeypatch.context() as patched:
+            patched.setattr(rank_selection, "SAMPLE", 10**9)
+            patched.setattr(rank_selection, "DECISIVE", 1e9)
+            assert found("auto", sim.X, sim.y, sim.task).rank == sampled == 3
+
+
+def test_fits_of_folds_start_from_their_own_rows_if_rows_are_scarce():
+    """From the fit to all rows, errors on rows left out would be nearly zero."""
+    sim = ss.simulate(n_tasks=20, n_features=30, rank=2, n_samples=10, noise=0.2, random_state=2)
+    assert (found("auto", sim.X, sim.y, sim.task).loss > 1.0).all()

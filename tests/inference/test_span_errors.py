@@ -280,3 +280,28 @@ def test_intervals_of_predictions_cover_new_responses_at_their_level(make):
     assert_allclose((high - low) / 2 / std, expected.ppf(0.95), rtol=1e-9)
     with pytest.raises(ValueError, match="between 0 and 1"):
         model.predict_interval(sim.X[:1], task=["new"], level=95.0)
+
+
+def test_standard_errors_wait_until_they_are_asked_for(small, monkeypatch):
+    passes = []
+    compute = span_information.span_uncertainty
+    monkeypatch.setattr(
+        span_information, "span_uncertainty", lambda *a: passes.append(1) or compute(*a)
+    )
+    for keep in (True, False):
+        passes.clear()
+        model = ss.SharedSpanRegressor(rank=2, random_state=0, keep_statistics=keep)
+        model.fit(small.X, small.y, task=small.task).predict(small.X, small.task)
+        assert passes == []
+        stds = model.coef_std_
+        model.predict(small.X, small.task, return_std=True)
+        assert passes == [1]
+        again = pickle.loads(pickle.dumps(clone(model).fit(small.X, small.y, task=small.task)))
+        np.testing.assert_array_equal(again.coef_std_, stds)
+
+
+def test_a_pickled_model_does_not_hold_the_statistics(small):
+    model = ss.SharedSpanRegressor(rank=2, random_state=0, keep_statistics=False)
+    model.fit(small.X, small.y, task=small.task)
+    held = model._uncertainty_.statistics.packed
+    assert held.tobytes() not in pickle.dumps(model)
