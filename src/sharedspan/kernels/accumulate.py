@@ -83,7 +83,7 @@ def accumulate(  # type: ignore[no-untyped-def]
                 continue
             read_rows(X, row_stride, column_stride, y, order, lo, hi, shift, scale, y_scale,
                       rows, target, d, size)  # fmt: skip
-            y_bar = centre_rows(
+            y_bar = centre_and_weight(
                 rows, target, roots, hi - lo, total, len(weight) > 0, centred, x_bar, size
             )
             products(rows, size, rows, size, hi - lo, True, G)
@@ -140,7 +140,7 @@ def read_rows(  # type: ignore[no-untyped-def]
 
 
 @part
-def centre_rows(rows, target, roots, count, total, weighted, centred, x_bar, size):  # type: ignore[no-untyped-def]
+def centre_and_weight(rows, target, roots, count, total, weighted, centred, x_bar, size):  # type: ignore[no-untyped-def]
     """Subtract the means (if centred), then scale by the roots of the weights; returns y's mean.
 
     ``roots`` holds the weights, and afterwards their roots.

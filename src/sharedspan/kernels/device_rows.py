@@ -118,7 +118,7 @@ def gather_rows(
         places = at[first : last + 1] - starts[first]
         n, mean, y_mean, G, cross = triton_gather.task_sums(*block, places, zero, centred)
         anchor = _near_least_squares(G, cross, n, mean)
-        g, q = triton_gather.residual_sums(*block, places, zero, mean, y_mean, anchor)
+        g, q = triton_gather.sums_at_anchor(*block, places, zero, mean, y_mean, anchor)
         for name, value in (("n", n), ("mean", mean), ("y_mean", y_mean), ("anchor", anchor)):
             getattr(sums, name)[part] = value
         sums.g[part], sums.q[part], sums.packed[part] = g, q, G[:, i, j]

@@ -41,7 +41,7 @@ def hash_rows(X, row_stride, column_stride, y, order, begin, end, key, out):  # 
 
 
 @kernel
-def folds_by_hash(hashes, starts, ids, n_folds, out, first, last):  # type: ignore[no-untyped-def]
+def number_folds(hashes, starts, ids, n_folds, out, first, last):  # type: ignore[no-untyped-def]
     """Folds of the rows of the segments first <= s < last, by the order of their hashes.
 
     Segment s, rows starts[s]..starts[s + 1] of task ids[s], begins with fold ids[s], so that small

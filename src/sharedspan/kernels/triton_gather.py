@@ -116,7 +116,7 @@ def task_sums(
     return n, mean, y_mean, G, cross
 
 
-def residual_sums(
+def sums_at_anchor(
     X: torch.Tensor,
     y: torch.Tensor,
     weight: torch.Tensor | None,

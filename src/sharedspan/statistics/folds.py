@@ -158,9 +158,9 @@ def assign_folds(rows: TaskRows, key: np.ndarray, n_folds: int, offset: int = 0)
 def folds_by_hash(
     hashes: np.ndarray, starts: np.ndarray, ids: np.ndarray, n_folds: int
 ) -> np.ndarray:
-    """Folds of the rows of each segment, (rows,); see the compiled function of this name."""
+    """Folds of the rows of each segment, (rows,); see ``hashing.number_folds``."""
     folds = np.empty(len(hashes), dtype=np.int8)
-    work = partial(hashing.folds_by_hash, hashes, starts, ids, n_folds, folds)
+    work = partial(hashing.number_folds, hashes, starts, ids, n_folds, folds)
     over_tasks(work, len(ids), 100.0 * len(hashes))
     return folds
 
