@@ -77,7 +77,9 @@ def accumulate(  # type: ignore[no-untyped-def]
             hi = min(lo + limit, starts[s + 1])
             for i in range(hi - lo):
                 roots[i] = weight[order[lo + i] if len(order) else lo + i] if len(weight) else 1.0
-            total = roots[: hi - lo].sum()
+            total = 0.0
+            for i in range(hi - lo):
+                total += roots[i]
             if total == 0.0:
                 lo = hi
                 continue
@@ -88,7 +90,10 @@ def accumulate(  # type: ignore[no-untyped-def]
             )
             products(rows, size, rows, size, hi - lo, True, G)
             unseen = n[t] == 0.0 and fresh
-            if unseen or (n[t] == 0.0 and sign > 0.0 and not anchor[t].any()):
+            anchored = False
+            for j in range(d):
+                anchored |= not fresh and anchor[t, j] != 0.0
+            if unseen or (n[t] == 0.0 and sign > 0.0 and not anchored):
                 combine_rows(rows, target, hi - lo, size, cross)
                 for j in range(d):
                     varies = G[j, j] > total * (CONSTANT * x_bar[j]) ** 2
