@@ -385,12 +385,12 @@ class Fits:
         objective = self.objective
         d, T = objective.n_features, objective.n_tasks
         share = k * (d + T) / float(objective.n.sum())
-        if share <= PLENTY and self.near is not None:
-            start = self.near[k][0], np.zeros((k, T))  # weights from these rows alone
-        else:
-            known = self.known[-1] if self.known else (np.zeros((d, 0)), np.zeros((0, T)))
-            with one_blas_thread():
-                start = grow(objective, *known)
+        known = self.known[-1] if self.known else (np.zeros((d, 0)), np.zeros((0, T)))
+        with one_blas_thread():
+            start = grow(objective, *known)
+            if share <= PLENTY and self.near is not None:
+                other = self.near[k][0], np.zeros((k, T))  # weights from these rows alone
+                start = min(start, other, key=lambda factors: objective.profile(*factors)[0])
         solver = (variable_projection if share <= PLENTY else scaled_gd)(
             objective, k, warm_start=start
         )
