@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import functools
 import importlib.util
 import numbers
 import os
@@ -112,11 +113,12 @@ def choose_backend(backend: str | TorchBackend) -> TorchBackend | None:
 
 
 # "auto" sums rows on a GPU if that is faster, by rates measured on 16 cores beside an H200: a core
-# makes the sums of 0.25 billion products of two features a second, rows travel at 20 GB/s, and the
-# first use of a GPU in a process takes four seconds.
+# makes the sums of 0.25 billion products of two features a second, rows travel at 20 GB/s, the first
+# use of a GPU in a process takes four seconds, and each fit some hundredths of a second.
 CORE_RATE = 2.5e8
 COPY_RATE = 2e10
 FIRST_USE = 4.0
+EACH_USE = 0.05
 
 
 def rows_gain(backend: str | TorchBackend, rows: TaskRows) -> bool:
@@ -125,16 +127,15 @@ def rows_gain(backend: str | TorchBackend, rows: TaskRows) -> bool:
         return False
     if backend != "auto":
         return True
-    if not _may_have_gpu():
-        return False
     d = rows.n_features
     torch = sys.modules.get("torch")
     started = torch is not None and torch.cuda.is_initialized()
     here = rows.n_rows * d * (d + 20) / CORE_RATE / n_threads()
-    there = rows.n_rows * d * rows.X.itemsize / COPY_RATE + (0.0 if started else FIRST_USE)
-    return there < here
+    there = rows.n_rows * d * rows.X.itemsize / COPY_RATE + (EACH_USE if started else FIRST_USE)
+    return there < here and _may_have_gpu()
 
 
+@functools.cache
 def _may_have_gpu() -> bool:
     """Whether PyTorch and an NVIDIA driver are installed, without the cost of loading them."""
     if importlib.util.find_spec("torch") is None:
