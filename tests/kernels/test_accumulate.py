@@ -1,5 +1,8 @@
 """Rows to sums in one pass, against plain NumPy task by task."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -139,3 +142,15 @@ def test_labels_in_ascending_order_are_those_of_any_order(rng):
     assert_array_equal(np.repeat(np.arange(len(labels)), np.diff(starts)), codes)
     task[70_000] = -99
     assert ascending_runs(task, len(task)) is None
+
+
+def test_a_small_fit_neither_looks_for_a_gpu_nor_imports_torch():
+    script = (
+        "import subprocess, sys, numpy as np, sharedspan as ss\n"
+        "def refuse(*args, **options): raise AssertionError(args)\n"
+        "subprocess.Popen = refuse\n"
+        "X = np.random.default_rng(0).standard_normal((200, 5))\n"
+        "ss.SharedSpanRegressor(random_state=0).fit(X, X[:, 0], task=np.arange(200) // 20)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
