@@ -352,7 +352,28 @@ def test_a_sample_selects_the_rank_of_all_tasks(monkeypatch):
             assert found("auto", sim.X, sim.y, sim.task).rank == sampled == 3
 
 
-def test_fits_of_folds_start_from_their_own_rows_if_rows_are_scarce():
-    """From the fit to all rows, errors on rows left out would be nearly zero."""
+def test_errors_on_rows_left_out_do_not_leak_if_rows_are_scarce():
     sim = ss.simulate(n_tasks=20, n_features=30, rank=2, n_samples=10, noise=0.2, random_state=2)
     assert (found("auto", sim.X, sim.y, sim.task).loss > 1.0).all()
+
+
+def test_a_direction_of_a_few_tasks_is_found_though_the_sample_may_miss_it():
+    sim = crowd(2, n_tasks=6000, n_features=6, n_samples=15)
+    V = sim.coef.copy()
+    rare = np.linalg.qr(np.column_stack([sim.representation, np.eye(6)]))[0][:, 2]
+    odd = np.random.default_rng(1).choice(6000, 8, replace=False)
+    V[odd] += 20.0 * rare
+    y = sim.y + np.einsum("ij,ij->i", sim.X, (V - sim.coef)[sim.task])
+    for seed in range(4):
+        model = ss.SharedSpanRegressor(rank="auto", random_state=seed)
+        assert model.fit(sim.X, y, task=sim.task).rank_ == 3
+
+
+def test_tasks_of_very_different_noise_do_not_add_ranks():
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        sim = ss.simulate(n_tasks=700, n_features=20, rank=1, n_samples=25, noise=0.0,
+                          random_state=seed)  # fmt: skip
+        noise = np.exp(1.5 * rng.standard_normal(700))[sim.task]
+        y = sim.y + noise * rng.standard_normal(len(sim.y))
+        assert found("auto", sim.X, y, sim.task).rank == 1

@@ -154,3 +154,10 @@ def test_a_small_fit_neither_looks_for_a_gpu_nor_imports_torch():
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_row_without_weight_is_checked_too(small):
+    X, weight = small.X.copy(), np.ones(len(small.y))
+    X[41, 2], weight[41] = np.nan, 0.0
+    with pytest.raises(ValueError, match="row 41, column 'x2'"):
+        ss.PooledRegressor().fit(X, small.y, task=small.task, sample_weight=weight)

@@ -1,10 +1,9 @@
 """Rank selection: by cross-validation within tasks, by evidence, or by a spectral threshold.
 
 ``rank="auto"`` cross-validates. Each of five folds has a fifth of every task's rows, which are
-subtracted from the statistics (Grams) or masked (rows). Along the path of ranks each fit to all
-rows starts from the previous one, and each fit without a fold from the fit to all rows. Variable
-projection, or scaled gradient descent if rows are scarce, is run until its error is small relative
-to the statistical error.
+subtracted from the statistics (Grams) or masked (rows). Along the path of ranks each fit starts
+from the previous one, and scaled gradient descent is run until its error is small relative to the
+statistical error.
 
 The fit of a fold has a fifth fewer rows than the final fit, so held-out losses are biased against
 directions that all rows together support. Burman's correction removes that bias. Cross-validation
@@ -15,8 +14,10 @@ cancels. Among these ranks the one with the largest evidence is selected.
 If every other rank is worse than the selected one by more than ``DECISIVE`` standard errors, more
 folds or more tasks would change nothing: the standard errors only fall. So the first fold may be
 the only one, and of very many tasks a random sample comes first, with ten tasks or more for each
-feature, so that a direction which pays in all tasks is found in the sample too. Otherwise all folds
-of all tasks are used.
+feature, so that a direction which pays in all tasks is found in the sample too. A direction of a
+few tasks may be missing in the sample: it is missed no longer if the fit of the selected rank to
+all tasks leaves residuals with a direction that is stronger than in the sample. Without a clear
+answer all folds of all tasks are used.
 
 ``rank="evidence"`` uses the marginal likelihood of all rows alone, with weights w_t ~ N(0, C) in
 the span of the fit and its axes uniform: see ``log_evidence``. It is the cheapest method, and the
@@ -60,8 +61,9 @@ DECISIVE = 4.0  # standard errors
 FEWEST_PAIRS = 200  # squared errors from which a standard error is trusted that far
 SAMPLE = 1000  # tasks
 SAMPLE_PER_FEATURE = 10  # tasks
+STEPS = 3  # of the fit to all tasks whose residuals are compared with those of the sample
+STRONGER = 1.2  # the largest eigenvalue of the residuals per task, over that in the sample
 PRECISION = 0.01  # largest optimisation error, as a share of the statistical error
-PLENTY = 0.2  # most parameters per row for which there is one minimum
 MAX_ITER = 3000  # reached only without whitening, or if tasks have hardly more rows than ranks
 ROWS_PER_FEATURE = 3  # with fewer in any task, the threshold mistakes noise for directions
 
@@ -172,7 +174,7 @@ def cross_validated_path(problem: Problem, noise: np.ndarray | None, verbose: in
             ids = np.sort(rng.choice(problem.statistics.n_tasks, count, replace=False))
             sampled = Folded(problem.take(ids), None if noise is None else noise[ids], rng)
             path, decisive = sampled.path(progress)
-            if decisive:
+            if decisive and sampled.is_representative(path.rank, problem, noise):
                 return path
         if isinstance(problem.rows, TaskRows):  # not on a cluster, but maybe on a GPU
             problem = replace(problem, statistics=problem.statistics.gather_local())
@@ -206,13 +208,23 @@ class Folded:
                     return path, True
         return path, False
 
+    def is_representative(self, rank: int, problem: Problem, noise: np.ndarray | None) -> bool:
+        """Whether residuals of all tasks have no stronger direction than those of this sample."""
+        whole = build_objective(problem.statistics.gather_local(), noise)
+        start = self.fits[rank][0], np.zeros((rank, whole.n_tasks))
+        solver = variable_projection(whole, rank, warm_start=start)
+        fitted = run(solver, whole, max_iter=STEPS, tol=0)
+        here = _leading_residual(self.objective, *self.fits[rank])
+        there = _leading_residual(whole, fitted.B, fitted.W)
+        return there <= STRONGER * here
+
     def add(self, fold: int) -> None:
         """Fit the path of ranks without a fold, and collect the errors on its rows."""
         statistics, canonical = self.problem.statistics, self.problem.canonical
         with self.folds.without(fold, statistics, canonical) as remaining:
             objective = build_objective(remaining, self.noise)
             scorable = objective.n > 0
-            fits = Fits(objective, self.problem.largest_rank, self.fits)
+            fits = Fits(objective, self.problem.largest_rank)
             errors = partial(self.folds.errors, fold, remaining, objective.response, canonical)
             path = list(_path(fits, errors, scorable))
             self.rows_held += float(self.folds.sizes(fold)[scorable].sum())
@@ -244,6 +256,12 @@ class Folded:
         rank = int(np.argmax(logs)) + 1 if self.rows_held else 1
         ranks = np.arange(1, length + 1)
         return RankPath(ranks, pairs.sum(axis=1) / unit, excess / unit, error / unit, rank)
+
+
+def _leading_residual(objective: Objective, B: np.ndarray, W: np.ndarray) -> float:
+    """The largest eigenvalue of RR' per task, with R the residual matrix at BW."""
+    R, _ = objective.residuals((W.T @ B.T).T)
+    return float(np.linalg.eigvalsh(R @ R.T)[-1]) / objective.n_tasks
 
 
 def is_decisive(path: RankPath, held_out: list[np.ndarray], largest: int) -> bool:
@@ -355,48 +373,34 @@ def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, cent
 
 
 class Fits:
-    """Factors (d, k) and (k, T) of rank k = 1, 2, ..., computed when first used.
+    """Factors (d, k) and (k, T) of rank k = 1, 2, ..., each fit started at the previous one.
 
-    Parameters
-    ----------
-    objective : Objective
-    largest : int
-        The largest rank.
-    near : Fits, optional
-        Fits of the same tasks to nearly the same rows, which each fit starts from if there are
-        many rows for each parameter. With few rows there are many minima, and those of the other
-        fits know the rows that are left out here: then, and without them, each fit starts from the
-        previous one.
+    They are computed when first used. Neither variable projection nor a start from the fit to all
+    rows would do without a fold: with few rows, or with tasks of very different noise, exact
+    weights of a few tasks turn the span towards them, and the fit to all rows knows those rows
+    that are left out.
     """
 
-    def __init__(self, objective: Objective, largest: int, near: Fits | None = None) -> None:
-        self.objective, self.largest, self.near = objective, largest, near
+    def __init__(self, objective: Objective, largest: int) -> None:
+        self.objective, self.largest = objective, largest
         self.known: list[Factors] = []
 
     def __iter__(self) -> Iterator[Factors]:
         return (self[rank] for rank in range(1, self.largest + 1))
 
     def __getitem__(self, rank: int) -> Factors:
-        while len(self.known) < rank:
-            self.known.append(self._fit(len(self.known) + 1))
-        return self.known[rank - 1]
-
-    def _fit(self, k: int) -> Factors:
         objective = self.objective
         d, T = objective.n_features, objective.n_tasks
-        share = k * (d + T) / float(objective.n.sum())
-        known = self.known[-1] if self.known else (np.zeros((d, 0)), np.zeros((0, T)))
-        with one_blas_thread():
-            start = grow(objective, *known)
-            if share <= PLENTY and self.near is not None:
-                other = self.near[k][0], np.zeros((k, T))  # weights from these rows alone
-                start = min(start, other, key=lambda factors: objective.profile(*factors)[0])
-        solver = (variable_projection if share <= PLENTY else scaled_gd)(
-            objective, k, warm_start=start
-        )
-        stop = partial(is_precise, share=min(share, 1.0))
-        result = run(solver, objective, max_iter=MAX_ITER, tol=0, stop=stop)
-        return result.B, result.W
+        while len(self.known) < rank:
+            k = len(self.known) + 1
+            known = self.known[-1] if self.known else (np.zeros((d, 0)), np.zeros((0, T)))
+            with one_blas_thread():
+                start = grow(objective, *known)
+            stop = partial(is_precise, share=min(k * (d + T) / float(objective.n.sum()), 1.0))
+            solver = scaled_gd(objective, k, warm_start=start)
+            result = run(solver, objective, max_iter=MAX_ITER, tol=0, stop=stop)
+            self.known.append((result.B, result.W))
+        return self.known[rank - 1]
 
 
 def _path(

@@ -150,6 +150,8 @@ def gather_on_device(
         return None
     if not isinstance(rows.X, np.ndarray) or not np.diff(rows.starts).all():
         return None
+    if rows.n_rows < len(rows.X):  # rows without weight are checked, too
+        return None
     units = Units.plain(rows, centred)
     arrays = rows.X, np.asarray(rows.y), rows.weight, rows.order, rows.starts
     sums = gather_rows(*arrays, units.origin, centred, device)

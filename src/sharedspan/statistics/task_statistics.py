@@ -158,7 +158,8 @@ def gather(
         further moments.
     """
     watch = None if moments is None else moments.watch
-    if rows.checked or watch is not None or chosen_kind(rows, kind) == "rows":
+    partly = rows.n_rows < len(rows.X) if isinstance(rows.X, np.ndarray) else True
+    if rows.checked or partly or watch is not None or chosen_kind(rows, kind) == "rows":
         rows.require_finite()
         units = Units.of(rows, centred, common_scale)
         statistics = collect(rows, units, centred, kind, watch)
