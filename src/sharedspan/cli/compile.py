@@ -51,6 +51,7 @@ def _compile_kernels() -> tuple[list[str], str | None]:
         (ss.SharedSpanRegressor(), many_rows),
         (ss.AdaptiveSpanRegressor(), many_rows),
         (ss.SharedSpanRegressor(rank=2), few_rows),  # few rows are not summed but stored
+        (ss.SpectralRegressor(rank=2), many_rows),
         (ss.SpectralRegressor(rank=2), few_rows),
     )
     before = n_compiled()
