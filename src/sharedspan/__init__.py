@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ARMULRegressor": "sharedspan.estimators.armul",
+    "AdaptiveSpanClassifier": "sharedspan.estimators.classifiers",
     "AdaptiveSpanRegressor": "sharedspan.estimators.adaptive",
     "CheckpointError": "sharedspan.persistence.checkpoint",
     "ClusterError": "sharedspan.distributed.engine",
@@ -26,6 +27,7 @@ _HOMES = {
     "PenalizedERMRegressor": "sharedspan.estimators.penalized",
     "PooledRegressor": "sharedspan.estimators.baselines",
     "SOLVERS": "sharedspan.solvers",
+    "SharedSpanClassifier": "sharedspan.estimators.classifiers",
     "SharedSpanRegressor": "sharedspan.estimators.shared_span",
     "SpectralRegressor": "sharedspan.estimators.spectral",
     "TorchBackend": "sharedspan.objective.backends",
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
     from sharedspan.estimators.armul import ARMULRegressor
     from sharedspan.estimators.baselines import PerTaskRegressor, PooledRegressor
+    from sharedspan.estimators.classifiers import AdaptiveSpanClassifier, SharedSpanClassifier
     from sharedspan.estimators.curriculum import CurriculumRegressor
     from sharedspan.estimators.moment import MomentRegressor
     from sharedspan.estimators.penalized import PenalizedERMRegressor

@@ -1,30 +1,333 @@
-"""Families of responses: rules for reweighting rows.
+"""Families of responses: how likely a response is at a linear predictor eta.
 
-At a fit's linear predictor eta a family gives every row a working weight and a working response.
-The weighted statistics then pass through the unchanged Gaussian code, turn by turn, until the fit
-is final. Solvers and the mixed model do not depend on families.
+A family is a rule for reweighting rows. At the current eta a row of weight m has the log likelihood
+m l(y, eta), and its first derivative and the negative of its second are a working residual and a
+working weight. Sums of rows weighted in that way pass through the Gaussian mixed model, turn by
+turn (``mixed_model/laplace.py``). Solvers and the mixed model do not depend on families.
+
+To add a family, give it a class here and a line in ``FAMILIES``. Student's t and Huber's loss are
+Gaussian families whose rows lose weight as their residuals grow; ``mixed_model/robust.py`` fits
+them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import ClassVar, NamedTuple
 
-from sharedspan.inputs.rows import TaskRows
+import numpy as np
 
-
-class Gaussian:
-    """Normal responses of constant variance: weights are one and y is the working response."""
-
-    def reweight(self, rows: TaskRows, fitted: Any) -> TaskRows | None:
-        """The rows with working weights and responses at a fit, or None once the fit is final.
-
-        Parameters
-        ----------
-        rows : TaskRows
-        fitted : FittedSpan or None
-            The fit of the last turn; None before the first one.
-        """
-        return rows if fitted is None else None
+LARGEST_ETA = 300.0  # |eta| beyond which exponentials might overflow
+HERMITE_POINTS = 15  # of an expectation over a normal linear predictor
 
 
-GAUSSIAN = Gaussian()
+class Derivatives(NamedTuple):
+    """The log likelihood l of rows at eta and its derivatives, each of the shape of eta."""
+
+    value: np.ndarray  # l, without terms that depend on y alone
+    first: np.ndarray  # l'
+    weight: np.ndarray  # w = -l''
+    change: np.ndarray  # dw / d eta
+
+
+@dataclass(frozen=True)
+class Family:
+    """A distribution of responses, with a link from its mean to the linear predictor."""
+
+    name: ClassVar[str]
+    reweighted: ClassVar[bool] = True  # whether rows are weighted anew at each turn
+    needs: ClassVar[str] = "numbers"  # the responses that it has, in words
+
+    def is_valid(self, y: np.ndarray) -> np.ndarray:
+        """Whether the family has such responses, of the shape of y."""
+        return np.isfinite(y)
+
+    def derivatives(self, y: np.ndarray, eta: np.ndarray) -> Derivatives:
+        """The log likelihood of rows of weight one, and its derivatives."""
+        raise NotImplementedError
+
+    def constant(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """The terms of the log likelihood of each row that do not depend on eta."""
+        return np.zeros_like(y)
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """The mean of a response."""
+        raise NotImplementedError
+
+    def link(self, mean: float) -> float:
+        """The linear predictor of a mean."""
+        raise NotImplementedError
+
+    def variance(self, mean: np.ndarray) -> np.ndarray:
+        """The variance of a response of weight one."""
+        raise NotImplementedError
+
+    def expected_mean(self, eta: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        """The mean of a response if the linear predictor is normal."""
+        nodes, weights = hermite(HERMITE_POINTS)
+        std = np.sqrt(np.maximum(variance, 0.0))
+        return sum(w * self.mean(eta + x * std) for x, w in zip(nodes, weights, strict=True))
+
+    def predictive_log_likelihood(
+        self, y: np.ndarray, eta: np.ndarray, variance: np.ndarray
+    ) -> np.ndarray:
+        """The log of the mean likelihood of responses whose linear predictor is normal."""
+        nodes, weights = hermite(7)
+        std = np.sqrt(np.maximum(variance, 0.0))
+        values = [self.derivatives(y, eta + x * std).value for x in nodes]
+        largest = np.max(values, axis=0)
+        total = sum(
+            w * np.exp(value - largest) for w, value in zip(weights, values, strict=True)
+        )
+        return largest + np.log(total)
+
+
+@dataclass(frozen=True)
+class Gaussian(Family):
+    """Normal responses of constant variance: rows need no weights, and one turn is enough."""
+
+    name: ClassVar[str] = "gaussian"
+    reweighted: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Binomial(Family):
+    """Shares of successes y among m trials, the weight of a row; log odds are linear.
+
+    l = y eta - log(1 + exp(eta)).
+    """
+
+    name: ClassVar[str] = "binomial"
+    needs: ClassVar[str] = (
+        "classes 0 and 1, or shares between them with the numbers of trials as sample_weight"
+    )
+
+    def is_valid(self, y: np.ndarray) -> np.ndarray:
+        return (y >= 0) & (y <= 1)
+
+    def derivatives(self, y: np.ndarray, eta: np.ndarray) -> Derivatives:
+        shrunk = np.exp(-np.abs(eta))
+        total = 1 / (1 + shrunk)
+        p = np.where(eta > 0, total, shrunk * total)
+        # 1 - p in whole digits: it decides where eta is large.
+        q = np.where(eta > 0, shrunk * total, total)
+        value = y * eta - np.maximum(eta, 0) - np.log1p(shrunk)
+        w = p * q
+        return Derivatives(value, y * q - (1 - y) * p, w, w * (q - p))
+
+    def constant(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return log_choose(y, weight)
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        shrunk = np.exp(-np.abs(eta))
+        return np.where(eta > 0, 1.0, shrunk) / (1 + shrunk)
+
+    def link(self, mean: float) -> float:
+        mean = min(max(mean, 1e-3), 1 - 1e-3)
+        return math.log(mean / (1 - mean))
+
+    def variance(self, mean: np.ndarray) -> np.ndarray:
+        return mean * (1 - mean)
+
+
+@dataclass(frozen=True)
+class Probit(Binomial):
+    """Shares of successes, as ``Binomial``; the normal quantile of the probability is linear.
+
+    l = y log Phi(eta) + (1 - y) log Phi(-eta).
+    """
+
+    name: ClassVar[str] = "probit"
+
+    def derivatives(self, y: np.ndarray, eta: np.ndarray) -> Derivatives:
+        from scipy.special import log_ndtr
+
+        eta = np.clip(eta, -LARGEST_ETA, LARGEST_ETA)
+        value = first = weight = change = np.zeros_like(eta)
+        for sign, share in ((1.0, y), (-1.0, 1 - y)):
+            x = sign * eta
+            log_p = log_ndtr(x)
+            ratio = np.exp(-0.5 * x * x - 0.5 * math.log(2 * math.pi) - log_p)  # phi / Phi
+            second = ratio * (x + ratio)  # of -log Phi, always positive
+            third = ratio * (1 - (x + ratio) * (x + 2 * ratio))
+            value = value + share * log_p
+            first = first + share * sign * ratio
+            weight = weight + share * second
+            change = change + share * sign * third
+        return Derivatives(value, first, weight, change)
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        from scipy.special import ndtr
+
+        return ndtr(eta)
+
+    def link(self, mean: float) -> float:
+        from scipy.special import ndtri
+
+        return float(ndtri(min(max(mean, 1e-3), 1 - 1e-3)))
+
+    def expected_mean(self, eta: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        return self.mean(eta / np.sqrt(1 + np.maximum(variance, 0.0)))
+
+
+class Counts(Family):
+    """Families of counts: the logarithm of the mean is linear."""
+
+    needs: ClassVar[str] = "counts of 0 and more"
+
+    def is_valid(self, y: np.ndarray) -> np.ndarray:
+        return (y >= 0) & (y == np.floor(y))
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        return np.exp(np.clip(eta, -LARGEST_ETA, LARGEST_ETA))
+
+    def link(self, mean: float) -> float:
+        return math.log(max(mean, 1e-3))
+
+    def expected_mean(self, eta: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        return self.mean(eta + np.maximum(variance, 0.0) / 2)
+
+    def cdf(self, y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """The probability of at most y."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Poisson(Counts):
+    """Counts whose variance is their mean; l = y eta - exp(eta)."""
+
+    name: ClassVar[str] = "poisson"
+
+    def derivatives(self, y: np.ndarray, eta: np.ndarray) -> Derivatives:
+        mean = self.mean(eta)
+        return Derivatives(y * eta - mean, y - mean, mean, mean)
+
+    def constant(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        from scipy.special import gammaln
+
+        return -weight * gammaln(y + 1)
+
+    def variance(self, mean: np.ndarray) -> np.ndarray:
+        return mean
+
+    def cdf(self, y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        from scipy.special import pdtr
+
+        return pdtr(y, mean)
+
+
+@dataclass(frozen=True)
+class NegativeBinomial(Counts):
+    """Counts of variance mean + mean^2 / dispersion; the dispersion is estimated.
+
+    l = y eta - (y + s) log(s + exp(eta)) + log Gamma(y + s) - log Gamma(s) + s log s.
+    """
+
+    dispersion: float = 1.0  # s; large for Poisson counts
+    name: ClassVar[str] = "negative_binomial"
+
+    def derivatives(self, y: np.ndarray, eta: np.ndarray) -> Derivatives:
+        s = self.dispersion
+        eta = np.clip(eta, -LARGEST_ETA, LARGEST_ETA)
+        gap = eta - math.log(s)
+        shrunk = np.exp(-np.abs(gap))
+        share = np.where(gap > 0, 1.0, shrunk) / (1 + shrunk)  # mean / (mean + s)
+        rest = np.where(gap > 0, shrunk, 1.0) / (1 + shrunk)
+        log_total = np.maximum(gap, 0) + np.log1p(shrunk)  # log((mean + s) / s)
+        value = y * gap - (y + s) * log_total + self._normaliser(y)
+        w = (y + s) * share * rest
+        return Derivatives(value, y * rest - s * share, w, w * (rest - share))
+
+    def _normaliser(self, y: np.ndarray) -> np.ndarray:
+        """log Gamma(y + s) - log Gamma(s), without cancellation if s is large."""
+        from scipy.special import betaln, gammaln
+
+        s = self.dispersion
+        return np.where(y > 0, gammaln(np.maximum(y, 1)) - betaln(np.maximum(y, 1), s), 0.0)
+
+    def constant(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        from scipy.special import gammaln
+
+        return -weight * gammaln(y + 1)
+
+    def variance(self, mean: np.ndarray) -> np.ndarray:
+        return mean + mean**2 / self.dispersion
+
+    def cdf(self, y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        from scipy.special import betainc
+
+        s = self.dispersion
+        return np.where(y < 0, 0.0, betainc(s, np.maximum(y, 0) + 1, s / (s + mean)))
+
+    def with_dispersion(self, dispersion: float) -> NegativeBinomial:
+        """The same family with another dispersion."""
+        return replace(self, dispersion=dispersion)
+
+
+@dataclass(frozen=True)
+class StudentT(Gaussian):
+    """Errors of Student's distribution: large ones count less; its degrees are estimated."""
+
+    degrees: float = 4.0
+    name: ClassVar[str] = "student_t"
+    reweighted: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Huber(Gaussian):
+    """Squared errors up to a threshold, in standard deviations, and absolute ones beyond."""
+
+    threshold: float = 1.345  # with 95 % of the efficiency of least squares if errors are normal
+    name: ClassVar[str] = "huber"
+    reweighted: ClassVar[bool] = True
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Gaussian(), Binomial(), Probit(), Poisson(), NegativeBinomial(), StudentT(), Huber()
+    )
+}  # fmt: skip
+
+
+def family_of(name: str, dispersion: float | None = None) -> Family:
+    """The family of a name, with its dispersion if that was estimated."""
+    family = FAMILIES[name]
+    if dispersion is not None and isinstance(family, NegativeBinomial):
+        return family.with_dispersion(dispersion)
+    return family
+
+
+def log_choose(share: np.ndarray, trials: np.ndarray) -> np.ndarray:
+    """The log of the number of ways to have a share of successes; zero for none or all."""
+    from scipy.special import betaln
+
+    inside = (share > 0) & (share < 1)
+    successes, failures = share * trials, (1 - share) * trials
+    value = np.zeros_like(share)
+    value[inside] = -np.log1p(trials[inside]) - betaln(1 + successes[inside], 1 + failures[inside])
+    return value
+
+
+@cache
+def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights (count,) of an expectation over the standard normal distribution."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(count)
+    return nodes, weights / weights.sum()
+
+
+def suggested_family(y: np.ndarray) -> str:
+    """The family that a target looks like: "binomial", "negative_binomial" or "gaussian".
+
+    Two different values 0 and 1 are classes. Integers of 0 and more, some of them 0 or all of them
+    few, are counts: those without a zero are more often amounts, years or codes.
+    """
+    y = np.asarray(y, dtype=float)
+    low, high = float(y.min()), float(y.max())
+    if low == 0 and high == 1 and bool(np.all((y == 0) | (y == 1))):
+        return "binomial"
+    if low == 0 and high > 1 and bool(np.all(y == np.floor(y))):
+        return "negative_binomial"
+    return "gaussian"

@@ -18,7 +18,7 @@ import numpy as np
 
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.estimators import estimator_class
-from sharedspan.estimators.base import TaskRegressor
+from sharedspan.estimators.base import TaskEstimator
 from sharedspan.progress import ProgressCallback, no_progress
 from sharedspan.statistics.folds import folds_by_hash
 
@@ -212,7 +212,7 @@ def fit_and_predict(
         return y[held] - model.predict(X[held], task=task[held]), seconds, caught
 
 
-def _refits(view: ModelView) -> dict[str, Callable[[], TaskRegressor]]:
+def _refits(view: ModelView) -> dict[str, Callable[[], TaskEstimator]]:
     """Constructors of the model, with what it selected, and of baselines that differ from it."""
     model, params, span = view.model, view.params, view.span
     again = params | {name: value for name, value in PLAIN.items() if name in params}
@@ -221,7 +221,7 @@ def _refits(view: ModelView) -> dict[str, Callable[[], TaskRegressor]]:
             again[name] = span.extra[name]
     if "rank" in params and span.rank:
         again["rank"] = span.rank
-    makers: dict[str, Callable[[], TaskRegressor]] = {"model": partial(type(model), **again)}
+    makers: dict[str, Callable[[], TaskEstimator]] = {"model": partial(type(model), **again)}
     for key, baseline in BASELINES.items():
         estimator: Any = estimator_class(baseline.estimator)
         if model.shares != estimator.shares:

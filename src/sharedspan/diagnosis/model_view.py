@@ -14,7 +14,7 @@ import numpy as np
 
 from sharedspan.diagnosis.metric import feature_metric
 from sharedspan.diagnosis.rows import RowsByTask, rows_by_task
-from sharedspan.estimators.base import TaskRegressor, fitted_span_of
+from sharedspan.estimators.base import TaskEstimator, fitted_span_of
 from sharedspan.estimators.prediction import predicted_mean
 from sharedspan.subspace import orthonormal_basis
 
@@ -55,7 +55,7 @@ class ModelView:
         if pipeline is not None:
             model = pipeline[-1]
         self.span = fitted_span_of(model)
-        self.model: TaskRegressor = model
+        self.model: TaskEstimator = model
         self.params = model.get_params(deep=False)
         if pipeline is not None and X is not None:
             X = pipeline[:-1].transform(X)

@@ -7,7 +7,9 @@ from importlib import import_module
 # Every estimator by the name of its class, with its module: in the order of the documentation.
 ESTIMATORS = {
     "AdaptiveSpanRegressor": "sharedspan.estimators.adaptive",
+    "AdaptiveSpanClassifier": "sharedspan.estimators.classifiers",
     "SharedSpanRegressor": "sharedspan.estimators.shared_span",
+    "SharedSpanClassifier": "sharedspan.estimators.classifiers",
     "CurriculumRegressor": "sharedspan.estimators.curriculum",
     "NewTaskRegressor": "sharedspan.estimators.transfer",
     "MomentRegressor": "sharedspan.estimators.moment",

@@ -2,56 +2,36 @@
 
 from __future__ import annotations
 
-import math
 import numbers
-import warnings
-from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from sharedspan.estimators.base import SpanTransformer, TaskRegressor
-from sharedspan.estimators.fitted import FittedSpan
-from sharedspan.estimators.fitting import Needs
-from sharedspan.estimators.parameters import BOOL, as_generator, estimator, number_or_auto, one_of
-from sharedspan.inference.noise import gain_of_noise_levels, shrink_noise
-from sharedspan.inputs.rows import TaskRows
-from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.mixed_model import LARGEST_RANK
-from sharedspan.mixed_model.fitted_noise import with_fitted_noise
-from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without_hopeless_rivals
-from sharedspan.mixed_model.likelihood import MixedTasks
-from sharedspan.mixed_model.optimize import CovarianceFit
-from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
-from sharedspan.mixed_model.refitted_folds import RefittedFolds, contenders, rows_are_few
-from sharedspan.mixed_model.search import (
-    COMPARISON_TOL,
-    SelectedModel,
-    reconsider,
-    select_model,
+from sharedspan.estimators import fitting
+from sharedspan.estimators.base import TaskRegressor
+from sharedspan.estimators.generalized import (
+    log_exposure,
+    mean_interval,
+    predict_family,
+    response_interval,
 )
-from sharedspan.mixed_model.structures import STRUCTURES, n_parameters
-from sharedspan.mixed_model.terms import Scaling
-from sharedspan.statistics.canonical import Canonical, Problem
-from sharedspan.subspace import ordered_factors, orthonormal_basis
+from sharedspan.estimators.mixed import MixedModel
+from sharedspan.estimators.parameters import BOOL, estimator, number_or_auto, one_of
+from sharedspan.estimators.prediction import rows_to_predict
+from sharedspan.families import FAMILIES, Family, family_of
+from sharedspan.inputs.rows import is_task_list
+from sharedspan.mixed_model.structures import STRUCTURES
 
-SEARCH_WORK = 1e7  # T p^3 of the tasks that structures are compared on
-NOISE_ROUNDS = 3  # of noise levels and the covariance in turn
-FEWEST_SPARE_ROWS = 4.0  # of the median task beyond its coefficients, to tell its noise level
-SMALLEST_RELATED_NOISE = (
-    1e-6  # over the variance of y: less is an exact fit, with nothing to relate
-)
-FEWEST_SEARCHED, MOST_SEARCHED = 500, 20_000  # tasks
+ROBUST = ("gaussian", "student_t", "huber")  # families whose linear predictor is the mean
 
 
 @estimator(
     "rank slopes noise method outliers fit_intercept whiten unseen task_column random_state "
-    "verbose engine keep_statistics"
+    "verbose engine keep_statistics family"
 )
-class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
+class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     """Regressions of many tasks, each as far from the others as the data say; nothing to tune.
 
     v_t = b + u_t, u_t ~ N(0, D + LL') over slopes and intercept together: b is shared, D says how
@@ -79,8 +59,9 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
         end; the rows must be at hand, so not on a cluster, in ``partial_fit`` or ``merge``.
         "auto" takes one of these if residuals show it decisively, unless left out rows are then
         predicted worse, or, for "fitted", no better; not by maximum likelihood.
-    method : {"evidence", "ml"}, default="evidence"
+    method : {"evidence", "ml", "reml"}, default="evidence"
         "ml" is maximum likelihood with no prior on b nor on D, as mixed-model software has it.
+        "reml" is the same with b integrated out; not for Gaussian responses.
     outliers : bool, default=True
         Whether to look for tasks off the common covariance; not by maximum likelihood.
     {fit_intercept}
@@ -95,6 +76,14 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     verbose : int, default=0
         1 prints each fit that was compared.
     {engine, keep_statistics}
+    family : str, default="gaussian"
+        The distribution of the responses. "binomial": classes 0 and 1, or shares with the numbers
+        of trials as ``sample_weight``, with linear log odds ("probit" with linear normal
+        quantiles; see ``AdaptiveSpanClassifier`` for other labels). "poisson" and
+        "negative_binomial": counts with linear log means; the second has a variance larger than
+        the mean, whose dispersion is estimated. "student_t" and "huber": numbers with outliers
+        among the rows, which count less. The noise and outlier tasks are modelled for "gaussian"
+        alone.
 
     Attributes
     ----------
@@ -127,6 +116,10 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     log_likelihood_ : float
         Log marginal likelihood, b integrated out (at its best value with "ml"). Outlier tasks count
         by their probability of being none.
+    dispersion_ : float
+        Of family="negative_binomial": the variance is mean + mean^2 / dispersion.
+    approximation_ : {"laplace", "quadrature"}
+        How effects were integrated out; not for families whose likelihood is normal.
     widening_ : float
         A factor on the covariance of the effects by which those of single tasks are shrunk less
         than it says; 1 unless leave-one-out errors are smaller with a larger one, as they are if a
@@ -148,15 +141,13 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     2
     """
 
-    shares = "population"
-    has_intervals = True
-    stored_axes = "slope_std_:d outlier_probability_:T"
     checks: ClassVar = {
         "rank": partial(number_or_auto, smallest=0, kind=numbers.Integral),
         "slopes": partial(one_of, known=("auto", *STRUCTURES)),
         "noise": partial(one_of, known=("auto", "shared", "per_task", "fitted")),
-        "method": partial(one_of, known=("evidence", "ml")),
+        "method": partial(one_of, known=("evidence", "ml", "reml")),
         "outliers": BOOL,
+        "family": partial(one_of, known=tuple(FAMILIES)),
     }
 
     slopes: str = "auto"
@@ -164,244 +155,128 @@ class AdaptiveSpanRegressor(SpanTransformer, TaskRegressor):
     method: str = "evidence"
     outliers: bool = True
     whiten: bool = False
-    candidates_: list[dict[str, Any]]
-    _uncertainty_: Posterior
+    family: str = "gaussian"
 
-    def needs(self) -> Needs:
-        """Statistics of any kind."""
-        return Needs(features="whitened" if self.whiten else "scaled")
+    def response_family(self) -> Family:
+        """See MixedModel."""
+        return family_of(self.family, vars(self).get("dispersion_"))
 
-    def estimate(self, problem: Problem) -> FittedSpan:
-        """The structure of the strongest evidence, then the posterior of every task."""
-        self._check_rows(problem.rows)
-        statistics, canonical = problem.statistics.gather_local(), problem.canonical
-        scaling = Scaling.of(statistics, self.fit_intercept)
-        candidates: list[dict[str, Any]] = []
-        with one_blas_thread():
-            tasks = MixedTasks(statistics, scaling)
-            ids = self._searched_tasks(tasks)
-            searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
-            rows = None
-            if isinstance(problem.rows, TaskRows):
-                rows = HeldOutRows(problem.rows, ids, canonical, searched)
-            model = self._select(searched, candidates)
-            few = searched is tasks and rows_are_few(model)
-            if few:
-                model = replace(model, rivals=contenders(model)[1:])
-            models = self._models(model, tasks, rows)
-            model = models[0]
-            compared = self.method != "ml" and (len(models) > 1 or model.rivals)
-            if rows is not None and compared:
-                model = select_by_rows(RefittedFolds(rows) if few else rows, models)
-            model, degrees = refined_with_noise(model, tasks)
-            function = None if model.row_noise is None else model.row_noise.function
-            posterior = posterior_of(
-                model.tasks, canonical, model.fit, model.outliers, degrees, model.widening, function
-            )
-        fit = model.fit
-        if not fit.converged:
-            warnings.warn(
-                f"The search for variances and directions was stopped after {fit.n_iter} steps: "
-                "the fit is close to the best, but may not be it. Features that say nearly the "
-                "same make it slow: leave some out, or give rank=0.",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
-        shift = math.log(canonical.units.y_scale / scaling.y_scale)
-        log_likelihood = fit.evidence.value + float(tasks.n.sum()) * shift
-        extra = {
-            "candidates": candidates,
-            "log_likelihood": log_likelihood,
-            "noise": model.noise if self.noise == "auto" else self.noise,
-            "widening": model.widening,
-        }
-        return mixed_fit(canonical, scaling, fit, posterior, extra)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        task: Any = None,
+        sample_weight: Any = None,
+        offset: Any = None,
+        exposure: Any = None,
+    ) -> Self:
+        """Fit all tasks together.
 
-    def check_shape(self, n_tasks: int | None, n_features: int) -> None:
-        """Raise for a rank that is larger than the number of coefficients of a task."""
-        largest = n_features + self.fit_intercept
-        if not isinstance(self.rank, str) and self.rank > largest:
-            raise ValueError(
-                f"rank={self.rank} is larger than the {largest} coefficients of a task: give a "
-                f"rank from 0 to {largest}, or 'auto'."
-            )
+        Parameters
+        ----------
+        {X, y, task, sample_weight, offset, exposure}
 
-    def _check_rows(self, rows: Any) -> None:
-        """Raise if the noise depends on rows that cannot be read again."""
-        if self.noise == "fitted" and not isinstance(rows, TaskRows):
-            raise ValueError(
-                "noise='fitted' needs the rows, which are not at hand on a cluster, in partial_fit "
-                "and in merge: fit all rows on this machine, or give noise='auto', 'shared' or "
-                "'per_task'."
-            )
-
-    def _searched_tasks(self, tasks: MixedTasks) -> np.ndarray:
-        """Places of the tasks that structures are compared on: all, or some of very many."""
-        most = min(max(int(SEARCH_WORK / tasks.p**3), FEWEST_SEARCHED), MOST_SEARCHED)
-        if tasks.n_tasks <= most:
-            return np.arange(tasks.n_tasks)
-        rng = as_generator(0 if self.random_state is None else self.random_state)
-        return np.sort(rng.choice(tasks.n_tasks, most, replace=False))
-
-    def _select(self, tasks: MixedTasks, candidates: list[dict[str, Any]]) -> SelectedModel:
-        """D, L and the outliers by their evidence; the fits that were compared join the list."""
-        structures = STRUCTURES if self.slopes == "auto" else (self.slopes,)
-        ranks = (self.rank, self.rank)
-        if isinstance(self.rank, str):
-            ranks = (0, largest_rank(tasks))
-        if self.slopes == "auto" and not (tasks.n > 1).any():
-            # A row per task does not tell its effects from noise.
-            structures, ranks = ("zero",), (ranks[0], ranks[0])
-
-        def note(fit: CovarianceFit) -> None:
-            row: dict[str, Any] = {
-                "slopes": fit.structure, "rank": fit.rank,
-                "log_likelihood": fit.evidence.value, "score": fit.score,
-            }  # fmt: skip
-            candidates.append(row)
-            if self.verbose:
-                print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
-
-        return select_model(
-            tasks,
-            structures,
-            ranks,
-            flat=self.method == "ml",
-            outliers=self.outliers and self.method != "ml",
-            note=note,
-        )
-
-    def _models(
-        self, model: SelectedModel, tasks: MixedTasks, rows: HeldOutRows | None
-    ) -> list[SelectedModel]:
-        """The model with the noise that was given; for "auto", with each kind that may pay.
-
-        The first one is preferred.
+        Returns
+        -------
+        self
         """
-        if self.noise == "shared" or (self.noise == "auto" and self.method == "ml"):
-            return [model]
-        models: list[SelectedModel | None] = []
-        if levels_pay(self.noise, model):
-            levels, _ = task_noise_levels(model)
-            near = model if rows is None else without_hopeless_rivals(rows, model)
-            models.append(reconsider(near, model.tasks.with_noise(levels)))
-        if self.noise == "auto":
-            models.append(model)
-            decisive = math.log(model.tasks.n.sum()) + 3
-            if rows is not None and model.fit.evidence.noise > SMALLEST_RELATED_NOISE:
-                alone = replace(model, rivals=())
-                models.append(with_fitted_noise(alone, tasks, rows, least_gain=decisive))
-        elif self.noise == "fitted" and rows is not None:
-            models.append(with_fitted_noise(model, tasks, rows))
-        return [each for each in models if each is not None]
+        offset = self._offset(X, offset, exposure)
+        if offset is not None and self.family in ROBUST:
+            y, offset = np.asarray(y, dtype=float) - offset, None
+        fitting.fit_arrays(self, X, y, task, sample_weight, offset=offset)
+        return self
 
-    @property
-    def mean_coef_std_(self) -> np.ndarray:
-        """Standard errors of ``mean_coef_``, (d,)."""
+    def predict(
+        self,
+        X: Any,
+        task: Any = None,
+        return_std: bool = False,
+        offset: Any = None,
+        exposure: Any = None,
+    ) -> Any:
+        """Predict mean responses.
+
+        For other families than the Gaussian, the mean over the posterior distribution of each
+        task's coefficients.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (rows, d)
+            A list with one array per task gives a list of predictions.
+        task : array-like of shape (rows,), optional
+            The task of each row, or one label for all rows; may be left out if ``task_column``
+            names it or if the model has a single task. For a list, one label per array.
+        return_std : bool, default=False
+            Whether to return also the standard deviation of a new response at each row.
+        {offset, exposure}
+
+        Returns
+        -------
+        ndarray of shape (rows,), or a pair of them with ``return_std``
+        """
+        offset = self._offset(X, offset, exposure)
+        if is_task_list(X) or self.family in ROBUST:
+            predicted = super().predict(X, task, return_std)
+            if offset is None:
+                return predicted
+            return (predicted[0] + offset, predicted[1]) if return_std else predicted + offset
         check_is_fitted(self)
-        posterior = self._uncertainty_
-        first, scaling = int(self.fit_intercept), posterior.scaling
-        J = posterior.canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
-        values, axes = np.linalg.eigh(posterior.b_covariance[first:, first:])
-        root = J @ (axes * np.sqrt(np.maximum(values, 0.0)))
-        largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
-        return largest * np.linalg.norm(root / largest[:, None], axis=1)  # squares might overflow
+        mean, std = predict_family(self, *rows_to_predict(self, X, task), offset)
+        return (mean, std) if return_std else mean
 
-    @property
-    def coef_covariance_(self) -> np.ndarray:
-        """Covariance of the slopes of a new task, (d, d)."""
+    def mean_interval(
+        self, X: Any, task: Any = None, level: float = 0.95, offset: Any = None,
+        exposure: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Intervals of the mean response of each row in its task.
+
+        Parameters
+        ----------
+        X, task
+            The rows, given as to ``predict``; X is one array or frame.
+        level : float, default=0.95
+            Share of the intervals that cover the mean, between 0 and 1.
+        {offset, exposure}
+
+        Returns
+        -------
+        low, high : ndarray of shape (rows,)
+        """
         check_is_fitted(self)
-        posterior = self._uncertainty_
-        first, scaling = int(self.fit_intercept), posterior.scaling
-        J = posterior.canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
-        return J @ posterior.new[first:, first:] @ J.T
+        offset = self._offset(X, offset, exposure)
+        return mean_interval(self, *rows_to_predict(self, X, task), offset, level)
 
+    def predict_interval(
+        self, X: Any, task: Any = None, level: float = 0.95, offset: Any = None,
+        exposure: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Prediction intervals of new responses.
 
-def largest_rank(tasks: MixedTasks) -> int:
-    """The largest rank that is tried: L has at most half as many free numbers as there are rows."""
-    rank = min(tasks.p, max(tasks.n_tasks - 1, 0), LARGEST_RANK)
-    while rank and n_parameters(tasks.p, rank) > tasks.n.sum() / 2:
-        rank -= 1
-    return rank
+        Parameters
+        ----------
+        X, task
+            The rows, given as to ``predict``; X is one array or frame.
+        level : float, default=0.95
+            Share of new responses that fall into their intervals, between 0 and 1. Intervals of
+            counts contain at least this share.
+        {offset, exposure}
 
+        Returns
+        -------
+        low, high : ndarray of shape (rows,)
+        """
+        check_is_fitted(self)
+        offset = self._offset(X, offset, exposure)
+        if self.family not in ROBUST:
+            return response_interval(self, *rows_to_predict(self, X, task), offset, level)
+        low, high = super().predict_interval(X, task, level)
+        return (low, high) if offset is None else (low + offset, high + offset)
 
-def levels_pay(noise: str, model: SelectedModel) -> bool:
-    """Whether tasks get noise levels of their own: if told so, or if the gain is decisive."""
-    if noise != "auto":
-        return noise == "per_task"
-    squares, used = residual_squares(model.tasks, model.effective, model.outliers)
-    spare = model.tasks.n - used
-    if np.median(spare) < FEWEST_SPARE_ROWS:
-        return False
-    return gain_of_noise_levels(squares, spare) > math.log(model.tasks.n_tasks) + 3
-
-
-def task_noise_levels(model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:
-    """Noise variances of the tasks relative to their mean, and degrees of freedom, both (T,)."""
-    squares, used = residual_squares(model.tasks, model.effective, model.outliers)
-    n = model.tasks.n
-    variances, degrees = shrink_noise(squares, np.maximum(n - used, 0.0))
-    return variances / (n @ variances / n.sum()), degrees
-
-
-def refined_with_noise(
-    model: SelectedModel, tasks: MixedTasks
-) -> tuple[SelectedModel, np.ndarray | None]:
-    """The selected model fitted to all tasks, and the degrees of freedom of their noise levels."""
-    if model.noise != "per_task":
-        return model.refined(tasks if model.row_noise is None else model.row_noise.tasks), None
-    model = model.refined(tasks, COMPARISON_TOL)
-    for tol in [COMPARISON_TOL] * (NOISE_ROUNDS - 1) + [None]:
-        levels, degrees = task_noise_levels(model)
-        model = model.refined(tasks.with_noise(levels), tol)
-    return model, degrees
-
-
-def mixed_fit(
-    canonical: Canonical,
-    scaling: Scaling,
-    fit: CovarianceFit,
-    posterior: Posterior,
-    extra: dict[str, Any],
-) -> FittedSpan:
-    """The posterior means of all tasks, and D and L, in the user's units."""
-    T, unit = len(posterior.mean), canonical.units.y_scale
-    first = len(fit.covariance.variances) - len(scaling.scale)  # 1 with intercepts
-    # The last row is b, the mean of all tasks that there might be.
-    V = np.vstack([posterior.mean, posterior.b])
-    slopes, level = scaling.from_standard(V, bool(first))
-    slopes = canonical.to_user(slopes.T).T
-    level = canonical.intercept_to_user(level, slopes.T)
-    # D is diagonal in the features it was measured in; whitened ones mix on the way back.
-    deviation = fit.covariance.root if fit.structure == "full" else fit.covariance.diagonal_root
-    deviation = deviation * math.sqrt(posterior.new_noise) * scaling.y_scale
-    root = canonical.to_user(deviation[first:] / scaling.scale[:, None])
-    largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
-    loadings = fit.covariance.loadings[:, : fit.rank]
-    span = canonical.to_user(loadings[first:] / scaling.scale[:, None])
-    coef, mean_coef = slopes[:T].copy(), slopes[T].copy()
-    representation, task_weights = np.zeros((len(span), 0)), np.zeros((0, T))
-    if 0 < span.shape[1] <= min(len(span), T):
-        Q = orthonormal_basis(span)
-        representation, task_weights = ordered_factors(Q, Q.T @ (coef - mean_coef).T)
-    return FittedSpan(
-        coef=coef,
-        intercept=level[:T].copy(),
-        mean_coef=mean_coef,
-        mean_intercept=float(level[T]),
-        representation=representation,
-        task_weights=task_weights,
-        rank=int(span.shape[1]),
-        noise_variance=posterior.noise * (scaling.y_scale / unit) ** 2,
-        degrees_of_freedom=posterior.degrees_of_freedom,
-        uncertainty=posterior,
-        n_iter=fit.n_iter,
-        converged=fit.converged,
-        extra=extra
-        | {
-            "slopes": fit.structure,
-            "slope_std": largest * np.linalg.norm(root / largest[:, None], axis=1),
-            "intercept_std": float(np.linalg.norm(deviation[0])) / unit if first else 0.0,
-            "outlier_probability": posterior.off,
-        },
-    )
+    def _offset(self, X: Any, offset: Any, exposure: Any) -> np.ndarray | None:
+        """The offset of each row, None for none."""
+        if offset is None and exposure is None:
+            return None
+        if is_task_list(X):
+            raise ValueError("An offset needs one array or frame of rows, and X is a list of them.")
+        one_of("family", self.family, tuple(FAMILIES))
+        return log_exposure(family_of(self.family), offset, exposure, len(X))

@@ -43,7 +43,12 @@ if TYPE_CHECKING:
     from sharedspan.progress import ProgressCallback
 
 
-def _retains_statistics(model: TaskRegressor) -> bool:
+def _retains_statistics(model: TaskEstimator) -> bool:
+    if not model.needs().sums_suffice:
+        raise AttributeError(
+            "partial_fit and merge are not available: the sums of the rows depend on the fit, "
+            "unless responses are Gaussian. Fit all rows together by fit or fit_file."
+        )
     if not model.incremental or model.needs().kind == "rows":
         raise AttributeError(
             "partial_fit and merge are not available: this estimator, solver or variant needs the "
@@ -52,16 +57,16 @@ def _retains_statistics(model: TaskRegressor) -> bool:
     return True
 
 
-def _has_intervals(model: TaskRegressor) -> bool:
+def _has_intervals(model: TaskEstimator) -> bool:
     if not model.has_intervals:
         raise AttributeError(
             f"{type(model).__name__} has no standard errors: use AdaptiveSpanRegressor, "
-            "SharedSpanRegressor or NewTaskRegressor."
+            "SharedSpanRegressor or NewTaskEstimator."
         )
     return True
 
 
-class TaskRegressor(RegressorMixin, BaseEstimator):
+class TaskEstimator(BaseEstimator):
     """Base of all estimators: tasks are given as ``task=`` or as the column ``task_column`` of X.
 
     A subclass implements ``estimate``, from a canonical problem to a FittedSpan, and ``needs``, its
@@ -228,7 +233,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         return self
 
     @available_if(_retains_statistics)
-    def merge(self, *others: TaskRegressor) -> Self:
+    def merge(self, *others: TaskEstimator) -> Self:
         """Add the statistics of other fitted models to this one's, and fit again.
 
         For sites that may share sums over rows but not the rows: the result is the same as of one
@@ -343,15 +348,6 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """The basis of standard errors; AttributeError if the fit has none."""
         return self._uncertainty_
 
-    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
-        """Coefficient of determination R^2 of the predictions over all rows."""
-        prediction = self.predict(X, task)
-        if is_task_list(X):
-            prediction, y = np.concatenate(prediction), np.concatenate(list(y))
-            if sample_weight is not None:
-                sample_weight = np.concatenate(list(sample_weight))
-        return float(r2_score(y, prediction, sample_weight=sample_weight))
-
     def save(self, path: str | os.PathLike[str], *, statistics: bool = False) -> None:
         """Write the fitted model to a file, to be read by ``ss.load``.
 
@@ -446,12 +442,25 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         return table
 
 
-complete_docstrings(TaskRegressor, parameter_entry)
+class TaskRegressor(RegressorMixin, TaskEstimator):
+    """Base of all regressors."""
+
+    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
+        """Coefficient of determination R^2 of the predictions over all rows."""
+        prediction = self.predict(X, task)
+        if is_task_list(X):
+            prediction, y = np.concatenate(prediction), np.concatenate(list(y))
+            if sample_weight is not None:
+                sample_weight = np.concatenate(list(sample_weight))
+        return float(r2_score(y, prediction, sample_weight=sample_weight))
+
+
+complete_docstrings(TaskEstimator, parameter_entry)
 
 
 def fitted_span_of(model: Any) -> FittedSpan:
     """The fitted quantities of a model of this package; TypeError for anything else."""
-    if not isinstance(model, TaskRegressor):
+    if not isinstance(model, TaskEstimator):
         raise TypeError(
             f"The model is a {type(model).__name__} and not an estimator of this package: give an "
             "estimator of sharedspan."

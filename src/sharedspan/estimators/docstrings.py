@@ -71,6 +71,14 @@ ARGUMENTS = {  # of fit and fit_file; text before a colon is not part of the nam
         """Weights count as repetitions: weight 2 is the row written twice, weight 0 the row left
         out. So the scale of the weights matters wherever the number of rows does.""",
     ),
+    "offset": (
+        "array-like of shape (rows,) or float, optional",
+        "A known part of the linear predictor, added to it with coefficient one.",
+    ),
+    "exposure": (
+        "array-like of shape (rows,), optional",
+        "The time or size that counts refer to: its logarithm is added to the offset.",
+    ),
     "checkpoint": (
         "path, optional",
         "A file in which the solver saves its state, so that a fit that is killed can be resumed.",

@@ -6,8 +6,8 @@
     fitted     = model.estimate(problem)   the only thing that an estimator defines
     store(model, fitted)                   attributes in the user's units
 
-A family of responses may need further turns, with other working rows; the Gaussian family needs
-one. ``fit`` and ``fit_file`` follow the line from its beginning; ``partial_fit`` and ``merge``
+Families of responses other than the Gaussian need further passes over the rows, within
+``estimate``. ``fit`` and ``fit_file`` follow the line from its beginning; ``partial_fit`` and ``merge``
 start from statistics that a model has retained. ``needs()`` of an estimator are its requirements
 for the pass over the rows.
 """
@@ -24,7 +24,6 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import as_generator, check_parameters
-from sharedspan.families import GAUSSIAN
 from sharedspan.inputs.external_sort import open_files
 from sharedspan.inputs.frames import is_dask_frame
 from sharedspan.inputs.labels import label_array
@@ -43,7 +42,7 @@ from sharedspan.statistics.rows import RowStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, gather
 
 if TYPE_CHECKING:
-    from sharedspan.estimators.base import TaskRegressor
+    from sharedspan.estimators.base import TaskEstimator
 
 NARROW = 500  # features up to which BLAS has one thread
 RETAINED_BYTES = 2**27  # of statistics that keep_statistics="auto" retains
@@ -58,33 +57,32 @@ class Needs:
     common_scale: bool = False  # whether features keep their proportions
     folds: bool = False  # whether rows are left out and put back
     moments: Callable[[TaskRows], Any] | None = None  # makes the collector of further moments
+    sums_suffice: bool = True  # whether a fit can be continued from its statistics alone
 
 
-def fit_rows(model: TaskRegressor, rows: Any, checkpointing: Any = None) -> None:
+def fit_rows(model: TaskEstimator, rows: Any, checkpointing: Any = None) -> None:
     """Fit an estimator to rows.
 
     Parameters
     ----------
-    model : TaskRegressor
+    model : TaskEstimator
     rows : TaskRows, or for a cluster FileRows or DaskFrame
     checkpointing : CheckpointOptions, optional
         Files in which the solver saves its state, and from which it continues.
     """
-    fitted = None
     # Threads are over tasks. More of them in BLAS cost time, unless matrices are large.
     with one_blas_thread() if model.n_features_in_ <= NARROW else nullcontext():
-        while (working := GAUSSIAN.reweight(rows, fitted)) is not None:
-            with task_statistics(model, working) as statistics:
-                model.check_shape(len(statistics.labels), len(statistics.names))
-                retained = statistics_to_retain(model, statistics)
-                fitted = fit_statistics(
-                    model, statistics, checkpointing=checkpointing, retained=retained is not None
-                )
+        with task_statistics(model, rows) as statistics:
+            model.check_shape(len(statistics.labels), len(statistics.names))
+            retained = statistics_to_retain(model, statistics)
+            fitted = fit_statistics(
+                model, statistics, checkpointing=checkpointing, retained=retained is not None
+            )
         store(model, fitted, statistics, retained)
 
 
 def fit_statistics(
-    model: TaskRegressor,
+    model: TaskEstimator,
     statistics: TaskStatistics,
     previous: PreviousFit | None = None,
     checkpointing: Any = None,
@@ -94,7 +92,7 @@ def fit_statistics(
 
     Parameters
     ----------
-    model : TaskRegressor
+    model : TaskEstimator
     statistics : TaskStatistics
     previous : PreviousFit, optional
         Result of the last fit, to start from.
@@ -119,13 +117,12 @@ def fit_statistics(
 
 
 def store(
-    model: TaskRegressor,
-    fitted: FittedSpan | None,
+    model: TaskEstimator,
+    fitted: FittedSpan,
     statistics: TaskStatistics,
     retained: TaskStatistics | None = None,
 ) -> None:
     """Set the fitted attributes of an estimator."""
-    assert fitted is not None
     model.__dict__.update(fitted.attributes())
     model.tasks_ = label_array(statistics.labels)
     model.coef_names_ = np.array(statistics.names, dtype=object)
@@ -137,22 +134,25 @@ def store(
 
 
 def fit_arrays(
-    model: TaskRegressor,
+    model: TaskEstimator,
     X: Any,
     y: Any,
     task: Any,
     sample_weight: Any,
     checkpointing: Any = None,
+    offset: Any = None,
 ) -> None:
-    """Fit an estimator to arrays, frames or a Dask DataFrame; see ``TaskRegressor.fit``."""
+    """Fit an estimator to arrays, frames or a Dask DataFrame; see ``TaskEstimator.fit``."""
     with unfitted_on_error(model):
         check_parameters(model)
         rows = open_rows(model, X, y, task, sample_weight)
+        if offset is not None:
+            rows = replace(rows, offset=offset_of_rows(offset, len(rows.X)))
         fit_rows(model, rows, checkpointing)
 
 
-def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **options: Any) -> None:
-    """Fit an estimator to files; see ``TaskRegressor.fit_file``."""
+def fit_files(model: TaskEstimator, path: Any, checkpointing: Any = None, **options: Any) -> None:
+    """Fit an estimator to files; see ``TaskEstimator.fit_file``."""
     given = options.get("progress"), options.pop("tick", None)
     options["progress"] = current_progress(*given, stacklevel=4)
     with unfitted_on_error(model):
@@ -172,7 +172,7 @@ def fit_files(model: TaskRegressor, path: Any, checkpointing: Any = None, **opti
 
 
 def add_rows(
-    model: TaskRegressor, X: Any, y: Any, task: Any, sample_weight: Any, forgetting: float
+    model: TaskEstimator, X: Any, y: Any, task: Any, sample_weight: Any, forgetting: float
 ) -> None:
     """Add rows to the statistics of an estimator and fit again; see ``partial_fit``."""
     if is_dask_frame(X):
@@ -195,7 +195,7 @@ def add_rows(
         refit(model, statistics)
 
 
-def merge_statistics(model: TaskRegressor, others: tuple[Any, ...]) -> None:
+def merge_statistics(model: TaskEstimator, others: tuple[Any, ...]) -> None:
     """Add the statistics of other models to those of an estimator and fit again; see ``merge``."""
     with unchanged_on_error(model):
         check_parameters(model)
@@ -207,7 +207,7 @@ def merge_statistics(model: TaskRegressor, others: tuple[Any, ...]) -> None:
         refit(model, statistics)
 
 
-def refit(model: TaskRegressor, statistics: TaskStatistics) -> None:
+def refit(model: TaskEstimator, statistics: TaskStatistics) -> None:
     """Fit from retained statistics, starting from the last fit."""
     model.check_shape(None, len(statistics.names))  # more tasks may come
     previous = previous_fit(model) if model.__sklearn_is_fitted__() else None
@@ -215,17 +215,30 @@ def refit(model: TaskRegressor, statistics: TaskStatistics) -> None:
     store(model, fitted, statistics, retained=statistics)
 
 
+def offset_of_rows(offset: Any, n_rows: int) -> np.ndarray:
+    """The offset of each row, from one number or one number per row."""
+    offset = np.asarray(offset, dtype=float)
+    if offset.ndim == 0:
+        offset = np.full(n_rows, float(offset))
+    if offset.shape != (n_rows,):
+        raise ValueError(f"offset has shape {offset.shape}: give one number per row, {n_rows}.")
+    if not np.isfinite(offset).all():
+        row = int(np.argmin(np.isfinite(offset)))
+        raise ValueError(f"offset is {offset[row]} in row {row}: give finite numbers.")
+    return offset
+
+
 # ---- the steps -----------------------------------------------------------------------------------
 
 
-def is_local(model: TaskRegressor) -> bool:
+def is_local(model: TaskEstimator) -> bool:
     """Whether an estimator works in the memory of this process."""
     engine = vars(model).get("engine", "local")
     return isinstance(engine, str) and engine == "local"
 
 
 def open_rows(
-    model: TaskRegressor, X: Any, y: Any, task: Any, sample_weight: Any, reset: bool = True
+    model: TaskEstimator, X: Any, y: Any, task: Any, sample_weight: Any, reset: bool = True
 ) -> Any:
     """Validated rows of arrays, frames or a Dask DataFrame.
 
@@ -256,7 +269,7 @@ def open_rows(
 
 
 @contextmanager
-def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]:
+def task_statistics(model: TaskEstimator, rows: Any) -> Iterator[TaskStatistics]:
     """Statistics of the rows, built in this process, or on a cluster that is freed afterwards."""
     needs = model.needs()
     if needs.kind is None:
@@ -282,7 +295,7 @@ def task_statistics(model: TaskRegressor, rows: Any) -> Iterator[TaskStatistics]
             yield statistics
 
 
-def device_statistics(model: TaskRegressor, rows: Any) -> TaskStatistics | None:
+def device_statistics(model: TaskEstimator, rows: Any) -> TaskStatistics | None:
     """Statistics of the rows that stay on a GPU, if the model's backend is one that gains by it."""
     backend = vars(model).get("backend", "numpy")
     if isinstance(backend, str) and backend == "numpy":
@@ -299,9 +312,9 @@ def device_statistics(model: TaskRegressor, rows: Any) -> TaskStatistics | None:
     return gather_on_device(rows, model.fit_intercept, chosen)
 
 
-def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> TaskStatistics | None:
+def statistics_to_retain(model: TaskEstimator, statistics: TaskStatistics) -> TaskStatistics | None:
     """The statistics for ``partial_fit`` and ``merge``, or None if not to be retained."""
-    wanted = vars(model).get("keep_statistics", False)
+    wanted = model.needs().sums_suffice and vars(model).get("keep_statistics", False)
     if wanted == "auto":
         T, d = len(statistics.labels), len(statistics.names)
         wanted = 8 * T * d * (d + 7) / 2 <= RETAINED_BYTES
@@ -316,7 +329,7 @@ def statistics_to_retain(model: TaskRegressor, statistics: TaskStatistics) -> Ta
     return replace(gather(statistics.rows, model.fit_intercept, **options), rows=None)
 
 
-def previous_fit(model: TaskRegressor) -> PreviousFit | None:
+def previous_fit(model: TaskEstimator) -> PreviousFit | None:
     """The last fit of an estimator, if a refit can start from it."""
     rows = vars(model).get("_rows_at_start_")
     if rows is None:
@@ -325,7 +338,7 @@ def previous_fit(model: TaskRegressor) -> PreviousFit | None:
     return PreviousFit(labels, held["representation_"], held["task_weights_"], rows)
 
 
-def set_feature_names(model: TaskRegressor, names: tuple[str, ...]) -> None:
+def set_feature_names(model: TaskEstimator, names: tuple[str, ...]) -> None:
     """Take over the names of columns that scikit-learn cannot read from X itself."""
     model.n_features_in_ = len(names)
     model.feature_names_in_ = np.array(names, dtype=object)
@@ -335,7 +348,7 @@ def set_feature_names(model: TaskRegressor, names: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def unfitted_on_error(model: TaskRegressor) -> Iterator[None]:
+def unfitted_on_error(model: TaskEstimator) -> Iterator[None]:
     """Forget the last fit first; a fit that fails leaves no half-fitted model."""
     forget(model)
     try:
@@ -345,14 +358,14 @@ def unfitted_on_error(model: TaskRegressor) -> Iterator[None]:
         raise
 
 
-def forget(model: TaskRegressor) -> None:
+def forget(model: TaskEstimator) -> None:
     """Remove everything that an estimator has learned."""
     for name in [name for name in vars(model) if name.endswith("_")]:
         delattr(model, name)
 
 
 @contextmanager
-def unchanged_on_error(model: TaskRegressor) -> Iterator[None]:
+def unchanged_on_error(model: TaskEstimator) -> Iterator[None]:
     """If anything fails, restore the model."""
     before = dict(vars(model))
     try:
@@ -363,7 +376,7 @@ def unchanged_on_error(model: TaskRegressor) -> Iterator[None]:
         raise
 
 
-def require_statistics(model: TaskRegressor, method: str) -> None:
+def require_statistics(model: TaskEstimator, method: str) -> None:
     """Raise if a model has no statistics to continue from."""
     check_is_fitted(model)
     if "_statistics_" not in vars(model):
@@ -378,7 +391,7 @@ def require_statistics(model: TaskRegressor, method: str) -> None:
         )
 
 
-def require_same_model(model: TaskRegressor, other: Any) -> None:
+def require_same_model(model: TaskEstimator, other: Any) -> None:
     """Raise unless the statistics of another model can be added to the model's own."""
     if type(other) is not type(model):
         raise TypeError(

@@ -16,13 +16,13 @@ from sharedspan.kernels.cpu import predict_rows
 from sharedspan.kernels.threads import over_tasks
 
 if TYPE_CHECKING:
-    from sharedspan.estimators.base import TaskRegressor
+    from sharedspan.estimators.base import TaskEstimator
 
 BLOCK = 1 << 12  # rows that are converted together, if they are not rows of double precision
 ROW_COST = 4.0  # operations per number of a row, most of the time waiting for memory
 
 
-def feature_columns(model: TaskRegressor, X: Any) -> tuple[np.ndarray, Any]:
+def feature_columns(model: TaskEstimator, X: Any) -> tuple[np.ndarray, Any]:
     """Features (rows, d) of rows with the columns of the fit, and the task column if named."""
     features, column, _ = split_columns(X, model.task_column)
     validate_data(model, X, reset=False, skip_check_array=True)
@@ -34,7 +34,7 @@ def feature_columns(model: TaskRegressor, X: Any) -> tuple[np.ndarray, Any]:
     return features, column
 
 
-def rows_to_predict(model: TaskRegressor, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
+def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
     """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
     features, column = feature_columns(model, X)
     labels = given_labels(task, column, model.task_column)
@@ -62,7 +62,7 @@ def blocks_to_predict(X: Any, task: Any) -> Iterator[tuple[Any, list[Any]]]:
     return ((block, [label] * len(block)) for block, label in zip(X, labels, strict=True))
 
 
-def population_mean(model: TaskRegressor) -> tuple[np.ndarray, float]:
+def population_mean(model: TaskEstimator) -> tuple[np.ndarray, float]:
     """Coefficients (d,) and intercept of the mean task, or of the population if it is modelled."""
     fitted = FittedSpan.of(model)
     if fitted.mean_coef is not None and fitted.mean_intercept is not None:
@@ -70,7 +70,7 @@ def population_mean(model: TaskRegressor) -> tuple[np.ndarray, float]:
     return model.coef_.mean(axis=0), float(model.intercept_.mean())
 
 
-def predicted_mean(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def predicted_mean(model: TaskEstimator, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Predictions (rows,); a task that was not fitted is predicted by the population's mean."""
     mean, level = np.zeros(features.shape[1]), 0.0
     if (codes < 0).any():
@@ -90,7 +90,7 @@ def predicted_mean(model: TaskRegressor, features: np.ndarray, codes: np.ndarray
     return out
 
 
-def response_std(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def response_std(model: TaskEstimator, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Standard deviations of new responses, (rows,)."""
     known = codes >= 0
     # A task that was not fitted is drawn from the population, if there is one.
@@ -103,7 +103,7 @@ def response_std(model: TaskRegressor, features: np.ndarray, codes: np.ndarray) 
     return std
 
 
-def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
+def _unseen_std(model: TaskEstimator, features: np.ndarray) -> np.ndarray:
     """Standard deviations of responses of a further task from the population of fitted tasks."""
     T = len(model.coef_)
     if T == 1:
@@ -122,7 +122,7 @@ def _unseen_std(model: TaskRegressor, features: np.ndarray) -> np.ndarray:
     return np.sqrt(varied * (1 + 1 / T) + model.noise_variance_.mean())
 
 
-def interval_quantiles(model: TaskRegressor, level: float) -> np.ndarray:
+def interval_quantiles(model: TaskEstimator, level: float) -> np.ndarray:
     """Half widths of intervals in standard errors, (T + 1,).
 
     The last is for a task that was not fitted.

@@ -32,6 +32,7 @@ class Block:
     starts: np.ndarray  # (segments + 1,)
     ids: np.ndarray  # (segments,) the task of each segment
     positions: slice  # of the rows in task order
+    offset: np.ndarray | float = 0.0  # (rows,) known part of the linear predictor
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class TaskRows:
     order: np.ndarray | None
     names: tuple[str, ...]  # (d,)
     checked: bool = True  # whether the features are known to be finite
+    offset: np.ndarray | None = None  # (rows,) known part of the linear predictor
 
     @property
     def n_tasks(self) -> int:
@@ -143,6 +145,7 @@ class TaskRows:
                     starts=np.append(bounds[filled], hi - lo),
                     ids=filled + t,
                     positions=slice(lo, hi),
+                    offset=0.0 if self.offset is None else self.offset[rows],
                 )
 
     def ranges(

@@ -10,6 +10,11 @@ C = D + LL'. With S_t = I + Z_t C Z_t' and r_t = y_t - Z_t a_t, the residuals at
 
 and the scores e_t = K_t (a_t - b) + h_t give the posterior means u_t = C e_t. The terms of a task
 come from its Gram, or from its rows if these are few; nothing of the size of all K is stored.
+
+Tasks of a family other than the Gaussian have working statistics (``modes.py``): s2 is one, each
+task is anchored at its mode, and a linear term a_t'(b + u_t - mode) is added to its value. With
+rho_t = (I - K_t C) a_t it moves the best b by P^-1 sum rho_t, and the gradient in C gains the
+symmetric part of sum q_t e_t', q_t = rho_t, less K_t P^-1 sum rho_t if b is integrated out.
 """
 
 from __future__ import annotations
@@ -23,14 +28,23 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sharedspan.kernels.threads import over_tasks
-from sharedspan.mixed_model.terms import Covariance, GramTerms, RowTerms, Scaling, TaskTerms
+from sharedspan.mixed_model.terms import (
+    Covariance,
+    GramTerms,
+    RowTerms,
+    Scaling,
+    TaskTerms,
+    WorkingTerms,
+)
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.rows import Statistics
+from sharedspan.statistics.working import WorkingStatistics
 
 SMALLEST_NOISE = 1e-14  # in standard units: what is left of an exact fit is rounding
 LARGEST_RATIO = 1e7  # of the squares of a task's effects to its noise: leverages need some digits
 CHUNK_ENTRIES = 1 << 17  # numbers T p^2 of the tasks that are processed together
 CACHED_ENTRIES = 1 << 22  # numbers T p^2 that are held between the two passes of an evaluation
+LARGEST_EFFECT = 5.0  # standard deviation on the scale of the linear predictor, if noise is known
 LARGEST_EXACT = 1500  # entries of L whose information is computed in full
 
 Result = TypeVar("Result")
@@ -79,23 +93,27 @@ class MixedTasks:
 
     Parameters
     ----------
-    statistics : GramStatistics or RowStatistics
-        Statistics of the rows, centred if tasks have intercepts.
+    statistics : GramStatistics, RowStatistics or WorkingStatistics
+        Statistics of the rows, centred if tasks have intercepts. With working statistics the noise
+        is known: s2 is one.
     scaling : Scaling
     levels : ndarray of shape (T,), optional
         Noise variances of the tasks relative to s2; by default one each.
     variances : RowVariances, optional
         If the weights of the statistics are sample weights over noise variances.
+    restricted : bool
+        Whether b is integrated out also where its prior is flat.
     """
 
     def __init__(
         self,
-        statistics: Statistics,
+        statistics: Statistics | WorkingStatistics,
         scaling: Scaling,
         levels: np.ndarray | None = None,
         variances: RowVariances | None = None,
+        restricted: bool = False,
     ) -> None:
-        self.statistics, self.scaling = statistics, scaling
+        self.statistics, self.scaling, self.restricted = statistics, scaling, restricted
         self.levels = np.ones(statistics.n_tasks) if levels is None else levels
         self.intercept = statistics.centred
         n = statistics.n
@@ -103,12 +121,15 @@ class MixedTasks:
         self.n = self.variances.n
         self.p = statistics.n_features + self.intercept
         self.size = max(CHUNK_ENTRIES // self.p**2 // 8 * 8, 8)  # tasks of a chunk
+        self.working = statistics if isinstance(statistics, WorkingStatistics) else None
         options = scaling, 1 / self.levels, self.size
-        self._terms = (
-            GramTerms(statistics, *options)
-            if isinstance(statistics, GramStatistics)
-            else RowTerms(statistics, *options)
-        )
+        self._terms: WorkingTerms | GramTerms | RowTerms
+        if isinstance(statistics, WorkingStatistics):
+            self._terms = WorkingTerms(statistics, self.size)
+        elif isinstance(statistics, GramStatistics):
+            self._terms = GramTerms(statistics, *options)
+        else:
+            self._terms = RowTerms(statistics, *options)
 
     @property
     def n_tasks(self) -> int:
@@ -116,7 +137,13 @@ class MixedTasks:
 
     @cached_property
     def largest_variance(self) -> float:
-        """The largest variance of an effect, over the noise, that rounding leaves room for."""
+        """The largest variance of an effect, over the noise, that is considered.
+
+        Rounding leaves room for no more. If the noise is known, effects that separate the
+        responses of a task would be infinite.
+        """
+        if self.working is not None:
+            return LARGEST_EFFECT**2
         none = Covariance(np.zeros(self.p), np.zeros((self.p, 0)))
         grams = self.map_terms(lambda terms: np.einsum("tii->ti", terms.K).max(), none)
         return LARGEST_RATIO / max(*grams, np.finfo(float).tiny)
@@ -128,13 +155,19 @@ class MixedTasks:
     def take(self, ids: np.ndarray) -> MixedTasks:
         """Some of the tasks."""
         statistics, variances = self.statistics.take(ids), self.variances.take(ids)
-        return MixedTasks(statistics, self.scaling, self.levels[ids], variances)
+        return MixedTasks(statistics, self.scaling, self.levels[ids], variances, self.restricted)
 
     def slope_precision(self, tau: float) -> np.ndarray:
-        """Precision (p,) of a prior on b: slopes of variance tau, the intercept flat."""
+        """Precision (p,) of a prior on b: slopes of variance tau, the intercept flat.
+
+        If the noise is known, the intercept has the largest variance of an effect, so that
+        responses which are all the same have a finite one.
+        """
         precision = np.zeros(self.p)
         if math.isfinite(tau):
             precision[int(self.intercept) :] = 1 / tau
+            if self.working is not None and self.intercept:
+                precision[0] = 1 / self.largest_variance
         return precision
 
     def map_terms(self, function: Callable[..., Result], *covariances: Covariance) -> list[Result]:
@@ -164,16 +197,18 @@ class MixedTasks:
         def work(terms: TaskTerms) -> None:
             ids = terms.ids
             scores[ids], squares = terms.scores_and_squares(b)
-            constant = self._log_variances(noise)[ids]
-            values[ids] = -0.5 * (constant + terms.log_determinants + squares / noise)
+            constant = self._constants(noise)[ids]
+            values[ids] = constant - 0.5 * (terms.log_determinants + squares / noise)
             traces[ids] = np.einsum("tii->t", terms.K)
 
         self.map_terms(work, covariance)
         return values, scores, traces
 
-    def _log_variances(self, noise: float) -> np.ndarray:
-        """Sums of log(2 pi variance) over the rows of each task, s2 being ``noise``, (T,)."""
-        return self.n * math.log(2 * math.pi * noise) + self.variances.log_sum
+    def _constants(self, noise: float) -> np.ndarray:
+        """Log likelihoods at residuals of zero, s2 being ``noise``, or at the modes, (T,)."""
+        if self.working is not None:
+            return self.working.value
+        return -0.5 * (self.n * math.log(2 * math.pi * noise) + self.variances.log_sum)
 
     def evaluate(
         self,
@@ -208,14 +243,25 @@ class MixedTasks:
                 return self._map_chunks(lambda i: function(chunks[i]), len(chunks))
             return self.map_terms(function, covariance)
 
+        linear = None if self.working is None else self.working.linear
+        C = covariance.matrix
+
+        def moved_linear(terms: TaskTerms) -> np.ndarray:
+            """rho_t, (m, p)."""
+            assert linear is not None
+            a = linear[terms.ids]
+            return a - np.einsum("tij,tj->ti", terms.K, a @ C)
+
         def first_sums(terms: TaskTerms) -> tuple[np.ndarray, ...]:
             weights = w[terms.ids]
             flat = terms.K.reshape(len(weights), -1)
-            return (weights @ flat).reshape(p, p), weights @ terms.right_sides()
+            moved = np.zeros(p) if linear is None else weights @ moved_linear(terms)
+            return (weights @ flat).reshape(p, p), weights @ terms.right_sides(), moved
 
-        total, right = added(each(first_sums))
+        total, right, moved = added(each(first_sums))
         inverse, root, log_determinant = inverse_precision(total + np.diag(precision), integrated)
-        b = inverse @ right
+        shift = inverse @ moved
+        b = inverse @ right if integrated else inverse @ right + shift
         scores, squares = np.empty((self.n_tasks, p)), np.empty(self.n_tasks)
         log_determinants = np.empty(self.n_tasks)
 
@@ -224,6 +270,15 @@ class MixedTasks:
             e, squares[ids] = terms.scores_and_squares(b)
             scores[ids], log_determinants[ids] = e, terms.log_determinants
             outer = (e.T * weights) @ e
+            added_linear = np.zeros(1)
+            if linear is not None:
+                q = moved_linear(terms)
+                if integrated:
+                    q -= terms.K @ shift
+                cross = (q.T * weights) @ e
+                outer = outer + cross + cross.T
+                gap = b + e @ C - terms.anchor
+                added_linear[0] = weights @ np.einsum("ti,ti->t", linear[ids], gap)
             shrunk = np.zeros((p, p))
             if integrated:
                 # sum K P^-1 K; K is symmetric, so the product's rows and columns may be exchanged.
@@ -231,17 +286,24 @@ class MixedTasks:
                 half = half.reshape(-1, p, p).transpose(0, 2, 1).reshape(-1, p)
                 shrunk = half.T @ half
             sums = information_sums(terms, covariance.loadings, weights) if information else ()
-            return outer, shrunk, *sums
+            return outer, shrunk, added_linear, *sums
 
-        outer, shrunk, *sums = added(each(second_sums))
-        N = float(w @ self.n)
-        noise = max((w @ squares + b @ (precision * b)) / N, SMALLEST_NOISE)
-        value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ log_determinants)
-        value -= 0.5 * float(w @ self.variances.log_sum)
-        proper = precision > 0
-        b_squares = b[proper] ** 2 / noise
+        outer, shrunk, added_linear, *sums = added(each(second_sums))
+        N, noise = float(w @ self.n), 1.0
+        all_squares = w @ squares + b @ (precision * b)
+        if self.working is None:
+            noise = max(all_squares / N, SMALLEST_NOISE)
+            value = -0.5 * (N * (math.log(2 * math.pi * noise) + 1) + w @ log_determinants)
+            value -= 0.5 * float(w @ self.variances.log_sum)
+        else:
+            value = w @ self.working.value - 0.5 * (w @ log_determinants + all_squares)
+            value += added_linear[0]
         if integrated:
-            value -= 0.5 * (log_determinant - np.log(precision[proper]).sum())
+            value -= 0.5 * (log_determinant - np.log(precision[precision > 0]).sum())
+        proper = precision > 0
+        proper[: int(self.intercept)] = False  # its prior is not of variance tau
+        b_squares = (b[proper] ** 2 + 2 * b[proper] * shift[proper]) / noise
+        if integrated:
             b_squares = b_squares + np.diag(inverse)[proper]
         relative = inverse[np.ix_(proper, proper)] * precision[proper]
         return Evidence(
@@ -255,7 +317,7 @@ class MixedTasks:
             total=total,
             information=Information(*sums) if information else None,
             scores=scores,
-            task_values=-0.5 * (self._log_variances(noise) + log_determinants + squares / noise),
+            task_values=self._constants(noise) - 0.5 * (log_determinants + squares / noise),
         )
 
 

@@ -209,7 +209,7 @@ class _Point:
             self.covariance,
             optimizer.tasks.slope_precision(self.tau),
             optimizer.weight,
-            integrated=not optimizer.flat,
+            integrated=not optimizer.flat or optimizer.tasks.restricted,
             information=True,
         )
         tied = theta[groups.tied]
@@ -279,8 +279,10 @@ class _Point:
             H[m:, :g] = H[:g, m:].T
             common[m:] = (e.total @ L).ravel()
             H[m:, m:] = sums.loadings
-        # The noise variance is profiled out: what it explains is no information on the covariance.
-        H -= 2 * np.outer(common, common) / float(self.optimizer.weight @ self.optimizer.tasks.n)
+        if self.optimizer.tasks.working is None:
+            # The noise is profiled out: what it explains is no information on the covariance.
+            n_rows = float(self.optimizer.weight @ self.optimizer.tasks.n)
+            H -= 2 * np.outer(common, common) / n_rows
         tied = self.groups.tied
         if len(tied):
             H[np.ix_(tied, tied)] += _centring(len(tied)) / PRIOR_STD**2

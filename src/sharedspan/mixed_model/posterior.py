@@ -43,12 +43,14 @@ class Posterior:
     canonical: Canonical
     scaling: Scaling
     variance_function: VarianceFunction | None  # of single rows, if their noise differs
-    stored_axes = "mean:Tp packed:Tq b:p b_covariance:pp new:pp noise:T degrees:T off:T"
+    skew: np.ndarray | None = None  # (T, p) posterior means less the modes that ``mean`` holds
+    stored_axes = "mean:Tp packed:Tq b:p b_covariance:pp new:pp noise:T degrees:T off:T skew:Tp"
 
     @staticmethod
     def upgraded(values: dict[str, Any]) -> dict[str, Any]:
         """The attributes, given those of version 0.1: dense covariances, or only variances."""
         values = dict(values)
+        values.setdefault("skew", None)
         if "covariance" in values:
             covariance, variance = values.pop("covariance"), values.pop("variance")
             if covariance is None:
@@ -91,8 +93,31 @@ class Posterior:
 
     def response_std(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Standard deviations of new responses at rows X (m, d) of tasks ``codes`` (m,), (m,)."""
-        unit = self.scaling.y_scale / self.canonical.units.y_scale
         variance, noise = np.empty(len(X)), np.append(self.noise, self.new_noise)[codes]
+        if self.variance_function is not None:
+            noise = np.empty(len(X))
+        self._prediction_variances(X, codes, variance, noise)
+        unit = self.scaling.y_scale / self.canonical.units.y_scale
+        return unit * np.sqrt(np.maximum(variance, 0.0) + noise)
+
+    def linear_predictor(
+        self, X: np.ndarray, codes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What posterior means add to the linear predictor of the modes, and its variance, (m,)."""
+        variance, added = np.empty(len(X)), np.zeros(len(X))
+        self._prediction_variances(X, codes, variance, np.empty(len(X)))
+        if self.skew is not None:
+            for begin in range(0, len(X), ROWS_AT_ONCE):
+                rows = slice(begin, begin + ROWS_AT_ONCE)
+                known = codes[rows] >= 0
+                Z = self._standard(X[rows])
+                added[rows] = np.einsum("ij,ij->i", Z, self.skew[codes[rows]]) * known
+        return added, np.maximum(variance, 0.0)
+
+    def _prediction_variances(
+        self, X: np.ndarray, codes: np.ndarray, variance: np.ndarray, noise: np.ndarray
+    ) -> None:
+        """Write the variances of predictions and, if it differs between rows, of the noise."""
 
         def work(first: int, last: int) -> None:
             for begin in range(first, last, ROWS_AT_ONCE):
@@ -114,7 +139,6 @@ class Posterior:
                 "The model was saved by version 0.1, which did not store the covariances of so "
                 "many tasks: fit it again to get standard deviations of predictions."
             )
-        return unit * np.sqrt(np.maximum(variance, 0.0) + noise)
 
     def _standard(self, X: np.ndarray) -> np.ndarray:
         """Rows as [1, standardised features], (m, p)."""
@@ -163,6 +187,7 @@ def posterior_of(
     mean, entries = np.empty((T, p)), p * (p + 1) // 2
     packed = np.empty((T, entries), dtype=float if T * entries <= DOUBLE_ENTRIES else np.float32)
     shrunk, triangle = np.empty(T), np.triu_indices(p)
+    skew = np.empty((T, p) if tasks.working is not None else 0)
     error = _parameter_error(fit, population, T)
 
     def work(*terms: TaskTerms) -> tuple[float, float, float]:
@@ -176,6 +201,8 @@ def posterior_of(
             outlying = task_posteriors(covariances[1].matrix, terms[1].K, wide_scores, population)
             posteriors = _mixture(posteriors, outlying, off[ids], e.noise)
         mean[ids], within, used = posteriors
+        if tasks.working is not None:
+            skew[ids] = np.einsum("tij,tj->ti", within, tasks.working.linear[ids])
         packed[ids] = within[:, triangle[0], triangle[1]]
         shrunk[ids] = 1 - np.clip(used / p, 0.0, 1.0)
         return float((1 - off[ids]) @ squares), parameters, float(used.sum())
@@ -192,6 +219,8 @@ def posterior_of(
         squares = e.noise * counted  # at the covariance that fits best
     noise = squares / counted * left / (left - spent)
     noise = max(noise, float(np.finfo(float).tiny))
+    if tasks.working is not None:
+        noise, degrees = 1.0, np.full(T, np.inf)
     packed *= noise
     k, used = C.loadings.shape[1], parts[2] + spent
     if degrees is None:
@@ -215,6 +244,7 @@ def posterior_of(
         canonical=canonical,
         scaling=tasks.scaling,
         variance_function=variance_function,
+        skew=None if tasks.working is None else skew,
     )
 
 
@@ -241,7 +271,7 @@ def estimate_population(tasks: MixedTasks, fit: CovarianceFit, off: np.ndarray) 
     total, right = added(tasks.map_terms(sums, C))
     proper = bool(np.isfinite(fit.tau))
     inverse, _, _ = inverse_precision(total + np.diag(precision), proper)
-    b = inverse @ right
+    b = inverse @ right if tasks.working is None else fit.evidence.mean
     return Population(
         b=b,
         inverse=inverse,

@@ -15,6 +15,7 @@ import numpy as np
 from sharedspan.kernels.mixed_terms import mixed_terms
 from sharedspan.statistics.grams import Arrays, GramStatistics
 from sharedspan.statistics.rows import RowStatistics, Statistics
+from sharedspan.statistics.working import WorkingStatistics
 
 SMALL = 8  # coefficients, below which a call for each small matrix costs more than its product
 BUCKET_RATIO = 1.3  # tasks whose numbers of rows differ by less than this are padded to one size
@@ -107,6 +108,7 @@ class TaskTerms(NamedTuple):
     log_determinants: np.ndarray  # (m,) log |S_t|
     squares: np.ndarray  # (m,) r_t' S_t^-1 r_t
     anchor: np.ndarray  # (m, p) a_t
+    smallest: float = 0.0  # what the squares cannot be less than, but for rounding
 
     def right_sides(self) -> np.ndarray:
         """Z_t' S_t^-1 y_t, (m, p)."""
@@ -117,7 +119,7 @@ class TaskTerms(NamedTuple):
         gap = self.anchor - b
         moved = _products(self.K, gap)
         squares = self.squares + np.einsum("ti,ti->t", gap, moved + 2 * self.h)
-        return moved + self.h, np.maximum(squares, 0.0)
+        return moved + self.h, np.maximum(squares, self.smallest)
 
 
 def _products(K: np.ndarray, vectors: np.ndarray) -> np.ndarray:
@@ -153,9 +155,7 @@ class GramTerms:
         begin = chunk * self.size
         end = min(begin + self.size, len(self.n))
         m, p = end - begin, self.anchor.shape[1]
-        K, h, log_determinants, lost = (
-            np.empty((m, p, p)), np.empty((m, p)), np.empty(m), np.empty(m)
-        )  # fmt: skip
+        K, h, log_determinants, lost = empty_terms(m, p)
         active = np.flatnonzero(covariance.variances)
         mixed_terms(
             self.packed, self.n, self.mean, self.scale, self.precision, self.score, active,
@@ -165,6 +165,39 @@ class GramTerms:
         squares = np.maximum(self.q[begin:end] - lost, 0.0)
         ids = np.arange(begin, end)
         return TaskTerms(ids, K, h, log_determinants, squares, self.anchor[begin:end])
+
+
+class WorkingTerms:
+    """Terms from the working statistics of a family, with the mode of each task as its anchor.
+
+    Squares are measured from the log likelihood at the mode, and may be negative.
+    """
+
+    def __init__(self, statistics: WorkingStatistics, size: int) -> None:
+        self.statistics, self.size = statistics, size
+        self.n_chunks = -(-statistics.n_tasks // size)
+        p = statistics.score.shape[1]
+        self.unused = np.empty(0), np.empty((0, 0)), np.ones(p), np.ones(statistics.n_tasks)
+
+    def at(self, chunk: int, covariance: Covariance) -> TaskTerms:
+        """Terms of a chunk of tasks."""
+        s, begin = self.statistics, chunk * self.size
+        end = min(begin + self.size, s.n_tasks)
+        terms = empty_terms(end - begin, s.score.shape[1])
+        active = np.flatnonzero(covariance.variances)
+        mixed_terms(
+            s.packed, *self.unused, s.score, active,
+            np.sqrt(covariance.variances[active]), np.ascontiguousarray(covariance.loadings),
+            begin, end, *terms,
+        )  # fmt: skip
+        K, h, log_determinants, lost = terms
+        ids = np.arange(begin, end)
+        return TaskTerms(ids, K, h, log_determinants, -lost, s.mode[begin:end], -math.inf)
+
+
+def empty_terms(m: int, p: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Memory for K, h, log |S| and what is lost of the squares."""
+    return np.empty((m, p, p)), np.empty((m, p)), np.empty(m), np.empty(m)
 
 
 class RowTerms:

@@ -19,7 +19,7 @@ from sharedspan.persistence.container import Path, Tree, TreeFormat
 from sharedspan.statistics.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
-    from sharedspan.estimators.base import TaskRegressor
+    from sharedspan.estimators.base import TaskEstimator
 
 
 class ModelFileError(ValueError):
@@ -31,8 +31,8 @@ class ModelFileError(ValueError):
 MODEL_FORMAT = TreeFormat("model file", 2, ModelFileError, "copy it or save the model again")
 
 
-def save_model(model: TaskRegressor, path: Path, statistics: bool) -> None:
-    """Write a fitted model; see ``TaskRegressor.save``."""
+def save_model(model: TaskEstimator, path: Path, statistics: bool) -> None:
+    """Write a fitted model; see ``TaskEstimator.save``."""
     import sharedspan
     from sharedspan.estimators import ESTIMATORS
 
@@ -93,7 +93,7 @@ def _encode_part(value: Any, what: str) -> Tree:
         raise TypeError(f"The model cannot be saved because of its {what}. {error}") from None
 
 
-def _decode_model(tree: Tree) -> TaskRegressor:
+def _decode_model(tree: Tree) -> TaskEstimator:
     from sharedspan.estimators import estimator_class
     from sharedspan.estimators.fitted import FittedSpan
 
@@ -112,7 +112,7 @@ def _decode_model(tree: Tree) -> TaskRegressor:
         raise ValueError("The columns of the trace differ in length.")
     _require_names(fitted["tasks_"], fitted["coef_names_"], sizes)
     parameters = decode(tree["parameters"], {})
-    model: TaskRegressor = kind(**{current_name(key, name): parameters[key] for key in parameters})
+    model: TaskEstimator = kind(**{current_name(key, name): parameters[key] for key in parameters})
     model.__dict__.update(fitted)
     model._validate_read()
     return model

@@ -20,7 +20,7 @@ import numpy as np
 from sharedspan.persistence.atomic_write import atomic_path
 
 if TYPE_CHECKING:
-    from sharedspan.estimators.base import TaskRegressor
+    from sharedspan.estimators.base import TaskEstimator
 
 # onnxruntime 1.17 reads opsets up to 20 and 4, and versions up to 9.
 GRAPH = """
@@ -41,12 +41,12 @@ LABEL_BYTES = 32  # at most, for the code, lengths and tags of a label, without 
 
 
 def write_onnx(
-    model: TaskRegressor,
+    model: TaskEstimator,
     path: str | os.PathLike[str],
     labels: Iterable[Any] | None = None,
     dtype: str = "float64",
 ) -> None:
-    """Write a fitted model as an ONNX file; see ``TaskRegressor.export_onnx``."""
+    """Write a fitted model as an ONNX file; see ``TaskEstimator.export_onnx``."""
     try:
         import onnx.parser
     except ImportError as error:

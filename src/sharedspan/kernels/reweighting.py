@@ -1,0 +1,57 @@
+"""Sums of rows with working weights, task by task: the passes of a generalised mixed model.
+
+Rows Z fill whole lanes, with zeros at their end (``size`` numbers, p of them in use).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sharedspan.kernels.compiling import kernel
+from sharedspan.kernels.cpu import add_row, inner
+from sharedspan.kernels.gram_product import scratch
+from sharedspan.kernels.matrices import products
+
+PIECE = 256  # rows whose products are formed together
+
+
+@kernel
+def row_products(Z, starts, V, first, last, out):  # type: ignore[no-untyped-def]
+    """z'v_t of each row of the tasks first..last - 1 and the coefficients V (T, p) of its task."""
+    p = V.shape[1]
+    for t in range(first, last):
+        for i in range(starts[t], starts[t + 1]):
+            out[i] = inner(Z[i, :p], V[t])
+
+
+@kernel
+def weighted_products(Z, starts, weight, first, last, packed, p):  # type: ignore[no-untyped-def]
+    """Upper triangles (T, p (p + 1) / 2) of Z_t' W_t Z_t, for weights (rows,) of zero and more."""
+    size = Z.shape[1]
+    rows, G = scratch(PIECE, size), scratch(size, size).reshape(size, size)
+    for t in range(first, last):
+        packed[t].fill(0.0)
+        lo = starts[t]
+        while lo < starts[t + 1]:
+            hi = min(lo + PIECE, starts[t + 1])
+            for i in range(hi - lo):
+                root, z = np.sqrt(weight[lo + i]), Z[lo + i]
+                for j in range(size):
+                    rows[i * size + j] = root * z[j]
+            products(rows, size, rows, size, hi - lo, True, G)
+            position = 0
+            for i in range(p):
+                for j in range(i, p):
+                    packed[t, position + j - i] += G[i, j]
+                position += p - i
+            lo = hi
+
+
+@kernel
+def weighted_sums(Z, starts, weight, first, last, out):  # type: ignore[no-untyped-def]
+    """Z_t' w_t of the tasks first..last - 1, (T, p)."""
+    p = out.shape[1]
+    for t in range(first, last):
+        out[t].fill(0.0)
+        for i in range(starts[t], starts[t + 1]):
+            add_row(weight[i], Z[i, :p], out[t])
