@@ -145,7 +145,8 @@ class CovarianceOptimizer:
             least = 0.05 * typical if start.structure != structure else math.exp(LOWEST)
             theta = np.array([math.log(max(D[g].mean(), least)) for g in groups.entries])
             theta, tau = np.minimum(theta, self.highest), start.tau
-        return theta if self.flat else np.append(theta, math.log(min(max(tau, 1e-6), 1e4)))
+        least = 1e-6 if self.tasks.working is None else math.exp(LOWEST)
+        return theta if self.flat else np.append(theta, math.log(min(max(tau, least), 1e4)))
 
     def _initial_loadings(
         self, structure: str, rank: int, start: CovarianceFit | None
