@@ -15,11 +15,11 @@ from sharedspan.estimators.prediction import interval_quantiles, predicted_mean
 from sharedspan.families import Counts, Family, NegativeBinomial, hermite
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
-from sharedspan.mixed_model.laplace import fit_family
-from sharedspan.mixed_model.likelihood import MixedTasks
+from sharedspan.mixed_model.held_out import select_by_rows
+from sharedspan.mixed_model.held_out_responses import HeldOutResponses
+from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.posterior import posterior_of
-from sharedspan.mixed_model.search import SelectedModel
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Problem
 
@@ -46,26 +46,32 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
     canonical = replace(problem.canonical, units=replace(problem.canonical.units, y_scale=1.0))
     candidates: list[dict[str, Any]] = []
 
-    def select(tasks: MixedTasks) -> SelectedModel:
-        ids = model.searched_tasks(tasks)
-        return model.select(tasks if len(ids) == tasks.n_tasks else tasks.take(ids), candidates)
-
     source = FamilyRows(rows, canonical, scaling, family, model.fit_intercept)
+    flat, restricted = model.method != "evidence", model.method == "reml"
     with one_blas_thread():
-        flat = model.method != "evidence"
-        fitted = fit_family(source, select, flat, restricted=model.method == "reml")
-        posterior = posterior_of(fitted.model.tasks, canonical, fitted.model.fit, None)
+        source.centre()
+        ids = model.searched_tasks(source.n_tasks, source.p)
+        searched = source if len(ids) == source.n_tasks else source.take(ids)
+        optimizer = FamilyOptimizer(searched, flat, restricted)
+        selected = model.select(optimizer, candidates)
+        if not flat and selected.rivals:
+            selected = select_by_rows(HeldOutResponses(searched), [selected])
+        fit = selected.fit
+        if searched is not source:
+            optimizer = FamilyOptimizer(source, flat, restricted, fit)
+        fit = optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit)
+        posterior = posterior_of(fit.modes.tasks, canonical, fit, None)
     if source.level:  # the intercepts of the user's units contain it
         posterior.mean[:, 0] += source.level
         posterior = replace(posterior, b=posterior.b + np.eye(source.p)[0] * source.level)
-    if not fitted.converged:
+    if not fit.converged:
         warnings.warn(
-            f"The fit was stopped after {fitted.n_turns} passes over the rows: it is close to the "
+            f"The fit was stopped after {optimizer.n_turns} passes over the rows: it is close to the "
             "best, but may not be it. Classes that a feature separates make it slow.",
             ConvergenceWarning,
             stacklevel=7,
         )
-    value = fitted.model.fit.evidence.value
+    value = fit.evidence.value
     if model.method == "reml":  # b is integrated out in the user's units
         value += 0.5 * source.p * np.log(2 * np.pi) - np.log(scaling.scale).sum()
     extra: dict[str, Any] = {
@@ -73,10 +79,10 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
         "log_likelihood": value,
         "approximation": "laplace",
     }
-    if isinstance(fitted.family, NegativeBinomial):
-        extra["dispersion"] = fitted.family.dispersion
-    fit = mixed_fit(canonical, scaling, fitted.model.fit, posterior, extra)
-    return replace(fit, noise_variance=None, n_iter=fitted.n_turns, converged=fitted.converged)
+    if isinstance(fit.modes.family, NegativeBinomial):
+        extra["dispersion"] = fit.modes.family.dispersion
+    fitted = mixed_fit(canonical, scaling, fit, posterior, extra)
+    return replace(fitted, noise_variance=None, n_iter=optimizer.n_turns)
 
 
 def check_responses(family: Family, rows: TaskRows) -> None:

@@ -23,7 +23,7 @@ from sharedspan.mixed_model import LARGEST_RANK
 from sharedspan.mixed_model.fitted_noise import with_fitted_noise
 from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without_hopeless_rivals
 from sharedspan.mixed_model.likelihood import MixedTasks
-from sharedspan.mixed_model.optimize import CovarianceFit
+from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
 from sharedspan.mixed_model.refitted_folds import RefittedFolds, contenders, rows_are_few
 from sharedspan.mixed_model.search import (
@@ -91,12 +91,13 @@ class MixedModel(SpanTransformer, TaskEstimator):
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
             tasks = MixedTasks(statistics, scaling)
-            ids = self.searched_tasks(tasks)
+            ids = self.searched_tasks(tasks.n_tasks, tasks.p)
             searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
             rows = None
             if isinstance(problem.rows, TaskRows):
                 rows = HeldOutRows(problem.rows, ids, canonical, searched)
-            model = self.select(searched, candidates)
+            optimizer = CovarianceOptimizer(searched, flat=self.method != "evidence")
+            model = self.select(optimizer, candidates)
             few = searched is tasks and rows_are_few(model)
             if few:
                 model = replace(model, rivals=contenders(model)[1:])
@@ -147,16 +148,19 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 "'per_task'."
             )
 
-    def searched_tasks(self, tasks: MixedTasks) -> np.ndarray:
+    def searched_tasks(self, n_tasks: int, p: int) -> np.ndarray:
         """Places of the tasks that structures are compared on: all, or some of very many."""
-        most = min(max(int(SEARCH_WORK / tasks.p**3), FEWEST_SEARCHED), MOST_SEARCHED)
-        if tasks.n_tasks <= most:
-            return np.arange(tasks.n_tasks)
+        most = min(max(int(SEARCH_WORK / p**3), FEWEST_SEARCHED), MOST_SEARCHED)
+        if n_tasks <= most:
+            return np.arange(n_tasks)
         rng = as_generator(0 if self.random_state is None else self.random_state)
-        return np.sort(rng.choice(tasks.n_tasks, most, replace=False))
+        return np.sort(rng.choice(n_tasks, most, replace=False))
 
-    def select(self, tasks: MixedTasks, candidates: list[dict[str, Any]]) -> SelectedModel:
+    def select(
+        self, optimizer: CovarianceOptimizer, candidates: list[dict[str, Any]]
+    ) -> SelectedModel:
         """D, L and the outliers by their evidence; the fits that were compared join the list."""
+        tasks = optimizer.tasks
         structures = STRUCTURES if self.slopes == "auto" else (self.slopes,)
         ranks = (self.rank, self.rank)
         if isinstance(self.rank, str):
@@ -175,10 +179,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
 
         return select_model(
-            tasks,
+            optimizer,
             structures,
             ranks,
-            flat=self.method != "evidence",
             outliers=self.outliers and self.method == "evidence" and tasks.working is None,
             note=note,
         )

@@ -16,6 +16,7 @@ from sharedspan.kernels.lanes import (
     LANES,
     add_product,
     broadcast,
+    keep,
     larger,
     load8,
     multiply,
@@ -91,6 +92,7 @@ def mixed_terms(  # type: ignore[no-untyped-def]
                 h[t, i] = h_array[i * LANES + lane]
                 for j in range(p):
                     K[t, i, j] = G_array[(min(i, j) * p + max(i, j)) * LANES + lane]
+    keep((G_array, U_array, A_array, h_array, lost_array))
 
 
 @part

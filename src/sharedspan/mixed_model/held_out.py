@@ -84,6 +84,10 @@ class HeldOutRows:
             statistics.transform(self.canonical.P)
         return MixedTasks(statistics, self.tasks.scaling, variances=variances)
 
+    def noise(self, squares: np.ndarray) -> float:
+        """The mean square of the errors."""
+        return float(squares.mean())
+
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Squares of the leave-one-out errors times the sample weights, (rows,)."""
         key = id(model.fit), id(model.tasks), model.widening
@@ -122,6 +126,10 @@ class RowErrors(Protocol):
     share: float  # of the rows of these tasks
     optimism: float
 
+    def noise(self, squares: np.ndarray) -> float:
+        """The noise variance."""
+        ...
+
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Squares of the errors times the sample weights, (rows,)."""
         ...
@@ -139,6 +147,8 @@ def select_by_rows(rows: RowErrors, models: Sequence[SelectedModel]) -> Selected
         gain = _gain(rows, squares, first, rival, _required_lead(first, rival))
         if gain > lead:
             best, lead = rival, gain
+    if best.fit.modes is not None:  # modes depend on the covariance
+        return best
     selected, squares, lead = best, rows.squares(best), 0.0
     for rival in (replace(selected, widening=factor) for factor in WIDENINGS):
         gain = _gain(rows, squares, selected, rival, LEAD)
@@ -173,7 +183,7 @@ def _gain(
     gap = squares - rows.squares(rival)
     price = 0.5 * math.log(max(rows.n_tasks, 2))
     parameters = (rival.fit.penalty - model.fit.penalty) / price
-    gain = float(gap.sum()) - rows.optimism * parameters * float(squares.mean()) * rows.share
+    gain = float(gap.sum()) - rows.optimism * parameters * rows.noise(squares) * rows.share
     return gain if gain > lead * _standard_error(rows, gap) else 0.0
 
 

@@ -1,47 +1,43 @@
 """Generalised mixed models by Laplace's approximation: reweighted rows, turn by turn.
 
-A turn reads the rows once and finds the modes of all tasks (``modes.py``); the covariance of the
-effects is then optimised, or its structure selected, on the quadratics around these modes by the
-code of the Gaussian model. Their linear terms make the fixed point the maximum of Laplace's
-approximation of the marginal likelihood.
+A turn reads the rows once and finds the modes of all tasks (``modes.py``). The covariance of the
+effects is then optimised on the quadratics around these modes by the code of the Gaussian model.
+Their linear terms make the fixed point the maximum of Laplace's approximation of the marginal
+likelihood. Structures and ranks are compared at their own modes: at those of a smaller covariance
+a larger one looks worse than it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sharedspan.families import Family, NegativeBinomial
 from sharedspan.mixed_model.likelihood import MixedTasks
-from sharedspan.mixed_model.modes import FamilyRows, Turn
-from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
-from sharedspan.mixed_model.search import SelectedModel
+from sharedspan.mixed_model.modes import FamilyRows
+from sharedspan.mixed_model.optimize import MAX_STEPS, CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.terms import Covariance
 
 MOST_TURNS = 60
-MOST_SELECTIONS = 4  # of a structure
 POOLED_STEPS = 40
 FIRST_TAU = 1.0  # prior variance of the slopes of b in the pooled fit
 SMALLEST_DISPERSION, LARGEST_DISPERSION = 1e-3, 1e6
 
-Select = Callable[[MixedTasks], SelectedModel]
-
 
 @dataclass(frozen=True)
-class FamilyFit:
-    """A selected model whose modes have converged."""
+class Modes:
+    """Tasks at the modes of a covariance."""
 
-    model: SelectedModel  # of all tasks, at their modes
-    family: Family  # with its dispersion
-    n_turns: int
-    converged: bool
+    tasks: MixedTasks
+    family: Family  # with the dispersion of the next turn
+    dispersion_gain: float  # what that promises to the log likelihood
+    n_turns: int  # made so far
 
 
-class LaplaceFit:
-    """The turns of a fit.
+class FamilyOptimizer(CovarianceOptimizer):
+    """Maximises the marginal likelihood of tasks whose responses are not normal.
 
     Parameters
     ----------
@@ -50,124 +46,114 @@ class LaplaceFit:
         Maximum likelihood, with no prior on b nor on D.
     restricted : bool
         Whether b is integrated out although its prior is flat.
+    start : CovarianceFit, optional
+        A fit to some of the tasks, to start from; by default a fit without effects.
     """
 
-    def __init__(self, rows: FamilyRows, flat: bool, restricted: bool = False) -> None:
-        self.rows, self.flat, self.restricted = rows, flat, restricted
+    def __init__(
+        self, rows: FamilyRows, flat: bool, restricted: bool, start: CovarianceFit | None = None
+    ) -> None:
+        self.rows, self.restricted, self.n_turns = rows, restricted, 0
         self.integrated = restricted or not flat
-        self.n_turns = 0
-        self.tol = 1e-7 if flat else 1e-3
-        rows.centre()
         p = rows.p
-        self.b, self.scores = np.zeros(p), np.zeros((rows.n_tasks, p))
-        self.covariance = Covariance(np.zeros(p), np.zeros((p, 0)))
-        self.b_covariance: np.ndarray | None = None
-        self.tau = math.inf if flat else FIRST_TAU
+        none = Covariance(np.zeros(p), np.zeros((p, 0)))
+        zeros = np.zeros((rows.n_tasks, p))
+        if start is None:
+            tau = math.inf if flat else FIRST_TAU
+            self.first_modes = self._pooled(none, zeros, tau, 1e-6 if flat else 1e-3)
+        else:
+            e = start.evidence
+            self.first_modes = self._turn(
+                start.modes.family, e.mean, start.covariance, zeros, e.mean_covariance
+            )
+        super().__init__(self.first_modes.tasks, flat)
 
-    def turn(self, with_b: bool = True) -> MixedTasks:
-        """Read the rows at the current parameters: the tasks at their modes.
+    def fit(
+        self,
+        structure: str,
+        rank: int = 0,
+        start: CovarianceFit | None = None,
+        *,
+        tol: float | None = None,
+        steps: int = MAX_STEPS,
+    ) -> CovarianceFit:
+        """The best covariance of a structure and a rank, at its own modes.
 
-        ``with_b`` takes the error of b into account if it is integrated out.
+        See CovarianceOptimizer. Without steps it is evaluated at the modes of the start.
         """
+        modes = self.first_modes
+        if start is not None and start.modes.tasks.n_tasks == modes.tasks.n_tasks:
+            modes = start.modes
+        inner = CovarianceOptimizer(modes.tasks, self.flat)
+        fit = inner.fit(structure, rank, start, tol=tol, steps=steps)
+        taken, converged = fit.n_iter, False
+        columns, tol = fit.covariance.loadings.shape[1], tol or (1e-7 if self.flat else 1e-3)
+        for _ in range(MOST_TURNS if steps else 0):
+            e = fit.evidence
+            family = modes.family
+            modes = self._turn(family, e.mean, fit.covariance, e.scores, e.mean_covariance)
+            inner = CovarianceOptimizer(modes.tasks, self.flat)
+            before = inner.fit(structure, columns, fit, steps=0)
+            fit = inner.fit(structure, columns, fit, tol=tol / 10, steps=steps)
+            taken += fit.n_iter
+            converged = fit.value - before.value + modes.dispersion_gain < tol
+            if converged:
+                break
+        return replace(fit, modes=modes, n_iter=taken, converged=converged)
+
+    def new_directions(self, fit: CovarianceFit, count: int) -> np.ndarray:
+        """See CovarianceOptimizer; at the modes of the fit."""
+        return CovarianceOptimizer(fit.modes.tasks, self.flat).new_directions(fit, count)
+
+    def _turn(
+        self, family: Family, b: np.ndarray, covariance: Covariance, scores: np.ndarray,
+        b_covariance: np.ndarray | None,
+    ) -> Modes:  # fmt: skip
+        """Read the rows: the tasks at their modes, near those that the scores (T, p) give."""
         self.n_turns += 1
-        b_covariance = self.b_covariance if with_b and self.integrated else None
-        turn = self.rows.turn(self.b, self.covariance, self.scores, b_covariance)
-        self.scores = turn.scores
-        self._update_dispersion(turn)
-        return MixedTasks(turn.statistics, self.rows.scaling, restricted=self.restricted)
+        turn = self.rows.with_family(family).turn(
+            b, covariance, scores, b_covariance if self.integrated else None
+        )
+        tasks = MixedTasks(turn.statistics, self.rows.scaling, restricted=self.restricted)
+        gain = 0.0
+        if isinstance(family, NegativeBinomial):
+            family, gain = next_dispersion(family, *turn.dispersion)
+        return Modes(tasks, family, gain, self.n_turns)
 
-    def _update_dispersion(self, turn: Turn) -> None:
-        """One step of Newton's method for the log of the dispersion, of bounded length."""
-        family = self.rows.family
-        if not isinstance(family, NegativeBinomial):
-            return
-        slope, curvature = turn.dispersion
-        self.dispersion_gain = slope**2 / max(abs(curvature), 1e-12) / 2
-        step = slope / max(-curvature, 0.1 * abs(slope), 1e-12)
-        log_dispersion = math.log(family.dispersion) + min(max(step, -2.0), 2.0)
-        low, high = math.log(SMALLEST_DISPERSION), math.log(LARGEST_DISPERSION)
-        dispersion = math.exp(min(max(log_dispersion, low), high))
-        self.rows = self.rows.with_family(family.with_dispersion(dispersion))
-
-    def pooled(self) -> MixedTasks:
+    def _pooled(
+        self, none: Covariance, zeros: np.ndarray, tau: float, tol: float
+    ) -> Modes:
         """The fit without effects of tasks, by Newton's method with step halving."""
-        best, at = -math.inf, self.b
+        best, b, family = -math.inf, np.zeros(self.rows.p), self.rows.family
+        at, inverse, dispersion = b, None, None
         for _ in range(POOLED_STEPS):
-            tasks = self.turn(with_b=False)
+            modes = self._turn(family, b, none, zeros, None)
+            tasks = modes.tasks
             assert tasks.working is not None
-            precision = tasks.slope_precision(self.tau)
-            value = float(tasks.working.value.sum() - 0.5 * self.b @ (precision * self.b))
-            if value < best - 1e-9 * abs(best) and not self._has_dispersion:
-                self.b = 0.5 * (self.b + at)
+            precision = tasks.slope_precision(tau)
+            value = float(tasks.working.value.sum() - 0.5 * b @ (precision * b))
+            if value < best - 1e-9 * abs(best) and modes.family == dispersion:
+                b = 0.5 * (b + at)
                 continue
-            evidence = tasks.evaluate(self.covariance, precision, integrated=False)
-            step, at = evidence.mean - self.b, self.b
-            self.b, self.b_covariance = evidence.mean, evidence.mean_covariance
-            gain = 0.5 * float(step @ (evidence.total + np.diag(precision)) @ step)
-            best = value
-            if gain < self.tol:
+            evidence = tasks.evaluate(none, precision, integrated=False)
+            best, at, b, inverse = value, b, evidence.mean, evidence.mean_covariance
+            family, dispersion = modes.family, family
+            gain = 0.5 * float((b - at) @ (evidence.total + np.diag(precision)) @ (b - at))
+            if gain + modes.dispersion_gain < tol:
                 break
-        return self.turn()
-
-    @property
-    def _has_dispersion(self) -> bool:
-        return isinstance(self.rows.family, NegativeBinomial)
-
-    def use(self, fit: CovarianceFit, tasks: MixedTasks) -> None:
-        """Take over the parameters of a fit to these tasks, or to some of them."""
-        e = fit.evidence
-        self.covariance, self.b, self.b_covariance = fit.covariance, e.mean, e.mean_covariance
-        self.tau = fit.tau
-        scores = e.scores
-        if len(scores) < tasks.n_tasks:
-            _, scores, _ = tasks.task_values(fit.covariance, e.mean, 1.0)
-        self.scores = scores
-
-    def converge(self, model: SelectedModel) -> tuple[SelectedModel, bool]:
-        """Turns with one structure and rank, until the objective gains no more."""
-        fit = model.fit
-        columns = fit.covariance.loadings.shape[1]
-        for _ in range(MOST_TURNS):
-            tasks = self.turn()
-            optimizer = CovarianceOptimizer(tasks, self.flat)
-            start = optimizer.fit(fit.structure, columns, fit, steps=0)
-            new = optimizer.fit(fit.structure, columns, fit, tol=self.tol / 10)
-            self.use(new, tasks)
-            gain = new.value - start.value
-            if self._has_dispersion:
-                gain += self.dispersion_gain
-            fit = new
-            if gain < self.tol:
-                break
-        return replace(model, tasks=tasks, fit=fit, rivals=()), gain < self.tol
+        return self._turn(family, b, none, zeros, inverse)
 
 
-def fit_family(rows: FamilyRows, select: Select, flat: bool, restricted: bool) -> FamilyFit:
-    """The structure of the best evidence, selected again at the modes until it stays the same.
+def next_dispersion(
+    family: NegativeBinomial, slope: float, curvature: float
+) -> tuple[NegativeBinomial, float]:
+    """The family after a step of Newton's method for the log of the dispersion, and its gain.
 
-    Parameters
-    ----------
-    rows : FamilyRows
-    select : callable of MixedTasks
-        Selects a model on tasks at their modes.
-    flat, restricted : bool
-        See ``LaplaceFit``.
+    The step has a bounded length, and goes uphill where the log likelihood is not concave.
     """
-    laplace = LaplaceFit(rows, flat, restricted)
-    tasks = laplace.pooled()
-    seen: list[tuple[str, int]] = []
-    best: FamilyFit | None = None
-    for _ in range(MOST_SELECTIONS):
-        model = select(tasks)
-        key = model.fit.structure, model.fit.rank
-        if key in seen:
-            break
-        seen.append(key)
-        laplace.use(model.fit, tasks)
-        model, converged = laplace.converge(model)
-        tasks = model.tasks
-        reached = FamilyFit(model, laplace.rows.family, laplace.n_turns, converged)
-        if best is None or model.fit.score > best.model.fit.score:
-            best = reached
-    assert best is not None
-    return replace(best, n_turns=laplace.n_turns)
+    step = slope / max(-curvature, 0.1 * abs(slope), 1e-12)
+    step = min(max(step, -2.0), 2.0)
+    low, high = math.log(SMALLEST_DISPERSION), math.log(LARGEST_DISPERSION)
+    before = math.log(family.dispersion)
+    after = min(max(before + step, low), high)
+    return family.with_dispersion(math.exp(after)), 0.5 * abs(slope * (after - before))

@@ -100,6 +100,13 @@ class FamilyRows:
         other.__dict__.update(vars(self), family=family)
         return other
 
+    def take(self, ids: np.ndarray) -> FamilyRows:
+        """The rows of some tasks."""
+        rows = self.rows.take(ids)
+        some = FamilyRows(rows, self.canonical, self.scaling, self.family, self.intercept)
+        some.level = self.level
+        return some
+
     @property
     def n_chunks(self) -> int:
         """The number of parts that the rows are read in."""

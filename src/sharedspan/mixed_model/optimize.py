@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class CovarianceFit:
     converged: bool
     member: np.ndarray  # (groups, p) one where an entry of D belongs to a group
     information: np.ndarray  # on the groups' log variances, and on the entries of L if not too many
+    modes: Any = None  # Modes that it was fitted at, if responses are not normal
 
     @property
     def rank(self) -> int:

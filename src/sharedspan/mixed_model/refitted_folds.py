@@ -73,6 +73,10 @@ class RefittedFolds:
         mask[self.rows.positions[fold]] = False
         return self.rows.tasks_of(rows.select(mask))
 
+    def noise(self, squares: np.ndarray) -> float:
+        """See HeldOutRows."""
+        return float(squares.mean())
+
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Squares of the errors of all rows times the sample weights, (rows,)."""
         key = id(model.fit), id(model.tasks)  # both live as long as the models are compared

@@ -78,11 +78,10 @@ class SelectedModel:
 
 
 def select_model(
-    tasks: MixedTasks,
+    optimizer: CovarianceOptimizer,
     structures: Sequence[str],
     ranks: tuple[int, int],
     *,
-    flat: bool,
     outliers: bool,
     note: Callable[[CovarianceFit], None],
 ) -> SelectedModel:
@@ -94,19 +93,18 @@ def select_model(
 
     Parameters
     ----------
-    tasks : MixedTasks
+    optimizer : CovarianceOptimizer
+        Fits one structure and rank to the tasks.
     structures : sequence of str
         One of ``STRUCTURES``, or all of them.
     ranks : (int, int)
         The smallest and the largest rank of L to consider.
-    flat : bool
-        Maximum likelihood, with no prior on b nor on D.
     outliers : bool
         Whether some tasks may have a covariance of their own.
     note : callable of CovarianceFit
         Called with each fit that is compared.
     """
-    search = _ModelSearch(CovarianceOptimizer(tasks, flat), outliers, note)
+    search = _ModelSearch(optimizer, outliers, note)
     search.select_structure(structures)
     if search.fit.structure != "full" or len(structures) > 1:
         search.select_rank(*ranks)
@@ -124,7 +122,7 @@ def select_model(
         for fit in search.rivals()
         if ranks[0] <= fit.rank <= ranks[1] and fit.structure in structures
     )
-    return SelectedModel(tasks, search.fit, search.component, flat, rivals)
+    return SelectedModel(optimizer.tasks, search.fit, search.component, optimizer.flat, rivals)
 
 
 def reconsider(model: SelectedModel, tasks: MixedTasks) -> SelectedModel:
