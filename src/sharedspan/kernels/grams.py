@@ -208,7 +208,7 @@ def gram_gradients(  # type: ignore[no-untyped-def]
         for j in range(k):
             for i in range(d):
                 grad_B[block, j, i] = sums[j * size + pad + i]
-    keep((factor, work, head_P, head_a, head_g))
+    keep((factor, sums, work, head_P, head_a, head_g))
 
 
 @part

@@ -23,6 +23,7 @@ from sharedspan.mixed_model.terms import Covariance
 MOST_TURNS = 60
 POOLED_STEPS = 40
 FIRST_TAU = 1.0  # prior variance of the slopes of b in the pooled fit
+SMALLEST_START = 0.02  # of a variance of D, at the modes of other covariances
 SMALLEST_DISPERSION, LARGEST_DISPERSION = 1e-3, 1e6
 
 
@@ -86,6 +87,8 @@ class FamilyOptimizer(CovarianceOptimizer):
             modes = start.modes
         inner = CovarianceOptimizer(modes.tasks, self.flat)
         fit = inner.fit(structure, rank, start, tol=tol, steps=steps)
+        if steps:
+            fit = lifted(fit)
         taken, converged = fit.n_iter, False
         columns, tol = fit.covariance.loadings.shape[1], tol or (1e-7 if self.flat else 1e-3)
         for _ in range(MOST_TURNS if steps else 0):
@@ -142,6 +145,18 @@ class FamilyOptimizer(CovarianceOptimizer):
             if gain + modes.dispersion_gain < tol:
                 break
         return self._turn(family, b, none, zeros, inverse)
+
+
+def lifted(fit: CovarianceFit) -> CovarianceFit:
+    """The fit with no variance of D too small to recover.
+
+    At the modes of other covariances a variance may seem to be zero, and zero has no way back.
+    """
+    D, free = fit.covariance.variances, fit.member.any(axis=0)
+    if not (D[free] < SMALLEST_START).any():
+        return fit
+    D = np.where(free, np.maximum(D, SMALLEST_START), D)
+    return replace(fit, covariance=replace(fit.covariance, variances=D))
 
 
 def next_dispersion(
