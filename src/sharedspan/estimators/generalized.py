@@ -20,6 +20,7 @@ from sharedspan.mixed_model.held_out_responses import HeldOutResponses
 from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.posterior import posterior_of
+from sharedspan.mixed_model.quadrature import fit_by_quadrature, quadrature_matters
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Problem
 
@@ -60,7 +61,15 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
         if searched is not source:
             optimizer = FamilyOptimizer(source, flat, restricted, fit)
         fit = optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit)
+        value, approximation = fit.evidence.value, "laplace"
+        quadrature = None
+        if model.method != "reml" and quadrature_matters(source, fit.covariance):
+            quadrature = fit_by_quadrature(source, optimizer, fit)
+            value += quadrature.value - float(fit.evidence.task_values.sum())
+            fit, approximation = quadrature.fit, "quadrature"
         posterior = posterior_of(fit.modes.tasks, canonical, fit, None)
+        if quadrature is not None:
+            posterior = quadrature.corrected(posterior)
     if source.level:  # the intercepts of the user's units contain it
         posterior.mean[:, 0] += source.level
         posterior = replace(posterior, b=posterior.b + np.eye(source.p)[0] * source.level)
@@ -71,13 +80,14 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
             ConvergenceWarning,
             stacklevel=7,
         )
-    value = fit.evidence.value
     if model.method == "reml":  # b is integrated out in the user's units
-        value += 0.5 * source.p * np.log(2 * np.pi) - np.log(scaling.scale).sum()
+        J = canonical.to_user(np.diag(1 / scaling.scale))
+        value += 0.5 * source.p * np.log(2 * np.pi)
+        value += np.log(np.linalg.svd(J, compute_uv=False)).sum()
     extra: dict[str, Any] = {
         "candidates": candidates,
         "log_likelihood": value,
-        "approximation": "laplace",
+        "approximation": approximation,
     }
     if isinstance(fit.modes.family, NegativeBinomial):
         extra["dispersion"] = fit.modes.family.dispersion

@@ -104,6 +104,21 @@ class FamilyOptimizer(CovarianceOptimizer):
                 break
         return replace(fit, modes=modes, n_iter=taken, converged=converged)
 
+    def evaluated(
+        self, fit: CovarianceFit, b: np.ndarray, covariance: Covariance
+    ) -> CovarianceFit:
+        """A fit with other parameters: the tasks at their modes, nothing optimised."""
+        e = fit.evidence
+        modes = self._turn(fit.modes.family, b, covariance, e.scores, e.mean_covariance)
+        tasks = modes.tasks
+        new = tasks.evaluate(
+            covariance, tasks.slope_precision(fit.tau), integrated=self.integrated, information=True
+        )
+        _, scores, _ = tasks.task_values(covariance, b, 1.0)
+        new = replace(new, mean=b, scores=scores)
+        modes = replace(modes, family=fit.modes.family)
+        return replace(fit, covariance=covariance, evidence=new, modes=modes)
+
     def new_directions(self, fit: CovarianceFit, count: int) -> np.ndarray:
         """See CovarianceOptimizer; at the modes of the fit."""
         return CovarianceOptimizer(fit.modes.tasks, self.flat).new_directions(fit, count)
