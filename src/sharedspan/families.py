@@ -230,7 +230,6 @@ class NegativeBinomial(Counts):
 
     def derivatives(self, y: np.ndarray, eta: np.ndarray) -> Derivatives:
         s = self.dispersion
-        eta = np.clip(eta, -LARGEST_ETA, LARGEST_ETA)
         gap = eta - math.log(s)
         shrunk = np.exp(-np.abs(gap))
         share = np.where(gap > 0, 1.0, shrunk) / (1 + shrunk)  # mean / (mean + s)

@@ -21,7 +21,8 @@ from sharedspan.mixed_model.optimize import MAX_STEPS, CovarianceFit, Covariance
 from sharedspan.mixed_model.terms import Covariance
 
 MOST_TURNS = 60
-POOLED_STEPS = 40
+POOLED_STEPS = 60
+MOST_HALVINGS = 12  # of a step
 FIRST_TAU = 1.0  # prior variance of the slopes of b in the pooled fit
 SMALLEST_START = 0.02  # of a variance of D, at the modes of other covariances
 SMALLEST_DISPERSION, LARGEST_DISPERSION = 1e-3, 1e6
@@ -91,12 +92,16 @@ class FamilyOptimizer(CovarianceOptimizer):
             fit = lifted(fit)
         taken, converged = fit.n_iter, False
         columns, tol = fit.covariance.loadings.shape[1], tol or (1e-7 if self.flat else 1e-3)
+        last, halvings, best = fit, 0, -math.inf
         for _ in range(MOST_TURNS if steps else 0):
             e = fit.evidence
-            family = modes.family
-            modes = self._turn(family, e.mean, fit.covariance, e.scores, e.mean_covariance)
-            inner = CovarianceOptimizer(modes.tasks, self.flat)
+            tried = self._turn(modes.family, e.mean, fit.covariance, e.scores, e.mean_covariance)
+            inner = CovarianceOptimizer(tried.tasks, self.flat)
             before = inner.fit(structure, columns, fit, steps=0)
+            if not before.value > best - max(tol, 1e-6 * abs(best)) and halvings < MOST_HALVINGS:
+                fit, halvings = midpoint(last, fit), halvings + 1
+                continue
+            modes, last, halvings, best = tried, fit, 0, before.value
             fit = inner.fit(structure, columns, fit, tol=tol / 10, steps=steps)
             taken += fit.n_iter
             converged = fit.value - before.value + modes.dispersion_gain < tol
@@ -141,25 +146,45 @@ class FamilyOptimizer(CovarianceOptimizer):
     def _pooled(
         self, none: Covariance, zeros: np.ndarray, tau: float, tol: float
     ) -> Modes:
-        """The fit without effects of tasks, by Newton's method with step halving."""
+        """The fit without effects of tasks, by Newton's method with step halving.
+
+        The dispersion changes only where b is the best for the present one.
+        """
         best, b, family = -math.inf, np.zeros(self.rows.p), self.rows.family
-        at, inverse, dispersion = b, None, None
+        at, inverse, halvings = b, None, 0
         for _ in range(POOLED_STEPS):
             modes = self._turn(family, b, none, zeros, None)
             tasks = modes.tasks
             assert tasks.working is not None
             precision = tasks.slope_precision(tau)
             value = float(tasks.working.value.sum() - 0.5 * b @ (precision * b))
-            if value < best - 1e-9 * abs(best) and modes.family == dispersion:
-                b = 0.5 * (b + at)
+            if not value > best - 1e-9 * abs(best) and halvings < MOST_HALVINGS:
+                b, halvings = 0.5 * (b + at), halvings + 1
                 continue
             evidence = tasks.evaluate(none, precision, integrated=False)
-            best, at, b, inverse = value, b, evidence.mean, evidence.mean_covariance
-            family, dispersion = modes.family, family
-            gain = 0.5 * float((b - at) @ (evidence.total + np.diag(precision)) @ (b - at))
-            if gain + modes.dispersion_gain < tol:
-                break
+            step = evidence.mean - b
+            gain = 0.5 * float(step @ (evidence.total + np.diag(precision)) @ step)
+            best, at, b, halvings = value, b, evidence.mean, 0
+            inverse = evidence.mean_covariance
+            if gain < max(tol, 0.1 * modes.dispersion_gain):
+                if modes.dispersion_gain < tol:
+                    break
+                family, best = modes.family, -math.inf
         return self._turn(family, b, none, zeros, inverse)
+
+
+def midpoint(last: CovarianceFit, fit: CovarianceFit) -> CovarianceFit:
+    """Parameters half-way between those of two fits."""
+
+    def half(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return 0.5 * (a + b)
+
+    C, D = last.covariance, fit.covariance
+    covariance = Covariance(half(C.variances, D.variances), half(C.loadings, D.loadings))
+    mean = half(last.evidence.mean, fit.evidence.mean)
+    scores = half(last.evidence.scores, fit.evidence.scores)
+    evidence = replace(fit.evidence, mean=mean, scores=scores)
+    return replace(fit, covariance=covariance, evidence=evidence)
 
 
 def lifted(fit: CovarianceFit) -> CovarianceFit:

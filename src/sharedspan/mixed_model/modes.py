@@ -33,7 +33,7 @@ from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.working import WorkingStatistics
 
 HELD_NUMBERS = 1 << 24  # numbers of rows in standard units that are held between turns
-NEWTON_STEPS = 12  # of a task in one turn
+NEWTON_STEPS = 30  # of a task in one turn
 SMALL_DECREMENT = 1e-10  # of the log likelihood of a task, that ends Newton's method
 DISPERSION_STEP = 0.02  # of the logarithm, for the derivatives in the dispersion
 
@@ -205,35 +205,38 @@ class _Mode:
         self.eta, self.value = np.empty(len(part.y)), np.empty(m)
         derivatives = [np.empty(len(part.y)) for _ in range(4)]
         self.derivatives = Derivatives(*derivatives)
+        left = self._climb(np.arange(m), b, steps)
+        if len(left):  # from a bad start; the mean of all tasks is a safe one
+            self.e[left] = 0.0
+            self._climb(left, b, steps)
+        self.K = self._terms(np.arange(m)).K
+
+    def _climb(self, active: np.ndarray, b: np.ndarray, steps: int) -> np.ndarray:
+        """Newton's method for some of the tasks; those that are not at their modes remain."""
+        m = len(self.e)
         merit, old = np.full(m, -np.inf), self.e.copy()
-        active = np.arange(m)
         for _ in range(max(steps, 1)):
             self._evaluate(active, b)
-            u = self.e[active] @ self.C
-            reached = self.value[active] - 0.5 * np.einsum("ti,ti->t", self.e[active], u)
-            slack = 1e-9 * (1 + np.abs(merit[active]))
+            e = self.e[active]
+            reached = self.value[active] - 0.5 * np.einsum("ti,ti->t", e, e @ self.C)
             with np.errstate(invalid="ignore"):
-                worse = ~(reached >= merit[active] - slack)
-            halved = active[worse & np.isfinite(merit[active])]
-            good = active[~(worse & np.isfinite(merit[active]))]
-            self.e[halved] = 0.5 * (self.e[halved] + old[halved])
-            merit[good] = reached[~(worse & np.isfinite(merit[active]))]
-            terms = self._terms(good)
-            step = terms.scores_and_squares(b)[0] - self.e[good]
-            decrement = np.einsum("ti,ti->t", step @ self.C, self.score[good] - self.e[good])
-            going = decrement > SMALL_DECREMENT * (1 + np.abs(self.value[good]))
-            moving = good[going]
+                good = reached >= merit[active] - 1e-9 * (1 + np.abs(merit[active]))
+            worse, better = active[~good], active[good]
+            self.e[worse] = 0.5 * (self.e[worse] + old[worse])
+            merit[better] = reached[good]
+            new = self._terms(better).scores_and_squares(b)[0]
+            step = new - self.e[better]
+            decrement = np.einsum("ti,ti->t", step @ self.C, self.score[better] - self.e[better])
+            going = decrement > SMALL_DECREMENT * (1 + np.abs(self.value[better]))
+            moving = better[going]
             old[moving] = self.e[moving]
-            self.last = self.e.copy()
             self.e[moving] += step[going]
-            active = np.sort(np.concatenate([halved, moving]))
+            active = np.sort(np.concatenate([worse, moving]))
             if not len(active):
-                break
-        else:
-            self.e[active] = old[active]
-            if len(halved):
-                self._evaluate(halved, b)
-        self.K = self._terms(np.arange(m)).K
+                return active
+        self.e[active] = old[active]  # the last that was not worse
+        self._evaluate(active, b)
+        return active
 
     def _evaluate(self, tasks: np.ndarray, b: np.ndarray) -> None:
         """Working sums at e of some of the tasks."""
