@@ -52,6 +52,7 @@ class HeldOutRows:
     # The left out rows took part in fitting the covariance. That makes the squares smaller by about
     # two noise variances for each of its parameters.
     optimism = 2.0
+    richer_lead = RICHER_LEAD
 
     def __init__(
         self, rows: TaskRows, ids: np.ndarray, canonical: Canonical, tasks: MixedTasks
@@ -125,6 +126,7 @@ class RowErrors(Protocol):
     n_tasks: int
     share: float  # of the rows of these tasks
     optimism: float
+    richer_lead: float  # standard errors by which a richer covariance must predict better
 
     def noise(self, squares: np.ndarray) -> float:
         """The noise variance."""
@@ -144,7 +146,7 @@ def select_by_rows(rows: RowErrors, models: Sequence[SelectedModel]) -> Selected
     squares = rows.squares(first)
     lead = 0.0
     for rival in (each for model in models for each in (model, *map(model.with_fit, model.rivals))):
-        gain = _gain(rows, squares, first, rival, _required_lead(first, rival))
+        gain = _gain(rows, squares, first, rival, _required_lead(rows, first, rival))
         if gain > lead:
             best, lead = rival, gain
     if best.fit.modes is not None:  # modes depend on the covariance
@@ -167,12 +169,12 @@ def without_hopeless_rivals(rows: RowErrors, model: SelectedModel) -> SelectedMo
     return replace(model, rivals=tuple(fit for fit in near if fit is not model.fit))
 
 
-def _required_lead(first: SelectedModel, rival: SelectedModel) -> float:
+def _required_lead(rows: RowErrors, first: SelectedModel, rival: SelectedModel) -> float:
     """Standard errors by which a rival must predict better than the model of the best evidence."""
     if rival.tasks is not first.tasks:
         return LEAD
     if rival.fit.penalty > first.fit.penalty:
-        return RICHER_LEAD
+        return rows.richer_lead
     return 0.0 if first.fit.score - rival.fit.score < TIE else LEAD
 
 

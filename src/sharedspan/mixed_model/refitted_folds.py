@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.mixed_model.held_out import HeldOutRows
+from sharedspan.mixed_model.held_out import RICHER_LEAD, HeldOutRows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import posterior_means
@@ -54,6 +54,7 @@ class RefittedFolds:
     """
 
     optimism = 0.0
+    richer_lead = RICHER_LEAD
     share = 1.0
 
     def __init__(self, held_out: HeldOutRows) -> None:
