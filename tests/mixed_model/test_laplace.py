@@ -220,7 +220,7 @@ NONE = {"slopes": "none", "rank": 0}
 
 def laplace_only(monkeypatch):
     monkeypatch.setattr(
-        "sharedspan.estimators.generalized.quadrature_matters", lambda rows, covariance: False
+        "sharedspan.estimators.generalized.quadrature_matters", lambda rows, fit: False
     )
 
 

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from sharedspan.estimators import fitting
 from sharedspan.estimators.base import TaskRegressor
 from sharedspan.estimators.generalized import (
+    log_density,
     log_exposure,
     mean_interval,
     predict_family,
@@ -21,6 +22,7 @@ from sharedspan.estimators.mixed import MixedModel
 from sharedspan.estimators.parameters import BOOL, estimator, number_or_auto, one_of
 from sharedspan.estimators.prediction import rows_to_predict
 from sharedspan.families import FAMILIES, Family, family_of
+from sharedspan.inputs.frames import as_target
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.mixed_model.structures import STRUCTURES
 
@@ -223,6 +225,34 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         check_is_fitted(self)
         mean, std = predict_family(self, *rows_to_predict(self, X, task), offset)
         return (mean, std) if return_std else mean
+
+    def log_density(
+        self, X: Any, y: Any, task: Any = None, offset: Any = None, exposure: Any = None
+    ) -> np.ndarray:
+        """The log of the predictive density, or probability, of responses.
+
+        The uncertainty of each task's coefficients is averaged over, so the mean over held-out rows
+        is a fair score of the model's distribution, and not of its means alone.
+
+        Parameters
+        ----------
+        X, task
+            The rows, given as to ``predict``; X is one array or frame.
+        y : array-like of shape (rows,)
+            Responses.
+        {offset, exposure}
+
+        Returns
+        -------
+        ndarray of shape (rows,)
+        """
+        check_is_fitted(self)
+        y = as_target(y, len(X))
+        if self.family in ROBUST:
+            mean, std = self.predict(X, task, return_std=True, offset=offset, exposure=exposure)
+            return -0.5 * (((y - mean) / std) ** 2 + np.log(2 * np.pi * std**2))
+        rows = rows_to_predict(self, X, task)
+        return log_density(self, *rows, self._offset(X, offset, exposure), y)
 
     def mean_interval(
         self, X: Any, task: Any = None, level: float = 0.95, offset: Any = None,

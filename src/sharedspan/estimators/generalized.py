@@ -63,7 +63,7 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
         fit = optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit)
         value, approximation = fit.evidence.value, "laplace"
         quadrature = None
-        if model.method != "reml" and quadrature_matters(source, fit.covariance):
+        if model.method != "reml" and quadrature_matters(source, fit):
             quadrature = fit_by_quadrature(source, optimizer, fit)
             value += quadrature.value - float(fit.evidence.task_values.sum())
             fit, approximation = quadrature.fit, "quadrature"
@@ -146,6 +146,17 @@ def predict_family(
         at = family.mean(eta + x * np.sqrt(variance))
         spread += weight * (family.variance(at) + (at - mean) ** 2)
     return mean, np.sqrt(spread)
+
+
+def log_density(
+    model: MixedModel, features: np.ndarray, codes: np.ndarray, offset: np.ndarray | None,
+    y: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """Log of the posterior predictive probability of responses y (rows,)."""
+    family = model.response_family()
+    eta, variance = linear_predictor(model, features, codes, offset)
+    constant = family.constant(y, np.ones(len(y)))
+    return family.predictive_log_likelihood(y, eta, variance) + constant
 
 
 def mean_interval(

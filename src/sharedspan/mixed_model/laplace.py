@@ -20,7 +20,8 @@ from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.optimize import MAX_STEPS, CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.terms import Covariance
 
-MOST_TURNS = 60
+MOST_TURNS = 100
+SEARCH_TURNS = 8  # of a fit that is compared with others
 POOLED_STEPS = 60
 MOST_HALVINGS = 12  # of a step
 FIRST_TAU = 1.0  # prior variance of the slopes of b in the pooled fit
@@ -91,9 +92,13 @@ class FamilyOptimizer(CovarianceOptimizer):
         if steps:
             fit = lifted(fit)
         taken, converged = fit.n_iter, False
-        columns, tol = fit.covariance.loadings.shape[1], tol or (1e-7 if self.flat else 1e-3)
+        columns = fit.covariance.loadings.shape[1]
+        turns, inner_tol = SEARCH_TURNS, tol
+        if tol is None:
+            tol, turns = (1e-7 if self.flat else 1e-3), MOST_TURNS
+            inner_tol = tol / 10
         last, halvings, best = fit, 0, -math.inf
-        for _ in range(MOST_TURNS if steps else 0):
+        for _ in range(turns if steps else 0):
             e = fit.evidence
             tried = self._turn(modes.family, e.mean, fit.covariance, e.scores, e.mean_covariance)
             inner = CovarianceOptimizer(tried.tasks, self.flat)
@@ -102,7 +107,7 @@ class FamilyOptimizer(CovarianceOptimizer):
                 fit, halvings = midpoint(last, fit), halvings + 1
                 continue
             modes, last, halvings, best = tried, fit, 0, before.value
-            fit = inner.fit(structure, columns, fit, tol=tol / 10, steps=steps)
+            fit = inner.fit(structure, columns, fit, tol=inner_tol, steps=steps)
             taken += fit.n_iter
             converged = fit.value - before.value + modes.dispersion_gain < tol
             if converged:

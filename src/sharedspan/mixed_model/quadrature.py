@@ -27,10 +27,11 @@ from sharedspan.mixed_model.posterior import Posterior
 from sharedspan.mixed_model.terms import Covariance
 
 MOST_EFFECTS = 2
-NODES = {1: 15, 2: 9}  # of each dimension
-MANY_ROWS = 100.0  # per task, for which Laplace's approximation is as good
+NODES = {1: 25, 2: 9}  # of each dimension
+MUCH_INFORMATION = 25.0  # sum of working weights of a task: Laplace's approximation is as good
 MOST_WORK = 3e7  # rows times nodes
 SMALLEST_DEVIATION = 1e-4  # of an effect, on the scale of the linear predictor
+FIRST_DEVIATION = 0.1  # to start from, if Laplace's approximation has none
 MOST_STEPS = 200
 
 
@@ -60,13 +61,28 @@ class Quadrature:
         return replace(posterior, packed=packed, skew=skew)
 
 
-def quadrature_matters(rows: FamilyRows, covariance: Covariance) -> bool:
-    """Whether there are one or two effects, few rows of each task, and not too much work."""
-    q = covariance.root.shape[1]
-    if not 1 <= q <= MOST_EFFECTS:
+def quadrature_matters(rows: FamilyRows, fit: CovarianceFit) -> bool:
+    """Whether there are one or two effects, little information on each, and not too much work."""
+    q = len(varying_entries(fit)) + fit.covariance.loadings.shape[1]
+    if (fit.member.sum(axis=1) > 1).any():  # effects that share one variance
         return False
-    n_rows = rows.rows.n_rows
-    return n_rows / rows.n_tasks <= MANY_ROWS and n_rows * NODES[q] ** q <= MOST_WORK
+    if not 1 <= q <= MOST_EFFECTS or rows.rows.n_rows * NODES[q] ** q > MOST_WORK:
+        return False
+    p = rows.p
+    diagonal = np.cumsum(np.append(0, np.arange(p, 1, -1)))
+    information = fit.modes.tasks.working.packed[:, diagonal].max(axis=1)
+    return float(information.mean()) <= MUCH_INFORMATION
+
+
+def varying_entries(fit: CovarianceFit) -> np.ndarray:
+    """Entries of D that quadrature fits: all of the structure if they are few, else those above 0.
+
+    Where rows are few, a variance may be zero by Laplace's approximation alone.
+    """
+    all_of_them = np.flatnonzero(fit.member.any(axis=0))
+    if len(all_of_them) + fit.covariance.loadings.shape[1] <= MOST_EFFECTS:
+        return all_of_them
+    return np.flatnonzero(fit.covariance.variances > 0)
 
 
 def fit_by_quadrature(
@@ -105,8 +121,9 @@ class _Parameters:
 
     def __init__(self, fit: CovarianceFit) -> None:
         D, self.L = fit.covariance.variances, fit.covariance.loadings
-        self.p, self.active = len(D), np.flatnonzero(D > 0)
-        self.start = np.concatenate([fit.evidence.mean, np.sqrt(D[self.active]), self.L.ravel()])
+        self.p, self.active = len(D), varying_entries(fit)
+        deviations = np.maximum(np.sqrt(D[self.active]), FIRST_DEVIATION)
+        self.start = np.concatenate([fit.evidence.mean, deviations, self.L.ravel()])
         largest = LARGEST_EFFECT
         self.bounds = (
             [(None, None)] * self.p
