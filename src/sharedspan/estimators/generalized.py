@@ -27,6 +27,7 @@ from sharedspan.statistics.canonical import Problem
 if TYPE_CHECKING:
     from sharedspan.estimators.mixed import MixedModel
 
+COARSE_DECREMENT = 1e-5  # of the log likelihood of a task, that ends Newton's method
 BISECTIONS = 64  # to find a quantile of a count
 
 
@@ -49,6 +50,8 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
 
     source = FamilyRows(rows, canonical, scaling, family, model.fit_intercept)
     flat, restricted = model.method != "evidence", model.method == "reml"
+    if not flat:  # the modes need not be known better than the objective
+        source.mode_tol = min(1e-3 / source.n_tasks, COARSE_DECREMENT)
     with one_blas_thread():
         source.centre()
         ids = model.searched_tasks(source.n_tasks, source.p)
@@ -65,7 +68,8 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
         quadrature = None
         if model.method != "reml" and quadrature_matters(source, fit):
             quadrature = fit_by_quadrature(source, optimizer, fit)
-            value += quadrature.value - float(fit.evidence.task_values.sum())
+            prior = 0.0 if flat else value - float(fit.evidence.task_values.sum())
+            value = quadrature.value + prior
             fit, approximation = quadrature.fit, "quadrature"
         posterior = posterior_of(fit.modes.tasks, canonical, fit, None)
         if quadrature is not None:

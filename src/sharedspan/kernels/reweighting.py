@@ -10,6 +10,17 @@ import numpy as np
 from sharedspan.kernels.compiling import kernel
 from sharedspan.kernels.cpu import add_row, inner
 from sharedspan.kernels.gram_product import scratch
+from sharedspan.kernels.lanes import (
+    LANES,
+    add_product,
+    broadcast,
+    keep,
+    load1,
+    load8,
+    multiply,
+    pointer,
+    store8,
+)
 from sharedspan.kernels.matrices import products
 
 PIECE = 256  # rows whose products are formed together
@@ -55,3 +66,31 @@ def weighted_sums(Z, starts, weight, first, last, out):  # type: ignore[no-untyp
         out[t].fill(0.0)
         for i in range(starts[t], starts[t + 1]):
             add_row(weight[i], Z[i, :p], out[t])
+
+
+@kernel
+def row_forms(Z, starts, V, first, last, out):  # type: ignore[no-untyped-def]
+    """z'V_t z of each row of the tasks first..last - 1, eight rows at a time; V is (T, p, p)."""
+    p = V.shape[1]
+    columns, sums = scratch(p, LANES), scratch(1, LANES)
+    z, total, matrix = pointer(columns), pointer(sums), pointer(V.reshape(-1))
+    two = broadcast(2.0)
+    for t in range(first, last):
+        for block in range(starts[t], starts[t + 1], LANES):
+            count = min(LANES, starts[t + 1] - block)
+            for lane in range(count):
+                for a in range(p):
+                    columns[a * LANES + lane] = Z[block + lane, a]
+            form = broadcast(0.0)
+            for a in range(p):
+                at = (t * p + a) * p
+                rest = broadcast(0.0)
+                for b in range(a + 1, p):
+                    rest = add_product(broadcast(load1(matrix, at + b)), load8(z, b * LANES), rest)
+                own = load8(z, a * LANES)
+                rest = add_product(two, rest, multiply(broadcast(load1(matrix, at + a)), own))
+                form = add_product(own, rest, form)
+            store8(total, 0, form)
+            for lane in range(count):
+                out[block + lane] = sums[lane]
+    keep((columns, sums))

@@ -25,8 +25,12 @@ import numpy as np
 
 from sharedspan.families import Derivatives, Family, NegativeBinomial
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.kernels.reweighting import row_products, weighted_products, weighted_sums
-from sharedspan.kernels.standard_errors import packed_row_forms
+from sharedspan.kernels.reweighting import (
+    row_forms,
+    row_products,
+    weighted_products,
+    weighted_sums,
+)
 from sharedspan.kernels.threads import over_tasks
 from sharedspan.mixed_model.terms import Covariance, Scaling, WorkingTerms
 from sharedspan.statistics.canonical import Canonical
@@ -34,7 +38,7 @@ from sharedspan.statistics.working import WorkingStatistics
 
 HELD_NUMBERS = 1 << 24  # numbers of rows in standard units that are held between turns
 NEWTON_STEPS = 30  # of a task in one turn
-SMALL_DECREMENT = 1e-10  # of the log likelihood of a task, that ends Newton's method
+SMALL_DECREMENT = 1e-9  # of the log likelihood of a task, that ends Newton's method
 DISPERSION_STEP = 0.02  # of the logarithm, for the derivatives in the dispersion
 
 
@@ -88,6 +92,7 @@ class FamilyRows:
         self.p = len(scaling.scale) + intercept
         self.size = -(-self.p // 8) * 8
         self.level = 0.0  # of the linear predictor, near that of all rows
+        self.mode_tol = SMALL_DECREMENT
         self.n_tasks = rows.n_tasks
         self._ranges = list(rows.ranges(max(rows.block_rows // 4, 1)))
         self._held: dict[int, StandardRows] | None = None
@@ -104,7 +109,7 @@ class FamilyRows:
         """The rows of some tasks."""
         rows = self.rows.take(ids)
         some = FamilyRows(rows, self.canonical, self.scaling, self.family, self.intercept)
-        some.level = self.level
+        some.level, some.mode_tol = self.level, self.mode_tol
         return some
 
     @property
@@ -197,7 +202,7 @@ class _Mode:
         self, source: FamilyRows, part: StandardRows, b: np.ndarray, covariance: Covariance,
         scores: np.ndarray, steps: int,
     ) -> None:  # fmt: skip
-        self.family, self.part = source.family, part
+        self.family, self.part, self.tol = source.family, part, source.mode_tol
         self.C, self.covariance = covariance.matrix, covariance
         m, p = len(part.starts) - 1, len(b)
         self.packed, self.score = np.empty((m, p * (p + 1) // 2)), np.empty((m, p))
@@ -205,11 +210,12 @@ class _Mode:
         self.eta, self.value = np.empty(len(part.y)), np.empty(m)
         derivatives = [np.empty(len(part.y)) for _ in range(4)]
         self.derivatives = Derivatives(*derivatives)
+        self.K = np.empty((m, p, p))
         left = self._climb(np.arange(m), b, steps)
         if len(left):  # from a bad start; the mean of all tasks is a safe one
             self.e[left] = 0.0
-            self._climb(left, b, steps)
-        self.K = self._terms(np.arange(m)).K
+            left = self._climb(left, b, steps)
+            self.K[left] = self._terms(left).K
 
     def _climb(self, active: np.ndarray, b: np.ndarray, steps: int) -> np.ndarray:
         """Newton's method for some of the tasks; those that are not at their modes remain."""
@@ -224,11 +230,15 @@ class _Mode:
             worse, better = active[~good], active[good]
             self.e[worse] = 0.5 * (self.e[worse] + old[worse])
             merit[better] = reached[good]
-            new = self._terms(better).scores_and_squares(b)[0]
-            step = new - self.e[better]
+            terms = self._terms(better)
+            step = terms.scores_and_squares(b)[0] - self.e[better]
             decrement = np.einsum("ti,ti->t", step @ self.C, self.score[better] - self.e[better])
-            going = decrement > SMALL_DECREMENT * (1 + np.abs(self.value[better]))
+            going = decrement > self.tol
             moving = better[going]
+            if len(better) == m and not going.any():
+                self.K = terms.K
+                return moving
+            self.K[better[~going]] = terms.K[~going]
             old[moving] = self.e[moving]
             self.e[moving] += step[going]
             active = np.sort(np.concatenate([worse, moving]))
@@ -281,18 +291,16 @@ class _Mode:
     def covariances(self, b_covariance: np.ndarray | None) -> np.ndarray:
         """V_t (m, p, p): of the effects, and of b if it is integrated out."""
         CK = self.C @ self.K
-        V = self.C - CK @ self.C
-        if b_covariance is not None:
-            rest = np.eye(len(self.C)) - CK
-            V = V + rest @ b_covariance @ rest.transpose(0, 2, 1)
-        return V
+        rest = np.eye(len(self.C)) - CK
+        if b_covariance is None:
+            return rest @ self.C
+        return rest @ (self.C + b_covariance @ rest.transpose(0, 2, 1))
 
     def linear_terms(self, V: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
         """a_t (m, p), and the derivatives of the log likelihood in the log of the dispersion."""
         part, p = self.part, V.shape[1]
-        upper, owner = np.triu_indices(p), part.owner
         leverage, a = np.empty(len(part.y)), np.empty((len(V), p))
-        packed_row_forms(part.Z[:, :p], owner, V[:, upper[0], upper[1]], leverage)
+        row_forms(part.Z, part.starts, V, 0, len(V), leverage)
         coefficients = -0.5 * self.derivatives.change * leverage
         weighted_sums(part.Z, part.starts, coefficients, 0, len(V), a)
         if not isinstance(self.family, NegativeBinomial):

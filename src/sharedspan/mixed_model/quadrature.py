@@ -29,7 +29,7 @@ from sharedspan.mixed_model.terms import Covariance
 MOST_EFFECTS = 2
 NODES = {1: 25, 2: 9}  # of each dimension
 MUCH_INFORMATION = 25.0  # sum of working weights of a task: Laplace's approximation is as good
-MOST_WORK = 3e7  # rows times nodes
+MOST_WORK = 4e6  # rows times nodes
 SMALLEST_DEVIATION = 1e-4  # of an effect, on the scale of the linear predictor
 FIRST_DEVIATION = 0.1  # to start from, if Laplace's approximation has none
 MOST_STEPS = 200
