@@ -22,7 +22,7 @@ from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.posterior import posterior_of
 from sharedspan.mixed_model.quadrature import fit_by_quadrature, quadrature_matters
 from sharedspan.mixed_model.terms import Scaling
-from sharedspan.statistics.canonical import Problem
+from sharedspan.statistics.canonical import Canonical, Problem
 
 if TYPE_CHECKING:
     from sharedspan.estimators.mixed import MixedModel
@@ -33,8 +33,6 @@ BISECTIONS = 64  # to find a quantile of a count
 
 def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
     """The structure of the strongest evidence by Laplace's approximation, and the posterior."""
-    from sharedspan.estimators.mixed import mixed_fit
-
     rows, family = problem.rows, model.response_family()
     if not isinstance(rows, TaskRows):
         raise ValueError(
@@ -46,8 +44,22 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
     scaling = replace(Scaling.of(statistics, model.fit_intercept), y_centre=0.0, y_scale=1.0)
     del statistics
     canonical = replace(problem.canonical, units=replace(problem.canonical.units, y_scale=1.0))
-    candidates: list[dict[str, Any]] = []
+    try:
+        return _estimate(model, rows, canonical, scaling, family)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            f"The likelihood of family={family.name!r} cannot be computed for these numbers: the "
+            "responses or sample weights are too large, or differ too much between rows. Weights "
+            "count as repetitions of a row: divide them by a common factor."
+        ) from None
 
+
+def _estimate(
+    model: MixedModel, rows: TaskRows, canonical: Canonical, scaling: Scaling, family: Family
+) -> FittedSpan:
+    from sharedspan.estimators.mixed import mixed_fit
+
+    candidates: list[dict[str, Any]] = []
     source = FamilyRows(rows, canonical, scaling, family, model.fit_intercept)
     flat, restricted = model.method != "evidence", model.method == "reml"
     if not flat:  # the modes need not be known better than the objective

@@ -25,6 +25,7 @@ SEARCH_TURNS = 8  # of a fit that is compared with others
 POOLED_STEPS = 60
 MOST_HALVINGS = 12  # of a step
 FIRST_TAU = 1.0  # prior variance of the slopes of b in the pooled fit
+FIRST_LOSS = 5.0  # of the objective, that another structure may begin with
 SMALLEST_START = 0.02  # of a variance of D, at the modes of other covariances
 SMALLEST_DISPERSION, LARGEST_DISPERSION = 1e-3, 1e6
 
@@ -36,7 +37,7 @@ class Modes:
     tasks: MixedTasks
     family: Family  # with the dispersion of the next turn
     dispersion_gain: float  # what that promises to the log likelihood
-    n_turns: int  # made so far
+    b: np.ndarray  # (p,) mean of the tasks
 
 
 class FamilyOptimizer(CovarianceOptimizer):
@@ -64,8 +65,11 @@ class FamilyOptimizer(CovarianceOptimizer):
         if start is None:
             tau = math.inf if flat else FIRST_TAU
             self.first_modes = self._pooled(none, zeros, tau, 1e-6 if flat else 1e-3)
+            tasks = self.first_modes.tasks
+            precision = tasks.slope_precision(tau)
+            self.first_value = tasks.evaluate(none, precision, integrated=self.integrated).value
         else:
-            e = start.evidence
+            e, self.first_value = start.evidence, -math.inf
             self.first_modes = self._turn(
                 start.modes.family, e.mean, start.covariance, zeros, e.mean_covariance
             )
@@ -88,25 +92,35 @@ class FamilyOptimizer(CovarianceOptimizer):
         if start is not None and start.modes.tasks.n_tasks == modes.tasks.n_tasks:
             modes = start.modes
         inner = CovarianceOptimizer(modes.tasks, self.flat)
-        fit = inner.fit(structure, rank, start, tol=tol, steps=steps)
-        if steps:
-            fit = lifted(fit)
-        taken, converged = fit.n_iter, False
-        columns = fit.covariance.loadings.shape[1]
+        begin = inner.fit(structure, rank, start, steps=0)
+        if not steps:
+            return replace(begin, modes=modes)
+        columns = begin.covariance.loadings.shape[1]
         turns, inner_tol = SEARCH_TURNS, tol
         if tol is None:
             tol, turns = (1e-7 if self.flat else 1e-3), MOST_TURNS
             inner_tol = tol / 10
-        last, halvings, best = fit, 0, -math.inf
-        for _ in range(turns if steps else 0):
+        fit = lifted(inner.fit(structure, columns, begin, tol=inner_tol, steps=steps))
+        taken, converged, halvings = fit.n_iter, False, 0
+        last = replace(begin, evidence=replace(begin.evidence, mean=modes.b))
+        # The start is no worse than it was at its own modes, or than no effects at all.
+        best = self.first_value if modes is self.first_modes else start.value
+        best, family, last_family = best - FIRST_LOSS, modes.family, modes.family
+        for _ in range(turns):
             e = fit.evidence
-            tried = self._turn(modes.family, e.mean, fit.covariance, e.scores, e.mean_covariance)
+            tried = self._turn(family, e.mean, fit.covariance, e.scores, e.mean_covariance)
             inner = CovarianceOptimizer(tried.tasks, self.flat)
             before = inner.fit(structure, columns, fit, steps=0)
-            if not before.value > best - max(tol, 1e-6 * abs(best)) and halvings < MOST_HALVINGS:
+            reached = objective(before, tried)
+            if not reached > best - max(tol, 1e-6 * abs(best)):
+                if halvings == MOST_HALVINGS:
+                    fit = last  # nothing near it is better
+                    break
                 fit, halvings = midpoint(last, fit), halvings + 1
+                family = mean_dispersion(last_family, family)
                 continue
-            modes, last, halvings, best = tried, fit, 0, before.value
+            modes, last, halvings, best = tried, fit, 0, reached
+            family, last_family = modes.family, family
             fit = inner.fit(structure, columns, fit, tol=inner_tol, steps=steps)
             taken += fit.n_iter
             converged = fit.value - before.value + modes.dispersion_gain < tol
@@ -146,7 +160,7 @@ class FamilyOptimizer(CovarianceOptimizer):
         gain = 0.0
         if isinstance(family, NegativeBinomial):
             family, gain = next_dispersion(family, *turn.dispersion)
-        return Modes(tasks, family, gain, self.n_turns)
+        return Modes(tasks, family, gain, b)
 
     def _pooled(
         self, none: Covariance, zeros: np.ndarray, tau: float, tol: float
@@ -178,6 +192,17 @@ class FamilyOptimizer(CovarianceOptimizer):
         return self._turn(family, b, none, zeros, inverse)
 
 
+def objective(fit: CovarianceFit, modes: Modes) -> float:
+    """The objective at the covariance of a fit and the b of the modes that it was evaluated at.
+
+    That of the fit is at the b which is the best for the quadratics around the modes.
+    """
+    e, tasks = fit.evidence, modes.tasks
+    gap = e.mean - modes.b
+    curvature = e.total + np.diag(tasks.slope_precision(fit.tau))
+    return fit.value - 0.5 * float(gap @ curvature @ gap)
+
+
 def midpoint(last: CovarianceFit, fit: CovarianceFit) -> CovarianceFit:
     """Parameters half-way between those of two fits."""
 
@@ -202,6 +227,13 @@ def lifted(fit: CovarianceFit) -> CovarianceFit:
         return fit
     D = np.where(free, np.maximum(D, SMALLEST_START), D)
     return replace(fit, covariance=replace(fit.covariance, variances=D))
+
+
+def mean_dispersion(first: Family, second: Family) -> Family:
+    """The family with the geometric mean of two dispersions."""
+    if isinstance(first, NegativeBinomial) and isinstance(second, NegativeBinomial):
+        return first.with_dispersion(math.sqrt(first.dispersion * second.dispersion))
+    return second
 
 
 def next_dispersion(

@@ -142,11 +142,10 @@ class MixedTasks:
         Rounding leaves room for no more. If the noise is known, effects that separate the
         responses of a task would be infinite.
         """
-        if self.working is not None:
-            return LARGEST_EFFECT**2
         none = Covariance(np.zeros(self.p), np.zeros((self.p, 0)))
         grams = self.map_terms(lambda terms: np.einsum("tii->ti", terms.K).max(), none)
-        return LARGEST_RATIO / max(*grams, np.finfo(float).tiny)
+        largest = LARGEST_RATIO / max(*grams, np.finfo(float).tiny)
+        return largest if self.working is None else min(largest, LARGEST_EFFECT**2)
 
     def with_noise(self, levels: np.ndarray) -> MixedTasks:
         """The same tasks with other noise variances (T,), relative to s2."""
@@ -167,7 +166,7 @@ class MixedTasks:
         if math.isfinite(tau):
             precision[int(self.intercept) :] = 1 / tau
             if self.working is not None and self.intercept:
-                precision[0] = 1 / self.largest_variance
+                precision[0] = 1 / LARGEST_EFFECT**2
         return precision
 
     def map_terms(self, function: Callable[..., Result], *covariances: Covariance) -> list[Result]:
