@@ -267,20 +267,110 @@ class NegativeBinomial(Counts):
 
 @dataclass(frozen=True)
 class StudentT(Gaussian):
-    """Errors of Student's distribution: large ones count less; its degrees are estimated."""
+    """Errors of scale s and Student's distribution; large ones count less.
+
+    An error is normal with the variance s^2 / omega, omega ~ Gamma(degrees / 2, degrees / 2). Here
+    and in ``mixed_model/robust.py`` a square is that of an error over s.
+    """
 
     degrees: float = 4.0
+    estimated: bool = True  # whether the degrees are
     name: ClassVar[str] = "student_t"
     reweighted: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (2.1, 100.0)  # of degrees: variances are finite
+
+    def weight(self, squares: np.ndarray) -> np.ndarray:
+        """The posterior mean of omega at each square."""
+        return (self.degrees + 1) / (self.degrees + squares)
+
+    def log_density(self, squares: np.ndarray) -> np.ndarray:
+        """The log density of errors over s."""
+        from scipy.special import betaln
+
+        nu = self.degrees
+        constant = -betaln(nu / 2, 0.5) - 0.5 * math.log(nu)
+        return constant - (nu + 1) / 2 * np.log1p(squares / nu)
+
+    def gain(self, weight: np.ndarray) -> np.ndarray:
+        """What is added to a normal log density of precision omega = weight.
+
+        It is E log(omega) / 2 - log(E omega) / 2 - KL(q(omega), p(omega)), q being the Gamma
+        distribution of shape (degrees + 1) / 2 and mean ``weight``. At the weight of a square, both
+        together are the log density of the square.
+        """
+        from scipy.special import betaln
+
+        half = self.degrees / 2
+        constant = betaln(half, 0.5) + half * math.log1p(0.5 / half) - 0.5
+        constant += 0.5 * math.log((half + 0.5) / math.pi)
+        return -constant - half * (weight - 1 - np.log(weight))
+
+    def fitted(
+        self, squares: np.ndarray, weight: np.ndarray, scale: float, smallest: float
+    ) -> tuple[StudentT, float]:
+        """The degrees and s^2 of most likelihood, given squares of errors and sample weights.
+
+        The search starts from ``scale`` and considers no s^2 below ``smallest``.
+        """
+        from scipy.optimize import minimize
+        from scipy.special import digamma
+
+        total = float(weight.sum())
+
+        def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            nu, log_scale = math.exp(theta[0]), theta[1]
+            delta = squares * math.exp(-log_scale)
+            value = weight @ StudentT(nu).log_density(delta) / total - 0.5 * log_scale
+            pull = (nu + 1) / 2 * float(weight @ (delta / (nu + delta))) / total
+            slope = 0.5 * (digamma((nu + 1) / 2) - digamma(nu / 2) - 1 / nu) + pull / nu
+            slope -= 0.5 * float(weight @ np.log1p(delta / nu)) / total
+            return -float(value), -np.array([nu * slope, pull - 0.5])
+
+        nu = math.log(self.degrees)
+        low, high = (nu, nu) if not self.estimated else map(math.log, self.bounds)
+        least = math.log(smallest)
+        result = minimize(
+            loss, [nu, max(math.log(max(scale, smallest)), least)], jac=True, method="L-BFGS-B",
+            bounds=[(low, high), (least, None)], options={"ftol": 1e-15, "gtol": 1e-9},
+        )  # fmt: skip
+        degrees = math.exp(result.x[0]) if self.estimated else self.degrees
+        return replace(self, degrees=degrees), math.exp(result.x[1])
+
+    @property
+    def variance_ratio(self) -> float:
+        """The variance of an error over s^2."""
+        return self.degrees / (self.degrees - 2)
+
+    def quantile(self, share: float) -> float:
+        """The quantile of errors over s."""
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.degrees, share))
 
 
 @dataclass(frozen=True)
 class Huber(Gaussian):
-    """Squared errors up to a threshold, in standard deviations, and absolute ones beyond."""
+    """Squared errors up to a threshold, in units of their scale s, and absolute ones beyond.
 
-    threshold: float = 1.345  # with 95 % of the efficiency of least squares if errors are normal
+    psi(z) = max(-k, min(z, k)) is the derivative of the loss at z, an error over s.
+    """
+
+    threshold: float = 1.345  # k: 95 % of the efficiency of least squares if errors are normal
     name: ClassVar[str] = "huber"
     reweighted: ClassVar[bool] = True
+
+    def psi(self, z: np.ndarray) -> np.ndarray:
+        """Errors over s, those beyond the threshold moved to it."""
+        return np.clip(z, -self.threshold, self.threshold)
+
+    @property
+    def normal_square(self) -> float:
+        """The mean of psi(z)^2 for standard normal z."""
+        from scipy.special import ndtr
+
+        k = self.threshold
+        density = math.exp(-0.5 * k * k) / math.sqrt(2 * math.pi)
+        return 1 - 2 * k * density + 2 * (k * k - 1) * float(ndtr(-k))
 
 
 FAMILIES: dict[str, Family] = {

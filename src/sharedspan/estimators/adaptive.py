@@ -19,8 +19,13 @@ from sharedspan.estimators.generalized import (
 )
 from sharedspan.estimators.mixed import MixedModel
 from sharedspan.estimators.parameters import BOOL, estimator, number_or_auto, one_of
-from sharedspan.estimators.prediction import rows_to_predict
-from sharedspan.families import FAMILIES, Family, family_of
+from sharedspan.estimators.prediction import (
+    interval_quantiles,
+    predicted_mean,
+    response_std,
+    rows_to_predict,
+)
+from sharedspan.families import FAMILIES, Family, StudentT, family_of
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.mixed_model.structures import STRUCTURES
 
@@ -157,6 +162,8 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     whiten: bool = False
     family: str = "gaussian"
 
+    noise_degrees_of_freedom_: float
+
     def response_family(self) -> Family:
         """See MixedModel."""
         return family_of(self.family, vars(self).get("dispersion_"))
@@ -269,7 +276,10 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         offset = self._offset(X, offset, exposure)
         if self.family not in ROBUST:
             return response_interval(self, *rows_to_predict(self, X, task), offset, level)
-        low, high = super().predict_interval(X, task, level)
+        if self.family == "gaussian":
+            low, high = super().predict_interval(X, task, level)
+        else:
+            low, high = heavy_tailed_interval(self, *rows_to_predict(self, X, task), level)
         return (low, high) if offset is None else (low + offset, high + offset)
 
     def _offset(self, X: Any, offset: Any, exposure: Any) -> np.ndarray | None:
@@ -280,3 +290,18 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
             raise ValueError("An offset needs one array or frame of rows, and X is a list of them.")
         one_of("family", self.family, tuple(FAMILIES))
         return log_exposure(family_of(self.family), offset, exposure, len(X))
+
+
+def heavy_tailed_interval(
+    model: AdaptiveSpanRegressor, features: np.ndarray, codes: np.ndarray, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Intervals of new responses whose noise has Student's distribution.
+
+    The half widths for the error of the mean and for the noise are added as deviations are.
+    """
+    quantiles = interval_quantiles(model, level)[codes]
+    mean, std = predicted_mean(model, features, codes), response_std(model, features, codes)
+    tails, noise = StudentT(model.noise_degrees_of_freedom_), model.noise_variance_[0]
+    own = quantiles**2 * np.maximum(std**2 - noise, 0.0)
+    reach = np.sqrt(own + tails.quantile(0.5 + level / 2) ** 2 * noise / tails.variance_ratio)
+    return mean - reach, mean + reach
