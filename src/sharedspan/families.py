@@ -267,10 +267,9 @@ class NegativeBinomial(Counts):
 
 @dataclass(frozen=True)
 class StudentT(Gaussian):
-    """Errors of scale s and Student's distribution; large ones count less.
+    """Errors of Student's distribution: large ones count less; its degrees are estimated.
 
-    An error is normal with the variance s^2 / omega, omega ~ Gamma(degrees / 2, degrees / 2). Here
-    and in ``mixed_model/robust.py`` a square is that of an error over s.
+    z is an error over its scale s, and psi the derivative of -log f(z), f being its density.
     """
 
     degrees: float = 4.0
@@ -279,59 +278,56 @@ class StudentT(Gaussian):
     reweighted: ClassVar[bool] = True
     bounds: ClassVar[tuple[float, float]] = (2.1, 100.0)  # of degrees: variances are finite
 
-    def weight(self, squares: np.ndarray) -> np.ndarray:
-        """The posterior mean of omega at each square."""
-        return (self.degrees + 1) / (self.degrees + squares)
+    def psi(self, z: np.ndarray) -> np.ndarray:
+        """(nu + 1) z / (nu + z^2)."""
+        return (self.degrees + 1) * z / (self.degrees + z**2)
 
-    def log_density(self, squares: np.ndarray) -> np.ndarray:
-        """The log density of errors over s."""
+    def psi_slope(self, z: np.ndarray) -> np.ndarray:
+        """The derivative of psi."""
+        nu = self.degrees
+        return (nu + 1) * (nu - z**2) / (nu + z**2) ** 2
+
+    def log_density(self, z: np.ndarray) -> np.ndarray:
+        """log f(z)."""
         from scipy.special import betaln
 
         nu = self.degrees
         constant = -betaln(nu / 2, 0.5) - 0.5 * math.log(nu)
-        return constant - (nu + 1) / 2 * np.log1p(squares / nu)
-
-    def gain(self, weight: np.ndarray) -> np.ndarray:
-        """What is added to a normal log density of precision omega = weight.
-
-        It is E log(omega) / 2 - log(E omega) / 2 - KL(q(omega), p(omega)), q being the Gamma
-        distribution of shape (degrees + 1) / 2 and mean ``weight``. At the weight of a square, both
-        together are the log density of the square.
-        """
-        from scipy.special import betaln
-
-        half = self.degrees / 2
-        constant = betaln(half, 0.5) + half * math.log1p(0.5 / half) - 0.5
-        constant += 0.5 * math.log((half + 0.5) / math.pi)
-        return -constant - half * (weight - 1 - np.log(weight))
+        return constant - (nu + 1) / 2 * np.log1p(z**2 / nu)
 
     def fitted(
         self, squares: np.ndarray, weight: np.ndarray, scale: float, smallest: float
     ) -> tuple[StudentT, float]:
-        """The degrees and s^2 of most likelihood, given squares of errors and sample weights.
+        """The degrees and the scale s of most likelihood.
 
-        The search starts from ``scale`` and considers no s^2 below ``smallest``.
+        Parameters
+        ----------
+        squares, weight : ndarray of shape (rows,)
+            Squares of errors, and sample weights.
+        scale : float
+            Where the search for s starts.
+        smallest : float
+            The least s.
         """
         from scipy.optimize import minimize
         from scipy.special import digamma
 
-        total = float(weight.sum())
+        share, errors = weight / weight.sum(), np.sqrt(squares)
 
         def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-            nu, log_scale = math.exp(theta[0]), theta[1]
-            delta = squares * math.exp(-log_scale)
-            value = weight @ StudentT(nu).log_density(delta) / total - 0.5 * log_scale
-            pull = (nu + 1) / 2 * float(weight @ (delta / (nu + delta))) / total
-            slope = 0.5 * (digamma((nu + 1) / 2) - digamma(nu / 2) - 1 / nu) + pull / nu
-            slope -= 0.5 * float(weight @ np.log1p(delta / nu)) / total
-            return -float(value), -np.array([nu * slope, pull - 0.5])
+            family = replace(self, degrees=math.exp(theta[0]))
+            nu, z = family.degrees, errors * math.exp(-theta[1])
+            value = share @ family.log_density(z) - theta[1]
+            pull = float(share @ (family.psi(z) * z))
+            slope = digamma((nu + 1) / 2) - digamma(nu / 2) - share @ np.log1p(z**2 / nu)
+            slope = 0.5 * (nu * slope - 1 + pull)
+            return -float(value), -np.array([slope, pull - 1])
 
         nu = math.log(self.degrees)
-        low, high = (nu, nu) if not self.estimated else map(math.log, self.bounds)
-        least = math.log(smallest)
+        low, high = map(math.log, self.bounds) if self.estimated else (nu, nu)
         result = minimize(
-            loss, [nu, max(math.log(max(scale, smallest)), least)], jac=True, method="L-BFGS-B",
-            bounds=[(low, high), (least, None)], options={"ftol": 1e-15, "gtol": 1e-9},
+            loss, [nu, math.log(max(scale, smallest))], jac=True, method="L-BFGS-B",
+            bounds=[(low, high), (math.log(smallest), None)], options={"ftol": 0, "gtol": 1e-9},
         )  # fmt: skip
         degrees = math.exp(result.x[0]) if self.estimated else self.degrees
         return replace(self, degrees=degrees), math.exp(result.x[1])
@@ -342,7 +338,7 @@ class StudentT(Gaussian):
         return self.degrees / (self.degrees - 2)
 
     def quantile(self, share: float) -> float:
-        """The quantile of errors over s."""
+        """The quantile of z."""
         from scipy.special import stdtrit
 
         return float(stdtrit(self.degrees, share))
@@ -352,7 +348,7 @@ class StudentT(Gaussian):
 class Huber(Gaussian):
     """Squared errors up to a threshold, in units of their scale s, and absolute ones beyond.
 
-    psi(z) = max(-k, min(z, k)) is the derivative of the loss at z, an error over s.
+    z is an error over s, and psi the derivative of the loss at z.
     """
 
     threshold: float = 1.345  # k: 95 % of the efficiency of least squares if errors are normal
@@ -360,8 +356,21 @@ class Huber(Gaussian):
     reweighted: ClassVar[bool] = True
 
     def psi(self, z: np.ndarray) -> np.ndarray:
-        """Errors over s, those beyond the threshold moved to it."""
+        """max(-k, min(z, k))."""
         return np.clip(z, -self.threshold, self.threshold)
+
+    def psi_slope(self, z: np.ndarray) -> np.ndarray:
+        """The derivative of psi."""
+        return (np.abs(z) <= self.threshold).astype(float)
+
+    def log_density(self, z: np.ndarray) -> np.ndarray:
+        """The log of the density whose tails are exponential beyond the threshold."""
+        from scipy.special import ndtr
+
+        k = self.threshold
+        inside = math.sqrt(2 * math.pi) * (1 - 2 * float(ndtr(-k)))
+        psi = self.psi(z)
+        return psi * (0.5 * psi - z) - math.log(inside + 2 / k * math.exp(-0.5 * k * k))
 
     @property
     def normal_square(self) -> float:

@@ -135,7 +135,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         return mixed_fit(canonical, scaling, fit, posterior, extra)
 
     def _estimate_robust(self, problem: Problem, family: StudentT | Huber) -> FittedSpan:
-        """The same for rows with outliers: structures are compared again at the last weights."""
+        """The same for rows with outliers: structures are compared again at working responses."""
         rows, canonical, flat = problem.rows, problem.canonical, self.method != "evidence"
         self._check_robust(rows)
         statistics = problem.statistics.gather_local()
@@ -145,8 +145,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
             tasks = MixedTasks(statistics, scaling)
             ids = self.searched_tasks(tasks.n_tasks, tasks.p)
             turns = RobustOptimizer(RobustRows(rows, canonical, tasks), flat)
-            model = self.select(CovarianceOptimizer(tasks.take(ids), flat), [])
-            at = turns.fit(turns.start(family, model.fit), first=True)
+            at = turns.start()
+            model = self.select(CovarianceOptimizer(at.tasks.take(ids), flat), [])
+            at = turns.fit(replace(at, fit=model.fit), first=True)
             searched = at.tasks.take(ids)
             model = self.select(CovarianceOptimizer(searched, flat), candidates)
             if not flat and model.rivals:
@@ -155,7 +156,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 if few:
                     model = replace(model, rivals=contenders(model)[1:])
                 model = select_by_rows(RefittedFolds(held_out) if few else held_out, [model])
-            at = turns.fit(replace(at, fit=model.fit, objective=-math.inf))
+            at = turns.fit(replace(at, fit=model.fit, family=family))
             posterior = posterior_of(at.tasks, canonical, at.fit, None)
             tails, scale = turns.response_noise(at)
         if not at.converged:
@@ -168,15 +169,13 @@ class MixedModel(SpanTransformer, TaskEstimator):
         shift = math.log(canonical.units.y_scale / scaling.y_scale)
         extra = {
             "candidates": candidates,
-            "log_likelihood": at.objective + float(tasks.n.sum()) * shift,
+            "log_likelihood": at.log_likelihood + float(tasks.n.sum()) * shift,
             "noise": "shared",
             "widening": 1.0,
             "noise_degrees_of_freedom": tails.degrees,
         }
         fitted = mixed_fit(canonical, scaling, at.fit, posterior, extra)
-        if isinstance(family, StudentT):
-            scale = posterior.new_noise
-        variance = np.full(tasks.n_tasks, scale * tails.variance_ratio)
+        variance = np.full(tasks.n_tasks, scale**2 * tails.variance_ratio)
         unit = scaling.y_scale / canonical.units.y_scale
         return replace(
             fitted,

@@ -1,46 +1,44 @@
 """Mixed models whose rows have outliers: Student's t and Huber's loss, by turns over the rows.
 
-A turn reads the rows, gives each a working weight or a working response at the current fit, and
-fits the Gaussian mixed model to the sums of these. m_i is the sample weight of a row, v_t = b + u_t
-the coefficients of its task, r_i = y_i - z_i'v_t, s^2 the noise variance and s^2 C the covariance
-of u_t, as in ``likelihood.py``.
+psi is the derivative of the loss rho(z) of an error over its scale s: for Student's t rho is minus
+the log density, for Huber's loss z^2 / 2 up to a threshold and linear beyond. A turn reads the
+rows, gives each the working response
 
-**Student's t** with nu degrees of freedom is the normal distribution of variance s^2 / omega_i,
-omega_i ~ Gamma(nu / 2, nu / 2). The objective is the lower bound
+    y_i* = eta_i + (s / a) psi(r_i / s),     eta_i = z_i'v_t,     r_i = y_i - eta_i,
 
-    F = log p(y | omega = w) + sum_i m_i gain(w_i)
-      = sum_i m_i log t_nu(E r_i^2 / s^2) - (N / 2) log s^2 - KL(q(v, b), p(v, b)),
+a being the mean of psi'(r_i / s), and fits the Gaussian mixed model of ``likelihood.py`` to these,
+with its noise variance s*^2 and the covariance s*^2 C of u_t = v_t - b. Where the turns end,
 
-of the log marginal likelihood, with independent distributions q(v, b), which is normal, and
-q(omega_i) of mean w_i. The first line holds at the Gaussian fit with the row variances s^2 / w_i,
-whose log marginal likelihood is its first term, the second at the best
+    u_t = C (s / a) sum_i m_i psi(r_i / s) z_i,
 
-    w_i = (nu + 1) / (nu + E r_i^2 / s^2),     E r_i^2 = (y_i - z_i'E v_t)^2 + z_i'Var(v_t) z_i.
+m_i being the sample weights. So, given the other parameters, the effects are a stationary point of
 
-A turn maximises the second line over nu, s^2 and w, while s^2 C and q(v, b) stay, and then the
-first over q(v, b), C and s^2, while w stays; so F never falls at a given structure. The only
-approximation is that v and omega are independent in q. Without effects and by maximum likelihood
-E r_i^2 = r_i^2, and F is the log likelihood itself.
+    (s / s*)^2 / a sum_i m_i rho(r_i / s) + 1/2 sum_t u_t' (s*^2 C)^-1 u_t,
 
-**Huber's loss** gives rows the working responses
+which is convex for Huber's loss. By the noise variance, s*^2 = mean((s psi)^2) / a^2 but for
+degrees of freedom, a task's coefficients have the covariance of M-estimates. -l'' itself, which
+jumps or is negative, is not used: the curvature is its mean over rows. The covariance C, and b if
+it is integrated out, are those of the best Gaussian fit to the working responses. The log marginal
+likelihood of these, with the normal density of each y_i* at the effects replaced by that of y_i,
+is Laplace's approximation with this mean curvature; it is exact if there are no effects.
 
-    y_i* = z_i'v_t + s psi(r_i / s) / a,     psi(z) = max(-k, min(z, k)),
+The scale of Student's t and its degrees of freedom nu maximise the likelihood
 
-with a the share of rows of |r_i| <= k s, and fits them as normal ones of noise variance s*^2. Where
-the turns end, the effects solve
+    sum_i m_i [log t_nu(e_i / s) - log s],     e_i^2 = r_i^2 + z_i'Var(v_t) z_i,
 
-    u_t = C (s / a) sum_i m_i psi(r_i / s) z_i,     s^2 = a^2 s*^2 / E psi(Z)^2,  Z normal,
+at each turn. Without effects, by maximum likelihood, all of this is the exact maximum of the
+likelihood. Few rows a task hide heavy tails: nu is then too large. The scale of Huber's loss is
+that of Huber's proposal 2, s = a s* / sqrt(E psi(Z)^2) with normal Z.
 
-so that, given the other parameters, they minimise the convex sum of
-a / (mean of psi(r_i / s)^2) m_i rho(r_i / s), rho' = psi, and of u_t'u_t in the metric of their
-prior. The second equation is Huber's proposal 2 for the scale s. s*^2 = s^2 mean(psi^2) / a^2 makes
-the posterior covariances those of M-estimates. There is no likelihood, so C is that of the working
-responses. Weights min(1, k s / |r_i|) have the same effects at given s* and C, but the noise
-variance of rows weighted so grows with the largest errors without bound, and the effects would be
-shrunk ever more.
+Why not reweighted rows? Weights psi(z_i) / z_i, with the noise variance s^2, are the variational
+approximation of Student's t, whose bound rises in every turn. But they count on rows for more
+information than these have, by a factor of (nu + 3) / (nu + 1), and on the current effects to tell
+which rows are outliers: with 6 rows a task, slopes of deviation 0.4 and 5 % of outliers, that
+deviation came out as zero, and 22 % of the 95 % intervals of coefficients covered (here 0.45 and
+93 %). By Huber's loss, the noise variance of rows so weighted has no bound as outliers grow.
 
 New responses have Student's distribution around their mean. For Huber's loss its scale and degrees
-of freedom are fitted to E r_i^2 after the last turn.
+of freedom are fitted to e_i after the last turn.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ from sharedspan.families import Huber, StudentT
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.standard_errors import packed_row_forms
 from sharedspan.kernels.threads import over_tasks
-from sharedspan.mixed_model.likelihood import SMALLEST_NOISE, MixedTasks, RowVariances
+from sharedspan.mixed_model.likelihood import SMALLEST_NOISE, MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import estimate_population, task_posteriors
 from sharedspan.mixed_model.terms import TaskTerms
@@ -64,10 +62,10 @@ from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.task_statistics import collect
 
 MAX_TURNS = 100
-SHARE_TURNS = 10  # after which a, which jumps, stays
-LEAST_SHARE = 0.5  # for which steps of working responses are never too long
-FIRST_TOL, TOL, FLAT_TOL = 1.0, 1e-3, 1e-8  # gains of F that are not worth another turn
-FIRST_CHANGE, CHANGE = 1e-2, 1e-7  # of fitted values over s, by Huber's loss
+SLOPE_TURNS = 15  # after which a, which jumps by Huber's loss, stays
+SMALLEST_SLOPE = 0.4  # a: with less, turns might go too far
+LARGEST_STRETCH = 10.0  # of the change in a turn
+FIRST_TOL, TOL, FLAT_TOL = 1e-2, 1e-5, 1e-8  # changes of fitted values over s that need no further turn
 
 
 class RobustRows:
@@ -123,15 +121,6 @@ class RobustRows:
         over_tasks(work, self.rows.n_tasks, float(len(self.y)) * p**2)
         return eta, np.maximum(variance, 0.0)
 
-    def weighted(self, weight: np.ndarray) -> tuple[TaskRows, MixedTasks]:
-        """The rows, and all tasks, with noise variances s^2 over ``weight`` (rows,)."""
-        rows = replace(self.rows, weight=self._by_row(self.weight * weight))
-        n, total, log_sum = (
-            np.bincount(self.owner, self.weight * each, minlength=self.rows.n_tasks)
-            for each in (np.ones_like(weight), 1 / weight, -np.log(weight))
-        )
-        return rows, self._tasks_of(rows, RowVariances(n, total / n, log_sum))
-
     def responding(self, y: np.ndarray) -> tuple[TaskRows, MixedTasks]:
         """The rows, and all tasks, with the responses y (rows,) in standard units."""
         scaling, unit = self.tasks.scaling, self.canonical.units.y_scale
@@ -146,30 +135,25 @@ class RobustRows:
         by_row[self.rows.order] = values
         return by_row
 
-    def _tasks_of(self, rows: TaskRows, variances: RowVariances | None = None) -> MixedTasks:
+    def _tasks_of(self, rows: TaskRows) -> MixedTasks:
         kind = "gram" if isinstance(self.tasks.statistics, GramStatistics) else "rows"
         statistics = collect(rows, self.canonical.units, self.tasks.intercept, kind)
         if self.canonical.P is not None:
             statistics.transform(self.canonical.P)
-        return MixedTasks(statistics, self.tasks.scaling, variances=variances)
+        return MixedTasks(statistics, self.tasks.scaling)
 
 
 @dataclass(frozen=True)
 class RobustFit:
-    """A covariance that was fitted to working rows.
-
-    ``scale`` is s, ``share`` is a of Huber's loss, and ``objective`` is F, for Huber's loss the log
-    marginal likelihood of the working responses.
-    """
+    """A covariance that was fitted to working responses."""
 
     family: Any  # StudentT, with its degrees of freedom, or Huber
-    rows: TaskRows  # with working weights or responses
+    scale: float  # s
+    slope: float  # a
+    rows: TaskRows  # with the working responses
     tasks: MixedTasks
     fit: CovarianceFit
-    scale: float
-    share: float = 1.0
-    objective: float = -math.inf
-    eta: np.ndarray | None = None  # (rows,) fitted values that the working rows were made at
+    log_likelihood: float = -math.inf  # by Laplace's approximation
     n_turns: int = 0
     converged: bool = False
 
@@ -187,27 +171,38 @@ class RobustOptimizer:
     def __init__(self, source: RobustRows, flat: bool) -> None:
         self.source, self.flat = source, flat
 
-    def start(self, family: StudentT | Huber, fit: CovarianceFit) -> RobustFit:
-        """A Gaussian fit to the rows as they are."""
-        source = self.source
-        return RobustFit(family, source.rows, source.tasks, fit, math.sqrt(fit.evidence.noise))
+    def start(self) -> RobustFit:
+        """One regression for all tasks, by Huber's loss, to start from for either loss.
+
+        A Gaussian fit with effects would take gross outliers for effects, and from there Student's
+        t, which is not convex, may not return.
+        """
+        fit = CovarianceOptimizer(self.source.tasks, self.flat).fit("zero")
+        at = RobustFit(
+            Huber(), math.sqrt(fit.evidence.noise), 1.0, self.source.rows, self.source.tasks, fit
+        )
+        return self.fit(at, first=True)
 
     def fit(self, at: RobustFit, first: bool = False) -> RobustFit:
         """Turns from a fit until they change nothing; ``first`` ends them early."""
-        turn = self.student_turn if isinstance(at.family, StudentT) else self.huber_turn
-        for count in range(1, MAX_TURNS + 1):
-            before, at = at, turn(at, keep_share=count > SHARE_TURNS)
-            if isinstance(at.family, StudentT):
-                tol = FIRST_TOL if first else FLAT_TOL if self.flat else TOL
-                gain = at.objective - before.objective
-                converged = gain <= max(tol, 1e-12 * abs(at.objective))
-            else:
-                change = np.inf
-                if before.eta is not None and at.eta is not None:
-                    change = float(np.abs(at.eta - before.eta).max()) / at.scale
-                converged = change <= (FIRST_CHANGE if first else CHANGE)
-            if converged and count > 1:
-                break
+        tol = FIRST_TOL if first else FLAT_TOL if self.flat else TOL
+        converged, count = False, 0
+        eta, squares = self.expected_squares(at)
+        last: tuple[np.ndarray, np.ndarray] | None = None
+        while not converged and count < MAX_TURNS:
+            count += 1
+            at = self.turn(at, eta, squares, keep_slope=count > SLOPE_TURNS)
+            new, squares = self.expected_squares(at)
+            change = new - eta
+            converged = float(np.abs(change).max()) <= tol * at.scale
+            # Turns that change the same rows in proportion are summed up (Anderson's method).
+            stretch = 0.0
+            if last is not None and not converged:
+                bend = change - last[1]
+                stretch = float(change @ bend) / max(float(bend @ bend), np.finfo(float).tiny)
+                stretch = min(max(stretch, -LARGEST_STRETCH), LARGEST_STRETCH)
+            step = new if last is None else new - stretch * (new - last[0])
+            last, eta = (new, change), step
         return replace(at, n_turns=count, converged=converged and at.fit.converged)
 
     def expected_squares(self, at: RobustFit) -> tuple[np.ndarray, np.ndarray]:
@@ -216,43 +211,32 @@ class RobustOptimizer:
         squares = (self.source.y - eta) ** 2 + at.fit.evidence.noise * variance
         return eta, np.maximum(squares, SMALLEST_NOISE)
 
-    def student_turn(self, at: RobustFit, keep_share: bool = False) -> RobustFit:
-        """Degrees, scale and weights at the fit, then the fit at these weights."""
-        source, noise = self.source, at.fit.evidence.noise
-        eta, squares = self.expected_squares(at)
-        family, scale = at.family.fitted(squares, source.weight, at.scale**2, SMALLEST_NOISE)
-        weight = family.weight(squares / scale)
-        rows, tasks = source.weighted(weight)
-        fit = self._fit(tasks, rescaled(at.fit, noise / scale))
-        objective = fit.value + float(source.weight @ family.gain(weight))
-        scale = math.sqrt(fit.evidence.noise)
-        return RobustFit(family, rows, tasks, fit, scale, objective=objective, eta=eta)
-
-    def huber_turn(self, at: RobustFit, keep_share: bool = False) -> RobustFit:
-        """Working responses at the fit, then the fit to them."""
-        source, family, scale = self.source, at.family, at.scale
-        eta, _ = source.fitted(at.tasks, at.fit, self.flat)
-        z, share = (source.y - eta) / scale, at.share
-        if not keep_share:
-            inside = source.weight @ (np.abs(z) <= family.threshold) / source.weight.sum()
-            share = max(float(inside), LEAST_SHARE)
-        rows, tasks = source.responding(eta + scale * family.psi(z) / share)
-        fit = self._fit(tasks, at.fit)
-        scale = share * math.sqrt(fit.evidence.noise / family.normal_square)
-        return RobustFit(family, rows, tasks, fit, scale, share, fit.value, eta)
-
-    def _fit(self, tasks: MixedTasks, start: CovarianceFit) -> CovarianceFit:
-        columns = start.covariance.loadings.shape[1]
-        return CovarianceOptimizer(tasks, self.flat).fit(start.structure, columns, start)
+    def turn(
+        self, at: RobustFit, eta: np.ndarray, squares: np.ndarray, keep_slope: bool = False
+    ) -> RobustFit:
+        """The fit to working responses at fitted values eta, given E r_i^2, both (rows,)."""
+        source, family, scale, slope = self.source, at.family, at.scale, at.slope
+        if isinstance(family, StudentT):
+            family, scale = family.fitted(squares, source.weight, scale, SMALLEST_NOISE**0.5)
+        z, total = (source.y - eta) / scale, float(source.weight.sum())
+        psi = family.psi(z)
+        if not keep_slope:
+            slope = max(float(source.weight @ family.psi_slope(z)) / total, SMALLEST_SLOPE)
+        step = scale * psi / slope
+        rows, tasks = source.responding(eta + step)
+        columns = at.fit.covariance.loadings.shape[1]
+        fit = CovarianceOptimizer(tasks, self.flat).fit(at.fit.structure, columns, at.fit)
+        noise = fit.evidence.noise
+        gained = family.log_density(z) + 0.5 * step**2 / noise
+        value = fit.evidence.value + float(source.weight @ gained)
+        value += total * (0.5 * math.log(2 * math.pi * noise) - math.log(scale))
+        if isinstance(family, Huber):
+            scale = slope * math.sqrt(noise / family.normal_square)
+        return RobustFit(family, scale, slope, rows, tasks, fit, value)
 
     def response_noise(self, at: RobustFit) -> tuple[StudentT, float]:
-        """The distribution of a new response around its mean, and its s^2."""
+        """The distribution of a new response around its mean, and its scale."""
         if isinstance(at.family, StudentT):
-            return at.family, at.fit.evidence.noise
+            return at.family, at.scale
         _, squares = self.expected_squares(at)
-        return StudentT().fitted(squares, self.source.weight, at.scale**2, SMALLEST_NOISE)
-
-
-def rescaled(fit: CovarianceFit, factor: float) -> CovarianceFit:
-    """The same covariances relative to a noise variance that is smaller by ``factor``."""
-    return replace(fit, covariance=fit.covariance.scaled(factor), tau=fit.tau * factor)
+        return StudentT().fitted(squares, self.source.weight, at.scale, SMALLEST_NOISE**0.5)
