@@ -6,8 +6,8 @@ working weight. Sums of rows weighted in that way pass through the Gaussian mixe
 turn (``mixed_model/laplace.py``). Solvers and the mixed model do not depend on families.
 
 To add a family, give it a class here and a line in ``FAMILIES``. Student's t and Huber's loss are
-Gaussian families whose rows lose weight as their residuals grow; ``mixed_model/robust.py`` fits
-them.
+Gaussian families whose rows get working responses closer to the fit than a large error is;
+``mixed_model/robust.py`` fits them.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class StudentT(Gaussian):
         return (nu + 1) * (nu - z**2) / (nu + z**2) ** 2
 
     def log_density(self, z: np.ndarray) -> np.ndarray:
-        """log f(z)."""
+        """The log of f(z)."""
         from scipy.special import betaln
 
         nu = self.degrees

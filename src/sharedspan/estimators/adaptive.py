@@ -87,8 +87,9 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         quantiles; see ``AdaptiveSpanClassifier`` for other labels). "poisson" and
         "negative_binomial": counts with linear log means; the second has a variance larger than
         the mean, whose dispersion is estimated. "student_t" and "huber": numbers with outliers
-        among the rows, which count less. The noise and outlier tasks are modelled for "gaussian"
-        alone.
+        among the rows, which count less; "huber" suits errors that are normal but for a few, and
+        "student_t" gives gross ones hardly any weight. Noise that differs between tasks or rows
+        and outlier tasks are modelled for "gaussian" alone.
 
     Attributes
     ----------
@@ -117,10 +118,14 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         The kind of noise that was chosen.
     noise_variance_ : ndarray of shape (T,)
         All equal if ``noise_`` is "shared"; the means over each task's rows if it is "fitted".
+    noise_degrees_of_freedom_ : float
+        Of family="student_t" and "huber": those of Student's distribution, which the noise of new
+        responses has, between 2.1 and 100.
     outlier_probability_ : ndarray of shape (T,)
     log_likelihood_ : float
         Log marginal likelihood, b integrated out (at its best value with "ml"). Outlier tasks count
-        by their probability of being none.
+        by their probability of being none. Laplace's approximation for other families than the
+        Gaussian.
     dispersion_ : float
         Of family="negative_binomial": the variance is mean + mean^2 / dispersion.
     approximation_ : {"laplace", "quadrature"}

@@ -193,6 +193,11 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 f"noise={self.noise!r} is for Gaussian responses: family={name!r} has one noise "
                 "scale, so give noise='auto' or 'shared'."
             )
+        if self.method == "reml":
+            raise ValueError(
+                f"method='reml' is not available for family={name!r}: give method='evidence', "
+                "which integrates the mean coefficients out too, or 'ml'."
+            )
         if not isinstance(rows, TaskRows):
             raise ValueError(
                 f"family={name!r} reads the rows once in every turn of its fit, and the workers of "

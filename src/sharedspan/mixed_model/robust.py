@@ -34,8 +34,8 @@ Why not reweighted rows? Weights psi(z_i) / z_i, with the noise variance s^2, ar
 approximation of Student's t, whose bound rises in every turn. But they count on rows for more
 information than these have, by a factor of (nu + 3) / (nu + 1), and on the current effects to tell
 which rows are outliers: with 6 rows a task, slopes of deviation 0.4 and 5 % of outliers, that
-deviation came out as zero, and 22 % of the 95 % intervals of coefficients covered (here 0.45 and
-93 %). By Huber's loss, the noise variance of rows so weighted has no bound as outliers grow.
+deviation came out as zero, and 22 % of the 95 % intervals of coefficients covered (here 0.44 and
+92 %). By Huber's loss, the noise variance of rows so weighted has no bound as outliers grow.
 
 New responses have Student's distribution around their mean. For Huber's loss its scale and degrees
 of freedom are fitted to e_i after the last turn.
@@ -65,7 +65,7 @@ MAX_TURNS = 100
 SLOPE_TURNS = 15  # after which a, which jumps by Huber's loss, stays
 SMALLEST_SLOPE = 0.4  # a: with less, turns might go too far
 LARGEST_STRETCH = 10.0  # of the change in a turn
-FIRST_TOL, TOL, FLAT_TOL = 1e-2, 1e-5, 1e-8  # changes of fitted values over s that need no further turn
+FIRST_TOL, TOL, FLAT_TOL = 1e-2, 1e-5, 1e-8  # of fitted values over s: the last turn's change
 
 
 class RobustRows:
