@@ -25,13 +25,17 @@ def simulated(seed, noise="t", T=50, n=20):
     coef = [1.0, -1.0, 0.5] + 0.4 * rng.standard_normal((T, 3))
     level = 2 + rng.standard_normal(T)
 
+    def mean(X, task):
+        return level[task] + np.einsum("ij,ij->i", X, coef[task])
+
     def respond(X, task):
         m = len(task)
         e = rng.standard_normal(m) if noise == "normal" else rng.standard_t(3, m)
         if noise == "outliers":
             e = np.where(rng.random(m) < 0.05, 20 * rng.standard_normal(m), rng.standard_t(6, m))
-        return level[task] + np.einsum("ij,ij->i", X, coef[task]) + e
+        return mean(X, task) + e
 
+    respond.mean = mean
     return X, respond(X, task), task, coef, respond
 
 
@@ -208,6 +212,19 @@ def test_intervals_cover_with_heavy_tails(family, n):
         assert (std**2 > model.noise_variance_[0]).all()
     assert 0.93 <= np.mean(responses) <= 0.97
     assert 0.91 <= np.mean(coefs) <= 0.97
+
+
+@pytest.mark.parametrize("family", ["gaussian", *ROBUST])
+def test_intervals_of_means_cover_them(family):
+    covered = []
+    for seed in SEEDS:
+        X, y, task, _, respond = simulated(seed, T=80)
+        model = fitted(family, X, 1e3 * y, task, **FIXED)
+        low, high = model.mean_interval(X, task)
+        mean = 1e3 * respond.mean(X, task)
+        covered.append(np.mean((low <= mean) & (mean <= high)))
+        assert_allclose((low + high) / 2, model.predict(X, task))
+    assert 0.92 < np.mean(covered) < 0.97
 
 
 @pytest.mark.parametrize("family", ROBUST)

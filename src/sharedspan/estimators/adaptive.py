@@ -19,12 +19,7 @@ from sharedspan.estimators.generalized import (
 )
 from sharedspan.estimators.mixed import MixedModel
 from sharedspan.estimators.parameters import BOOL, estimator, number_or_auto, one_of
-from sharedspan.estimators.prediction import (
-    interval_quantiles,
-    predicted_mean,
-    response_std,
-    rows_to_predict,
-)
+from sharedspan.estimators.prediction import interval_quantiles, predicted_mean, rows_to_predict
 from sharedspan.families import FAMILIES, Family, StudentT, family_of
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.mixed_model.structures import STRUCTURES
@@ -256,7 +251,11 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         """
         check_is_fitted(self)
         offset = self._offset(X, offset, exposure)
-        return mean_interval(self, *rows_to_predict(self, X, task), offset, level)
+        if self.family not in ROBUST:
+            return mean_interval(self, *rows_to_predict(self, X, task), offset, level)
+        mean, reach = mean_and_reach(self, *rows_to_predict(self, X, task), level)
+        mean = mean if offset is None else mean + offset
+        return mean - reach, mean + reach
 
     def predict_interval(
         self, X: Any, task: Any = None, level: float = 0.95, offset: Any = None,
@@ -284,7 +283,12 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         if self.family == "gaussian":
             low, high = super().predict_interval(X, task, level)
         else:
-            low, high = heavy_tailed_interval(self, *rows_to_predict(self, X, task), level)
+            mean, reach = mean_and_reach(self, *rows_to_predict(self, X, task), level)
+            tails = StudentT(self.noise_degrees_of_freedom_)
+            scale = np.sqrt(self.noise_variance_[0] / tails.variance_ratio)
+            # The reach of the mean and that of the noise are added as deviations are.
+            reach = np.hypot(reach, tails.quantile(0.5 + level / 2) * scale)
+            low, high = mean - reach, mean + reach
         return (low, high) if offset is None else (low + offset, high + offset)
 
     def _offset(self, X: Any, offset: Any, exposure: Any) -> np.ndarray | None:
@@ -297,16 +301,12 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         return log_exposure(family_of(self.family), offset, exposure, len(X))
 
 
-def heavy_tailed_interval(
+def mean_and_reach(
     model: AdaptiveSpanRegressor, features: np.ndarray, codes: np.ndarray, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals of new responses whose noise has Student's distribution.
-
-    The half widths for the error of the mean and for the noise are added as deviations are.
-    """
+    """Means of rows whose linear predictor is the mean, and half widths of their intervals."""
+    posterior = model._uncertainty_
     quantiles = interval_quantiles(model, level)[codes]
-    mean, std = predicted_mean(model, features, codes), response_std(model, features, codes)
-    tails, noise = StudentT(model.noise_degrees_of_freedom_), model.noise_variance_[0]
-    own = quantiles**2 * np.maximum(std**2 - noise, 0.0)
-    reach = np.sqrt(own + tails.quantile(0.5 + level / 2) ** 2 * noise / tails.variance_ratio)
-    return mean - reach, mean + reach
+    _, variance = posterior.linear_predictor(features, codes)
+    unit = posterior.scaling.y_scale / posterior.canonical.units.y_scale
+    return predicted_mean(model, features, codes), quantiles * unit * np.sqrt(variance)
