@@ -372,6 +372,24 @@ class Huber(Gaussian):
         psi = self.psi(z)
         return psi * (0.5 * psi - z) - math.log(inside + 2 / k * math.exp(-0.5 * k * k))
 
+    def fitted(
+        self, squares: np.ndarray, weight: np.ndarray, scale: float, smallest: float
+    ) -> tuple[Huber, float]:
+        """The scale s for which the mean of psi(z)^2 is that of normal errors, as in StudentT."""
+        from scipy.optimize import brentq
+
+        share = weight / weight.sum()
+
+        def excess(s: float) -> float:
+            """The mean of psi^2 above that of normal errors, which falls as s grows."""
+            return float(share @ np.minimum(squares / s**2, self.threshold**2)) - target
+
+        target, high = self.normal_square, math.sqrt(float(share @ squares))
+        high = max(high / math.sqrt(target), smallest)
+        if excess(smallest) <= 0:
+            return self, smallest
+        return self, max(float(brentq(excess, smallest, 1.01 * high, rtol=1e-12)), smallest)
+
     @property
     def normal_square(self) -> float:
         """The mean of psi(z)^2 for standard normal z."""

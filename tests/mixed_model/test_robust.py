@@ -161,7 +161,9 @@ def test_effects_are_a_stationary_point_of_the_stated_criterion(turns):
         for step in 1e-2 * np.eye(4):
             assert min(criterion(v - b + step), criterion(v - b - step)) > best
     if isinstance(family, Huber):  # proposal 2
-        assert_allclose(at.scale, at.slope * np.sqrt(noise / family.normal_square), rtol=1e-10)
+        _, squares = optimizer.expected_squares(at)
+        mean = np.average(family.psi(np.sqrt(squares) / at.scale) ** 2, weights=source.weight)
+        assert_allclose(mean, family.normal_square, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +195,17 @@ def test_outliers_among_the_rows_do_little_harm(family, seed):
     assert_allclose(model.slope_std_, 0.4, atol=0.12)
     far = np.where(np.abs(y) > 15, 1e4 * y, y)  # outliers that are still larger change nothing
     assert_allclose(fitted(family, X, far, task).coef_, model.coef_, atol=0.1)
+
+
+@pytest.mark.parametrize("family", ROBUST)
+@pytest.mark.parametrize("n", [5, 20])
+def test_outliers_no_larger_than_the_levels_of_tasks_are_no_effects(family, n):
+    rng = np.random.default_rng(1)
+    X, y, task, coef, _ = simulated(1, "normal", T=60, n=n)
+    far = np.where(rng.random(len(y)) < 0.1, 50 * rng.standard_normal(len(y)), 0.0)
+    model = fitted(family, X, y + 30 * rng.standard_normal(60)[task] + far, task)
+    assert model.converged_
+    assert rms(model.coef_, coef) < 0.5
 
 
 @pytest.mark.parametrize("family", ROBUST)

@@ -20,7 +20,7 @@ degrees of freedom, a task's coefficients have the covariance of M-estimates. -l
 jumps or is negative, is not used: the curvature is its mean over rows. The covariance C, and b if
 it is integrated out, are those of the best Gaussian fit to the working responses. The log marginal
 likelihood of these, with the normal density of each y_i* at the effects replaced by that of y_i,
-is Laplace's approximation with this mean curvature; it is exact if there are no effects.
+is Laplace's approximation with this mean curvature.
 
 The scale of Student's t and its degrees of freedom nu maximise the likelihood
 
@@ -28,7 +28,7 @@ The scale of Student's t and its degrees of freedom nu maximise the likelihood
 
 at each turn. Without effects, by maximum likelihood, all of this is the exact maximum of the
 likelihood. Few rows a task hide heavy tails: nu is then too large. The scale of Huber's loss is
-that of Huber's proposal 2, s = a s* / sqrt(E psi(Z)^2) with normal Z.
+that of Huber's proposal 2: the mean of psi(e_i / s)^2 is that of normal errors.
 
 Why not reweighted rows? Weights psi(z_i) / z_i, with the noise variance s^2, are the variational
 approximation of Student's t, whose bound rises in every turn. But they count on rows for more
@@ -64,7 +64,7 @@ from sharedspan.statistics.task_statistics import collect
 MAX_TURNS = 100
 SLOPE_TURNS = 15  # after which a, which jumps by Huber's loss, stays
 SMALLEST_SLOPE = 0.4  # a: with less, turns might go too far
-LARGEST_STRETCH = 10.0  # of the change in a turn
+LARGEST_STRETCH = 4.0  # of the change in a turn
 FIRST_TOL, TOL, FLAT_TOL = 1e-2, 1e-5, 1e-8  # of fitted values over s: the last turn's change
 
 
@@ -172,16 +172,19 @@ class RobustOptimizer:
         self.source, self.flat = source, flat
 
     def start(self) -> RobustFit:
-        """One regression for all tasks, by Huber's loss, to start from for either loss.
+        """Tasks that differ at most in level, by Huber's loss, to start from for either loss.
 
-        A Gaussian fit with effects would take gross outliers for effects, and from there Student's
+        A Gaussian fit with slopes would take gross outliers for effects, and from there Student's
         t, which is not convex, may not return.
         """
-        fit = CovarianceOptimizer(self.source.tasks, self.flat).fit("zero")
-        at = RobustFit(
-            Huber(), math.sqrt(fit.evidence.noise), 1.0, self.source.rows, self.source.tasks, fit
-        )
-        return self.fit(at, first=True)
+        source = self.source
+        fit = CovarianceOptimizer(source.tasks, self.flat).fit("zero")
+        scale = math.sqrt(fit.evidence.noise)
+        at = self.fit(RobustFit(Huber(), scale, 1.0, source.rows, source.tasks, fit), first=True)
+        if not source.tasks.intercept:
+            return at
+        fit = CovarianceOptimizer(at.tasks, self.flat).fit("none")
+        return self.fit(replace(at, fit=fit), first=True)
 
     def fit(self, at: RobustFit, first: bool = False) -> RobustFit:
         """Turns from a fit until they change nothing; ``first`` ends them early."""
@@ -195,14 +198,13 @@ class RobustOptimizer:
             new, squares = self.expected_squares(at)
             change = new - eta
             converged = float(np.abs(change).max()) <= tol * at.scale
-            # Turns that change the same rows in proportion are summed up (Anderson's method).
-            stretch = 0.0
-            if last is not None and not converged:
+            eta = new
+            if last is not None and change @ change < last[1] @ last[1]:
+                # Turns that change the same rows in proportion are summed up (Anderson's method).
                 bend = change - last[1]
-                stretch = float(change @ bend) / max(float(bend @ bend), np.finfo(float).tiny)
-                stretch = min(max(stretch, -LARGEST_STRETCH), LARGEST_STRETCH)
-            step = new if last is None else new - stretch * (new - last[0])
-            last, eta = (new, change), step
+                stretch = float(change @ bend) / float(bend @ bend)
+                eta = new - max(stretch, -LARGEST_STRETCH) * (new - last[0])
+            last = new, change
         return replace(at, n_turns=count, converged=converged and at.fit.converged)
 
     def expected_squares(self, at: RobustFit) -> tuple[np.ndarray, np.ndarray]:
@@ -216,8 +218,7 @@ class RobustOptimizer:
     ) -> RobustFit:
         """The fit to working responses at fitted values eta, given E r_i^2, both (rows,)."""
         source, family, scale, slope = self.source, at.family, at.scale, at.slope
-        if isinstance(family, StudentT):
-            family, scale = family.fitted(squares, source.weight, scale, SMALLEST_NOISE**0.5)
+        family, scale = family.fitted(squares, source.weight, scale, SMALLEST_NOISE**0.5)
         z, total = (source.y - eta) / scale, float(source.weight.sum())
         psi = family.psi(z)
         if not keep_slope:
@@ -230,8 +231,6 @@ class RobustOptimizer:
         gained = family.log_density(z) + 0.5 * step**2 / noise
         value = fit.evidence.value + float(source.weight @ gained)
         value += total * (0.5 * math.log(2 * math.pi * noise) - math.log(scale))
-        if isinstance(family, Huber):
-            scale = slope * math.sqrt(noise / family.normal_square)
         return RobustFit(family, scale, slope, rows, tasks, fit, value)
 
     def response_noise(self, at: RobustFit) -> tuple[StudentT, float]:
