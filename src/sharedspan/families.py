@@ -6,8 +6,8 @@ working weight. Sums of rows weighted in that way pass through the Gaussian mixe
 turn (``mixed_model/laplace.py``). Solvers and the mixed model do not depend on families.
 
 To add a family, give it a class here and a line in ``FAMILIES``. Student's t and Huber's loss are
-Gaussian families whose rows lose weight as their residuals grow; ``mixed_model/robust.py`` fits
-them.
+Gaussian families whose rows get working responses closer to the fit than a large error is;
+``mixed_model/robust.py`` fits them.
 """
 
 from __future__ import annotations
@@ -267,20 +267,137 @@ class NegativeBinomial(Counts):
 
 @dataclass(frozen=True)
 class StudentT(Gaussian):
-    """Errors of Student's distribution: large ones count less; its degrees are estimated."""
+    """Errors of Student's distribution: large ones count less; its degrees are estimated.
+
+    z is an error over its scale s, and psi the derivative of -log f(z), f being its density.
+    """
 
     degrees: float = 4.0
+    estimated: bool = True  # whether the degrees are
     name: ClassVar[str] = "student_t"
     reweighted: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (2.1, 100.0)  # of degrees: variances are finite
+
+    def psi(self, z: np.ndarray) -> np.ndarray:
+        """(nu + 1) z / (nu + z^2)."""
+        return (self.degrees + 1) * z / (self.degrees + z**2)
+
+    def psi_slope(self, z: np.ndarray) -> np.ndarray:
+        """The derivative of psi."""
+        nu = self.degrees
+        return (nu + 1) * (nu - z**2) / (nu + z**2) ** 2
+
+    def log_density(self, z: np.ndarray) -> np.ndarray:
+        """The log of f(z)."""
+        from scipy.special import betaln
+
+        nu = self.degrees
+        constant = -betaln(nu / 2, 0.5) - 0.5 * math.log(nu)
+        return constant - (nu + 1) / 2 * np.log1p(z**2 / nu)
+
+    def fitted(
+        self, squares: np.ndarray, weight: np.ndarray, scale: float, smallest: float
+    ) -> tuple[StudentT, float]:
+        """The degrees and the scale s of most likelihood.
+
+        Parameters
+        ----------
+        squares, weight : ndarray of shape (rows,)
+            Squares of errors, and sample weights.
+        scale : float
+            Where the search for s starts.
+        smallest : float
+            The least s.
+        """
+        from scipy.optimize import minimize
+        from scipy.special import digamma
+
+        share, errors = weight / weight.sum(), np.sqrt(squares)
+
+        def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            family = replace(self, degrees=math.exp(theta[0]))
+            nu, z = family.degrees, errors * math.exp(-theta[1])
+            value = share @ family.log_density(z) - theta[1]
+            pull = float(share @ (family.psi(z) * z))
+            slope = digamma((nu + 1) / 2) - digamma(nu / 2) - share @ np.log1p(z**2 / nu)
+            slope = 0.5 * (nu * slope - 1 + pull)
+            return -float(value), -np.array([slope, pull - 1])
+
+        nu = math.log(self.degrees)
+        low, high = map(math.log, self.bounds) if self.estimated else (nu, nu)
+        result = minimize(
+            loss, [nu, math.log(max(scale, smallest))], jac=True, method="L-BFGS-B",
+            bounds=[(low, high), (math.log(smallest), None)], options={"ftol": 0, "gtol": 1e-9},
+        )  # fmt: skip
+        degrees = math.exp(result.x[0]) if self.estimated else self.degrees
+        return replace(self, degrees=degrees), math.exp(result.x[1])
+
+    @property
+    def variance_ratio(self) -> float:
+        """The variance of an error over s^2."""
+        return self.degrees / (self.degrees - 2)
+
+    def quantile(self, share: float) -> float:
+        """The quantile of z."""
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.degrees, share))
 
 
 @dataclass(frozen=True)
 class Huber(Gaussian):
-    """Squared errors up to a threshold, in standard deviations, and absolute ones beyond."""
+    """Squared errors up to a threshold, in units of their scale s, and absolute ones beyond.
 
-    threshold: float = 1.345  # with 95 % of the efficiency of least squares if errors are normal
+    z is an error over s, and psi the derivative of the loss at z.
+    """
+
+    threshold: float = 1.345  # k: 95 % of the efficiency of least squares if errors are normal
     name: ClassVar[str] = "huber"
     reweighted: ClassVar[bool] = True
+
+    def psi(self, z: np.ndarray) -> np.ndarray:
+        """max(-k, min(z, k))."""
+        return np.clip(z, -self.threshold, self.threshold)
+
+    def psi_slope(self, z: np.ndarray) -> np.ndarray:
+        """The derivative of psi."""
+        return (np.abs(z) <= self.threshold).astype(float)
+
+    def log_density(self, z: np.ndarray) -> np.ndarray:
+        """The log of the density whose tails are exponential beyond the threshold."""
+        from scipy.special import ndtr
+
+        k = self.threshold
+        inside = math.sqrt(2 * math.pi) * (1 - 2 * float(ndtr(-k)))
+        psi = self.psi(z)
+        return psi * (0.5 * psi - z) - math.log(inside + 2 / k * math.exp(-0.5 * k * k))
+
+    def fitted(
+        self, squares: np.ndarray, weight: np.ndarray, scale: float, smallest: float
+    ) -> tuple[Huber, float]:
+        """The scale s for which the mean of psi(z)^2 is that of normal errors, as in StudentT."""
+        from scipy.optimize import brentq
+
+        share = weight / weight.sum()
+
+        def excess(s: float) -> float:
+            """The mean of psi^2 above that of normal errors, which falls as s grows."""
+            return float(share @ np.minimum(squares / s**2, self.threshold**2)) - target
+
+        target, high = self.normal_square, math.sqrt(float(share @ squares))
+        high = max(high / math.sqrt(target), smallest)
+        if excess(smallest) <= 0:
+            return self, smallest
+        return self, max(float(brentq(excess, smallest, 1.01 * high, rtol=1e-12)), smallest)
+
+    @property
+    def normal_square(self) -> float:
+        """The mean of psi(z)^2 for standard normal z."""
+        from scipy.special import ndtr
+
+        k = self.threshold
+        density = math.exp(-0.5 * k * k) / math.sqrt(2 * math.pi)
+        return 1 - 2 * k * density + 2 * (k * k - 1) * float(ndtr(-k))
 
 
 FAMILIES: dict[str, Family] = {

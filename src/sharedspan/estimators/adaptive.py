@@ -20,8 +20,8 @@ from sharedspan.estimators.generalized import (
 )
 from sharedspan.estimators.mixed import MixedModel
 from sharedspan.estimators.parameters import BOOL, estimator, number_or_auto, one_of
-from sharedspan.estimators.prediction import rows_to_predict
-from sharedspan.families import FAMILIES, Family, family_of
+from sharedspan.estimators.prediction import interval_quantiles, predicted_mean, rows_to_predict
+from sharedspan.families import FAMILIES, Family, StudentT, family_of
 from sharedspan.inputs.frames import as_target
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.mixed_model.structures import STRUCTURES
@@ -84,8 +84,9 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         quantiles; see ``AdaptiveSpanClassifier`` for other labels). "poisson" and
         "negative_binomial": counts with linear log means; the second has a variance larger than
         the mean, whose dispersion is estimated. "student_t" and "huber": numbers with outliers
-        among the rows, which count less. The noise and outlier tasks are modelled for "gaussian"
-        alone.
+        among the rows, which count less; "huber" suits errors that are normal but for a few, and
+        "student_t" gives gross ones hardly any weight. Noise that differs between tasks or rows
+        and outlier tasks are modelled for "gaussian" alone.
 
     Attributes
     ----------
@@ -114,10 +115,14 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         The kind of noise that was chosen.
     noise_variance_ : ndarray of shape (T,)
         All equal if ``noise_`` is "shared"; the means over each task's rows if it is "fitted".
+    noise_degrees_of_freedom_ : float
+        Of family="student_t" and "huber": those of Student's distribution, which the noise of new
+        responses has, between 2.1 and 100.
     outlier_probability_ : ndarray of shape (T,)
     log_likelihood_ : float
         Log marginal likelihood, b integrated out (at its best value with "ml"). Outlier tasks count
-        by their probability of being none.
+        by their probability of being none. Laplace's approximation for other families than the
+        Gaussian.
     dispersion_ : float
         Of family="negative_binomial": the variance is mean + mean^2 / dispersion.
     approximation_ : {"laplace", "quadrature"}
@@ -158,6 +163,8 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     outliers: bool = True
     whiten: bool = False
     family: str = "gaussian"
+
+    noise_degrees_of_freedom_: float
 
     def response_family(self) -> Family:
         """See MixedModel."""
@@ -274,7 +281,11 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         """
         check_is_fitted(self)
         offset = self._offset(X, offset, exposure)
-        return mean_interval(self, *rows_to_predict(self, X, task), offset, level)
+        if self.family not in ROBUST:
+            return mean_interval(self, *rows_to_predict(self, X, task), offset, level)
+        mean, reach = mean_and_reach(self, *rows_to_predict(self, X, task), level)
+        mean = mean if offset is None else mean + offset
+        return mean - reach, mean + reach
 
     def predict_interval(
         self, X: Any, task: Any = None, level: float = 0.95, offset: Any = None,
@@ -299,7 +310,15 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         offset = self._offset(X, offset, exposure)
         if self.family not in ROBUST:
             return response_interval(self, *rows_to_predict(self, X, task), offset, level)
-        low, high = super().predict_interval(X, task, level)
+        if self.family == "gaussian":
+            low, high = super().predict_interval(X, task, level)
+        else:
+            mean, reach = mean_and_reach(self, *rows_to_predict(self, X, task), level)
+            tails = StudentT(self.noise_degrees_of_freedom_)
+            scale = np.sqrt(self.noise_variance_[0] / tails.variance_ratio)
+            # The reach of the mean and that of the noise are added as deviations are.
+            reach = np.hypot(reach, tails.quantile(0.5 + level / 2) * scale)
+            low, high = mean - reach, mean + reach
         return (low, high) if offset is None else (low + offset, high + offset)
 
     def _offset(self, X: Any, offset: Any, exposure: Any) -> np.ndarray | None:
@@ -310,3 +329,14 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
             raise ValueError("An offset needs one array or frame of rows, and X is a list of them.")
         one_of("family", self.family, tuple(FAMILIES))
         return log_exposure(family_of(self.family), offset, exposure, len(X))
+
+
+def mean_and_reach(
+    model: AdaptiveSpanRegressor, features: np.ndarray, codes: np.ndarray, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means of rows whose linear predictor is the mean, and half widths of their intervals."""
+    posterior = model._uncertainty_
+    quantiles = interval_quantiles(model, level)[codes]
+    _, variance = posterior.linear_predictor(features, codes)
+    unit = posterior.scaling.y_scale / posterior.canonical.units.y_scale
+    return predicted_mean(model, features, codes), quantiles * unit * np.sqrt(variance)

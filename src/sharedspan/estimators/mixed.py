@@ -15,7 +15,7 @@ from sharedspan.estimators.base import SpanTransformer, TaskEstimator
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import as_generator
-from sharedspan.families import Family
+from sharedspan.families import Family, Huber, StudentT
 from sharedspan.inference.noise import gain_of_noise_levels, shrink_noise
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
@@ -26,6 +26,7 @@ from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
 from sharedspan.mixed_model.refitted_folds import RefittedFolds, contenders, rows_are_few
+from sharedspan.mixed_model.robust import RobustOptimizer, RobustRows
 from sharedspan.mixed_model.search import (
     COMPARISON_TOL,
     SelectedModel,
@@ -81,7 +82,10 @@ class MixedModel(SpanTransformer, TaskEstimator):
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """The structure of the strongest evidence, then the posterior of every task."""
-        if self.response_family().reweighted:
+        family = self.response_family()
+        if isinstance(family, StudentT | Huber):
+            return self._estimate_robust(problem, family)
+        if family.reweighted:
             from sharedspan.estimators.generalized import estimate_family
 
             return estimate_family(self, problem)
@@ -129,6 +133,76 @@ class MixedModel(SpanTransformer, TaskEstimator):
             "widening": model.widening,
         }
         return mixed_fit(canonical, scaling, fit, posterior, extra)
+
+    def _estimate_robust(self, problem: Problem, family: StudentT | Huber) -> FittedSpan:
+        """The same for rows with outliers: structures are compared again at working responses."""
+        rows, canonical, flat = problem.rows, problem.canonical, self.method != "evidence"
+        self._check_robust(rows)
+        statistics = problem.statistics.gather_local()
+        scaling = Scaling.of(statistics, self.fit_intercept)
+        candidates: list[dict[str, Any]] = []
+        with one_blas_thread():
+            tasks = MixedTasks(statistics, scaling)
+            ids = self.searched_tasks(tasks.n_tasks, tasks.p)
+            turns = RobustOptimizer(RobustRows(rows, canonical, tasks), flat)
+            at = turns.start()
+            model = self.select(CovarianceOptimizer(at.tasks.take(ids), flat), [])
+            at = turns.fit(replace(at, fit=model.fit), first=True)
+            searched = at.tasks.take(ids)
+            model = self.select(CovarianceOptimizer(searched, flat), candidates)
+            if not flat and model.rivals:
+                held_out = HeldOutRows(at.rows, ids, canonical, searched)
+                few = len(ids) == tasks.n_tasks and rows_are_few(model)
+                if few:
+                    model = replace(model, rivals=contenders(model)[1:])
+                model = select_by_rows(RefittedFolds(held_out) if few else held_out, [model])
+            at = turns.fit(replace(at, fit=model.fit, family=family))
+            posterior = posterior_of(at.tasks, canonical, at.fit, None)
+            tails, scale = turns.response_noise(at)
+        if not at.converged:
+            warnings.warn(
+                f"The fit was stopped after {at.n_turns} passes over the rows: it is close to the "
+                "best, but may not be it.",
+                ConvergenceWarning,
+                stacklevel=7,
+            )
+        shift = math.log(canonical.units.y_scale / scaling.y_scale)
+        extra = {
+            "candidates": candidates,
+            "log_likelihood": at.log_likelihood + float(tasks.n.sum()) * shift,
+            "noise": "shared",
+            "widening": 1.0,
+            "noise_degrees_of_freedom": tails.degrees,
+        }
+        fitted = mixed_fit(canonical, scaling, at.fit, posterior, extra)
+        variance = np.full(tasks.n_tasks, scale**2 * tails.variance_ratio)
+        unit = scaling.y_scale / canonical.units.y_scale
+        return replace(
+            fitted,
+            noise_variance=variance * unit**2,
+            uncertainty=replace(posterior, noise=variance, new_noise=float(variance[0])),
+            n_iter=at.n_turns,
+            converged=at.converged,
+        )
+
+    def _check_robust(self, rows: Any) -> None:
+        """Raise for options that rows with outliers do not have."""
+        name = self.response_family().name
+        if self.noise not in ("auto", "shared"):
+            raise ValueError(
+                f"noise={self.noise!r} is for Gaussian responses: family={name!r} has one noise "
+                "scale, so give noise='auto' or 'shared'."
+            )
+        if self.method == "reml":
+            raise ValueError(
+                f"method='reml' is not available for family={name!r}: give method='evidence', "
+                "which integrates the mean coefficients out too, or 'ml'."
+            )
+        if not isinstance(rows, TaskRows):
+            raise ValueError(
+                f"family={name!r} reads the rows once in every turn of its fit, and the workers of "
+                "a cluster keep only their sums: fit with engine='local', or use fit_file."
+            )
 
     def check_shape(self, n_tasks: int | None, n_features: int) -> None:
         """Raise for a rank that is larger than the number of coefficients of a task."""
@@ -182,7 +256,11 @@ class MixedModel(SpanTransformer, TaskEstimator):
             optimizer,
             structures,
             ranks,
-            outliers=self.outliers and self.method == "evidence" and tasks.working is None,
+            outliers=(
+                self.outliers
+                and self.method == "evidence"
+                and not self.response_family().reweighted
+            ),
             note=note,
         )
 
