@@ -1,12 +1,14 @@
 """What else a user would fit to yes/no answers or counts of many tasks, and how all are scored.
 
 A fit in `PEERS["binary"]` or `PEERS["count"]` takes the arrays X of shape (n, d), y (n,), task (n,)
-with codes 0, ..., T - 1, and the mask `train` (n,). It returns a function that gives probabilities
-or means for the rows of a mask. `predictions` runs one within a limit of processor time.
+with codes 0, ..., T - 1, and the mask `train` (n,), and returns a `Fitted`. `predictions` runs one
+within a limit of processor time.
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -21,6 +23,13 @@ SMALLEST = 1e-6  # of probabilities, their complements and means
 LARGEST = 10.0  # times the largest training count: no mean is taken to be larger
 
 
+class Fitted(NamedTuple):
+    """A function of a mask of rows that gives their probabilities or means, and a dispersion."""
+
+    predict: Callable
+    dispersion: float = np.nan  # of a negative binomial model
+
+
 # Scores, the same for all methods
 
 
@@ -33,13 +42,27 @@ def held_out_loss(kind, predicted, y, train):
     if kind == "binary":
         p = np.clip(predicted[~train], SMALLEST, 1 - SMALLEST)
         return -np.mean(np.log(np.where(y[~train] == 1, p, 1 - p)))
-    mean = np.clip(predicted, SMALLEST, LARGEST * max(1.0, y[train].max()))
+    mean = clipped_means(predicted, y, train)
 
     def loss(log_theta, rows):
         return -np.mean(negative_binomial(y[rows], mean[rows], np.exp(log_theta)))
 
     best = minimize_scalar(loss, bounds=np.log([1e-3, 1e6]), args=(train,), method="bounded")
     return min(-np.mean(poisson(y[~train], mean[~train])), loss(best.x, ~train))
+
+
+def own_loss(predicted, dispersion, y, train):
+    """That of counts with the dispersion of the model itself.
+
+    Fitted means of training rows are too close to the counts where tasks have few rows, so that the
+    dispersion of `held_out_loss` comes out too large for a flexible model.
+    """
+    mean = clipped_means(predicted, y, train)
+    return -np.mean(negative_binomial(y[~train], mean[~train], dispersion))
+
+
+def clipped_means(predicted, y, train):
+    return np.clip(predicted, SMALLEST, LARGEST * max(1.0, y[train].max()))
 
 
 def poisson(y, mean):
@@ -60,7 +83,7 @@ def glm(design, kind, X, y, task, train):
     """One GLM with the columns of `design`, the strength of its penalty by cross-validation."""
     columns = design(standardised(X, train), task)
     model = penalised(kind, columns[train], y[train])
-    return lambda rows: means(kind, model, columns[rows])
+    return Fitted(lambda rows: means(kind, model, columns[rows]))
 
 
 def pooled(Z, task):
@@ -89,11 +112,11 @@ def indicators(task, values=None):
 
 def glm_per_task(kind, X, y, task, train):
     """A GLM for each task; one whose answers are all the same gets a smoothed constant."""
-    predict = glm(per_task, kind, X, y, task, train)
+    predict = glm(per_task, kind, X, y, task, train).predict
     counts, average = np.bincount(task[train]), task_means(y, task, train)
     constant = (counts * average + y[train].mean()) / (counts + 1)
     same = task_means((y - average[task]) ** 2, task, train) == 0
-    return lambda rows: np.where(same[task[rows]], constant[task[rows]], predict(rows))
+    return Fitted(lambda rows: np.where(same[task[rows]], constant[task[rows]], predict(rows)))
 
 
 def penalised(kind, C, y):
@@ -154,12 +177,18 @@ def gpboost_slopes(likelihood, X, y, task, train):
         num_parallel_threads=1,
     )
     model.fit(y=y[train], X=design[train], params={"trace": False})
-    return lambda rows: model.predict(
-        group_data_pred=groups[rows],
-        X_pred=design[rows],
-        group_rand_coef_data_pred=slopes[rows],
-        predict_response=True,
-    )["mu"]
+
+    def predict(rows):
+        return model.predict(
+            group_data_pred=groups[rows],
+            X_pred=design[rows],
+            group_rand_coef_data_pred=slopes[rows],
+            predict_response=True,
+        )["mu"]
+
+    if likelihood == "negative_binomial":
+        return Fitted(predict, float(np.ravel(model.get_aux_pars())[0]))
+    return Fitted(predict)
 
 
 def boosted_trees(objective, X, y, task, train):
@@ -178,7 +207,7 @@ def boosted_trees(objective, X, y, task, train):
         settings, data(train & ~stopping), 2000, valid_sets=[data(stopping)],
         callbacks=[lightgbm.early_stopping(50, verbose=False)])  # fmt: skip
     model = lightgbm.train(settings, data(train), max(1, first.best_iteration))
-    return lambda rows: model.predict(columns[rows])
+    return Fitted(lambda rows: model.predict(columns[rows]))
 
 
 def glms(kind):
@@ -206,16 +235,16 @@ PEERS = {
 
 
 def fit_and_predict(kind, fit, X, y, task, train):
-    """Predictions where the score needs them (counts: all rows), and the fit's processor time."""
+    """Predictions where the score needs them (counts: all rows), dispersion, seconds of the fit."""
     began = time.process_time()
-    predict = fit(X, y, task, train)
+    fitted = fit(X, y, task, train)
     seconds = time.process_time() - began
     rows = ~train if kind == "binary" else np.ones_like(train)
     predicted = np.full(len(y), np.nan)
-    predicted[rows] = predict(rows)
+    predicted[rows] = fitted.predict(rows)
     if not np.isfinite(predicted[rows]).all():
         raise ValueError("predictions are not finite")
-    return predicted, seconds
+    return predicted, fitted.dispersion, seconds
 
 
 def predictions(kind, method, limit, *rows):

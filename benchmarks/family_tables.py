@@ -7,8 +7,8 @@
     python benchmarks/family_tables.py summary --cache peers.csv --ours ours.csv
 
 Ten splits, 75/25 within each task, by the seeds of `grouped_tables.split`. The score of held-out
-rows (log loss of yes/no answers, mean negative log-likelihood of counts: see
-`family_peers.held_out_loss`) is appended to the file after each fit, so that a run can be
+rows (log loss of yes/no answers, mean negative log-likelihood of counts: see `held_out_loss` and
+`own_loss` of `family_peers`) is appended to the file after each fit, so that a run can be
 interrupted and resumed; peers do not depend on this library and are computed once. Seconds are
 processor time of the fit without predictions. A peer has 120 s for both; one that does not finish
 the first split of a table is recorded as such and not tried on the others.
@@ -32,13 +32,13 @@ import warnings
 import numpy as np
 import pandas as pd
 
-from family_peers import PEERS, held_out_loss, predictions
+from family_peers import PEERS, held_out_loss, own_loss, predictions
 from grouped_tables import cleaned, column, split
 from real_tables import LIMITS, append, log_ratios, recorded
 
 SPLITS = 10
 MOST_ROWS = 20_000  # larger tables keep as many tasks, drawn at random, as fit
-FIELDS = ("table", "method", "split", "loss", "seconds", "note", "n", "T", "d")
+FIELDS = ("table", "method", "split", "loss", "seconds", "note", "n", "T", "d", "own")
 OWN = "adaptive"
 ALLOWED = {"binary": 1.000, "count": 1.01}  # geometric means of ratios
 TOLERATED = 1.02  # of any table
@@ -183,24 +183,26 @@ class PeerRun:
         table, kind = self.tables[name], KIND[name]
         train = split(table.task, s)
         first = self.fits.get((name, method, 0), {"note": ""})
-        loss, seconds, note = np.nan, limit, ""
+        loss, own, seconds, note = np.nan, np.nan, limit, ""
         if first["note"].startswith("not finished"):
             note = "not finished in the first split"
         else:
             try:
-                predicted, seconds = predictions(kind, method, limit, *table, train)
+                predicted, dispersion, seconds = predictions(kind, method, limit, *table, train)
                 loss = held_out_loss(kind, predicted, table.y, train)
+                own = own_loss(predicted, dispersion, table.y, train)
             except TimeoutError:
                 if limit < LIMITS[-1]:
                     raise
                 note = f"not finished in {limit:.0f} s"
             except RuntimeError as problem:
                 note = f"failed: {' '.join(str(problem).split())[:120]}"
-        self.fits[name, method, s] = record(self.file, table, name, method, s, loss, seconds, note)
+        self.fits[name, method, s] = record(
+            self.file, table, name, method, s, loss, seconds, note, own)  # fmt: skip
 
 
-def record(file, table, name, method, s, loss, seconds, note):
-    values = (name, method, s, loss, round(seconds, 4), note, *table.shape)
+def record(file, table, name, method, s, loss, seconds, note, own):
+    values = (name, method, s, loss, round(seconds, 4), note, *table.shape, own)
     fit = dict(zip(FIELDS, values, strict=True))
     append(file, fit)
     print(f"{s} {name:<22} {method:<18} {seconds:8.2f} s  {loss:.5g} {note}", flush=True)
@@ -238,13 +240,15 @@ def ours(options):
             else:
                 predicted = model.predict(table.X, task=table.task)
             loss = held_out_loss(kind, predicted, table.y, train)
+            dispersion = np.nan if kind == "binary" else model.dispersion_
+            own = own_loss(predicted, dispersion, table.y, train)
             note = f"{getattr(model, 'slopes_', '')}+{getattr(model, 'rank_', '')}"
             note += "" if getattr(model, "converged_", True) else " not converged"
-            record(options.ours, table, name, OWN, s, loss, seconds, note)
+            record(options.ours, table, name, OWN, s, loss, seconds, note, own)
 
 
 def summary(options):
-    peers, own = recorded(options.cache, FIELDS), recorded(options.ours, FIELDS)
+    peers, own = (scored(file, options.dispersion) for file in (options.cache, options.ours))
     for kind in PEERS:
         names = [name for name in options.tables if KIND[name] == kind]
         rivals = peers[peers["table"].isin(names)]
@@ -253,6 +257,14 @@ def summary(options):
             print_kind(kind, rivals, fits)
     chosen = peers[peers["table"].isin(options.tables)]
     print_unfinished(chosen, options)
+
+
+def scored(file, dispersion):
+    """The fits of a file, with the loss at the model's own dispersion if wanted and known."""
+    fits = recorded(file, FIELDS)
+    if dispersion == "own":
+        fits["loss"] = fits["own"].fillna(fits["loss"])
+    return fits
 
 
 def print_kind(kind, peers, own):
@@ -332,6 +344,9 @@ def main():
     names = list(KIND)
     parser.add_argument("--tables", nargs="+", default=names, choices=names, metavar="TABLE")
     parser.add_argument("--splits", type=int, default=SPLITS)
+    parser.add_argument("--dispersion", default="training", choices=("training", "own"),
+                        help="of counts in the summary: that of the training rows at their fitted "
+                        "means for all methods, or the model's own where it has one")  # fmt: skip
     options = parser.parse_args()
     if options.command == "peers":
         PeerRun(options).run()

@@ -36,10 +36,10 @@ TOLERATED = 1.015  # of any table, by two standard errors
 
 
 def recorded(file, fields=FIELDS):
-    """The fits of a file so far; the fourth field is the error, NaN where a fit has none."""
+    """The fits of a file so far, with NaN for an error where a fit has none."""
     if not Path(file).exists():
         return pd.DataFrame(columns=fields)
-    return pd.read_csv(file, keep_default_na=False, na_values={fields[3]: "nan"})
+    return pd.read_csv(file, keep_default_na=False, na_values="nan")
 
 
 def append(file, fit):
