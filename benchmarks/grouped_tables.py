@@ -155,15 +155,15 @@ def column(table, name):
     return values
 
 
-def cleaned(X, y, task):
-    """Complete rows of tasks that are large enough, features that vary, no more than LARGEST."""
+def cleaned(X, y, task, largest=LARGEST):
+    """Complete rows of tasks that are large enough, features that vary, at most `largest` rows."""
     codes = pd.factorize(task)[0]
     rows = np.flatnonzero((codes >= 0) & np.isfinite(y) & np.isfinite(X).all(axis=1))
     rows = rows[np.bincount(codes[rows])[codes[rows]] >= SMALLEST_TASK]
-    if len(rows) > LARGEST:
+    if len(rows) > largest:
         counts = np.bincount(codes[rows])
         order = np.random.default_rng(0).permutation(np.flatnonzero(counts))
-        chosen = order[np.cumsum(counts[order]) <= LARGEST]
+        chosen = order[np.cumsum(counts[order]) <= largest]
         rows = rows[np.isin(codes[rows], chosen)]
     X = X[rows]
     return Table(X[:, np.ptp(X, axis=0) > 0], y[rows], pd.factorize(codes[rows])[0])

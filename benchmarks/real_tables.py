@@ -35,17 +35,17 @@ ALLOWED = {"baseball": 1.00, "gapminder": 1.01}  # ratios of single tables
 TOLERATED = 1.015  # of any table, by two standard errors
 
 
-def recorded(file):
-    """The fits of a file so far."""
+def recorded(file, fields=FIELDS):
+    """The fits of a file so far, with NaN for an error where a fit has none."""
     if not Path(file).exists():
-        return pd.DataFrame(columns=FIELDS)
-    return pd.read_csv(file, keep_default_na=False, na_values={"rmse": "nan"})
+        return pd.DataFrame(columns=fields)
+    return pd.read_csv(file, keep_default_na=False, na_values="nan")
 
 
 def append(file, fit):
     fresh = not Path(file).exists()
     with open(file, "a", newline="") as out:
-        writer = csv.DictWriter(out, FIELDS)
+        writer = csv.DictWriter(out, list(fit))
         if fresh:
             writer.writeheader()
         writer.writerow(fit)
@@ -141,7 +141,7 @@ def ours(options):
 
 
 def log_ratios(own, peers):
-    """Logarithms of our RMSE over that of the peer that is best on the other half of the splits.
+    """Logarithms of our error over that of the peer that is best on the other half of the splits.
 
     `own` is a series over splits, `peers` a table of splits by methods. A peer takes part if it
     has finished at least half of the splits of each half.
