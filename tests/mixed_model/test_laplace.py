@@ -272,3 +272,39 @@ def test_grouse_ticks(monkeypatch):
     model = ss.AdaptiveSpanRegressor(family="negative_binomial", method="ml", **NONE)
     model.fit(X, table["TICKS"].to_numpy(float), task=table["BROOD"].to_numpy())
     assert_allclose(deviance(model), 1780.40700, atol=1e-4)
+
+
+def test_contraception_with_slopes_that_vary_for_one_feature(monkeypatch):
+    laplace_only(monkeypatch)
+    table = dataset("mlmRev", "Contraception")
+    children = pd.get_dummies(table["livch"].astype(str), drop_first=True)
+    X = pd.DataFrame({"age": table["age"], "square": table["age"] ** 2,
+                      "urban": (table["urban"] == "Y").astype(float)})  # fmt: skip
+    X = pd.concat([X, children.astype(float)], axis=1)
+    model = ss.AdaptiveSpanClassifier(method="ml", slopes="full", varying=["urban"])
+    model.fit(X, table["use"], task=table["district"].to_numpy())
+    assert_allclose(deviance(model), 2360.61029, atol=1e-4)
+    others = [0, 1, 3, 4, 5]
+    assert_allclose(model.coef_[:, others], np.tile(model.mean_coef_[others], (60, 1)))
+    assert np.ptp(model.coef_[:, 2]) > 0.1
+
+
+def test_what_varies_must_be_a_feature():
+    sim = ss.simulate(n_tasks=5, n_features=3, rank=1, n_samples=20, random_state=0)
+    for bad, words in (([3], "numbered from 0 to 2"), (["a"], "names 'a'")):
+        with pytest.raises(ValueError, match=words):
+            ss.AdaptiveSpanRegressor(varying=bad).fit(sim.X, sim.y, task=sim.task)
+    with pytest.raises(ValueError, match="whiten"):
+        ss.AdaptiveSpanRegressor(varying=[0], whiten=True).fit(sim.X, sim.y, task=sim.task)
+
+
+@pytest.mark.parametrize("slopes", ["auto", "diagonal", "isotropic", "full"])
+def test_normal_responses_too_vary_only_where_they_may(slopes):
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(30), 20)
+    X = rng.standard_normal((600, 3))
+    V = rng.standard_normal((30, 3)) * [1, 1, 0]
+    y = np.einsum("ij,ij->i", X, V[task]) + rng.standard_normal(600)
+    model = ss.AdaptiveSpanRegressor(slopes=slopes, varying=[0, 2]).fit(X, y, task=task)
+    assert np.ptp(model.coef_[:, 1]) < 1e-12
+    assert np.ptp(model.coef_[:, 0]) > 1

@@ -31,7 +31,7 @@ ROBUST = ("gaussian", "student_t", "huber")  # families whose linear predictor i
 
 @estimator(
     "rank slopes noise method outliers fit_intercept whiten unseen task_column random_state "
-    "verbose engine keep_statistics family"
+    "verbose engine keep_statistics family varying"
 )
 class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     """Regressions of many tasks, each as far from the others as the data say; nothing to tune.
@@ -87,6 +87,9 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         among the rows, which count less; "huber" suits errors that are normal but for a few, and
         "student_t" gives gross ones hardly any weight. Noise that differs between tasks or rows
         and outlier tasks are modelled for "gaussian" alone.
+    varying : list of str or int, optional
+        Names or numbers of the features whose coefficients may differ between tasks; those of the
+        others are the same in all. Intercepts vary as ``slopes`` says. None lets all vary.
 
     Attributes
     ----------
@@ -163,6 +166,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     outliers: bool = True
     whiten: bool = False
     family: str = "gaussian"
+    varying: Any = None
 
     noise_degrees_of_freedom_: float
 

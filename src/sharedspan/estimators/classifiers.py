@@ -253,7 +253,7 @@ def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
 
 
 @estimator(
-    "rank slopes link method fit_intercept whiten unseen task_column random_state verbose"
+    "rank slopes link method fit_intercept whiten unseen task_column random_state verbose varying"
 )
 class AdaptiveSpanClassifier(MixedClassifier):
     """Classes of rows in many tasks, each task as far from the others as the data say.
@@ -283,6 +283,9 @@ class AdaptiveSpanClassifier(MixedClassifier):
         Draws the tasks that structures are compared on, where there are very many.
     verbose : int, default=0
         1 prints each fit that was compared.
+    varying : list of str or int, optional
+        Names or numbers of the features whose coefficients may differ between tasks; those of the
+        others are the same in all. Intercepts vary as ``slopes`` says. None lets all vary.
 
     Attributes
     ----------
@@ -333,6 +336,7 @@ class AdaptiveSpanClassifier(MixedClassifier):
     link: str = "logit"
     method: str = "evidence"
     whiten: bool = False
+    varying: Any = None
 
 
 @estimator("rank link fit_intercept whiten unseen task_column random_state verbose")

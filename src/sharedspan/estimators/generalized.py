@@ -64,6 +64,9 @@ def _estimate(
     flat, restricted = model.method != "evidence", model.method == "reml"
     if not flat:  # the modes need not be known better than the objective
         source.mode_tol = min(1e-3 / source.n_tasks, COARSE_DECREMENT)
+    varying = model.varying_coefficients()
+    if varying is not None:
+        source.varying = varying
     with one_blas_thread():
         source.centre()
         ids = model.searched_tasks(source.n_tasks, source.p)

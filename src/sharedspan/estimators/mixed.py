@@ -94,7 +94,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         scaling = Scaling.of(statistics, self.fit_intercept)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
-            tasks = MixedTasks(statistics, scaling)
+            tasks = MixedTasks(statistics, scaling, varying=self.varying_coefficients())
             ids = self.searched_tasks(tasks.n_tasks, tasks.p)
             searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
             rows = None
@@ -142,7 +142,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         scaling = Scaling.of(statistics, self.fit_intercept)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
-            tasks = MixedTasks(statistics, scaling)
+            tasks = MixedTasks(statistics, scaling, varying=self.varying_coefficients())
             ids = self.searched_tasks(tasks.n_tasks, tasks.p)
             turns = RobustOptimizer(RobustRows(rows, canonical, tasks), flat)
             at = turns.start()
@@ -204,6 +204,38 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 "a cluster keep only their sums: fit with engine='local', or use fit_file."
             )
 
+    def varying_coefficients(self) -> np.ndarray | None:
+        """Which of the p coefficients differ between tasks; None for all."""
+        given = vars(self).get("varying")
+        if given is None:
+            return None
+        d = self.n_features_in_ - (self.task_column is not None)
+        names = list(vars(self).get("feature_names_in_", ()))
+        if self.task_column is not None and self.task_column in names:
+            names.remove(self.task_column)
+        places = []
+        for each in [given] if isinstance(given, str) else list(given):
+            if isinstance(each, str):
+                if each not in names:
+                    known = ", ".join(map(repr, names[:8])) or "numbers, since X has no names"
+                    raise ValueError(f"varying={given!r} names {each!r}, and features are {known}.")
+                places.append(names.index(each))
+            else:
+                places.append(int(each))
+                if not 0 <= places[-1] < d:
+                    raise ValueError(f"varying={given!r}: features are numbered from 0 to {d - 1}.")
+        varying = np.zeros(d + self.fit_intercept, dtype=bool)
+        varying[: int(self.fit_intercept)] = True
+        varying[np.array(places, dtype=int) + int(self.fit_intercept)] = True
+        return varying
+
+    def check_combination(self) -> None:
+        """Raise for features that vary in directions which mix all of them."""
+        if vars(self).get("varying") is not None and self.whiten:
+            raise ValueError(
+                "whiten=True mixes all features, and varying names some of them: leave one out."
+            )
+
     def check_shape(self, n_tasks: int | None, n_features: int) -> None:
         """Raise for a rank that is larger than the number of coefficients of a task."""
         largest = n_features + self.fit_intercept
@@ -259,6 +291,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
             outliers=(
                 self.outliers
                 and self.method == "evidence"
+                and tasks.varying.all()
                 and not self.response_family().reweighted
             ),
             note=note,
@@ -312,8 +345,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
 
 def largest_rank(tasks: MixedTasks) -> int:
     """The largest rank that is tried: L has at most half as many free numbers as there are rows."""
-    rank = min(tasks.p, max(tasks.n_tasks - 1, 0), LARGEST_RANK)
-    while rank and n_parameters(tasks.p, rank) > tasks.n.sum() / 2:
+    p = int(tasks.varying.sum())
+    rank = min(p, max(tasks.n_tasks - 1, 0), LARGEST_RANK)
+    while rank and n_parameters(p, rank) > tasks.n.sum() / 2:
         rank -= 1
     return rank
 

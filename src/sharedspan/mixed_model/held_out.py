@@ -83,7 +83,9 @@ class HeldOutRows:
         statistics = collect(rows, self.canonical.units, self.tasks.intercept, kind)
         if self.canonical.P is not None:
             statistics.transform(self.canonical.P)
-        return MixedTasks(statistics, self.tasks.scaling, variances=variances)
+        return MixedTasks(
+            statistics, self.tasks.scaling, variances=variances, varying=self.tasks.varying
+        )
 
     def noise(self, squares: np.ndarray) -> float:
         """The mean square of the errors."""

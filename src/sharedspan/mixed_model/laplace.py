@@ -156,7 +156,10 @@ class FamilyOptimizer(CovarianceOptimizer):
         turn = self.rows.with_family(family).turn(
             b, covariance, scores, b_covariance if self.integrated else None
         )
-        tasks = MixedTasks(turn.statistics, self.rows.scaling, restricted=self.restricted)
+        tasks = MixedTasks(
+            turn.statistics, self.rows.scaling, restricted=self.restricted,
+            varying=self.rows.varying,
+        )  # fmt: skip
         gain = 0.0
         if isinstance(family, NegativeBinomial):
             family, gain = next_dispersion(family, *turn.dispersion)

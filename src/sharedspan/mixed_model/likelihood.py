@@ -103,6 +103,8 @@ class MixedTasks:
         If the weights of the statistics are sample weights over noise variances.
     restricted : bool
         Whether b is integrated out also where its prior is flat.
+    varying : ndarray of bool of shape (p,), optional
+        Coefficients that differ between tasks; by default all.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class MixedTasks:
         levels: np.ndarray | None = None,
         variances: RowVariances | None = None,
         restricted: bool = False,
+        varying: np.ndarray | None = None,
     ) -> None:
         self.statistics, self.scaling, self.restricted = statistics, scaling, restricted
         self.levels = np.ones(statistics.n_tasks) if levels is None else levels
@@ -120,6 +123,7 @@ class MixedTasks:
         self.variances = variances or RowVariances(n, self.levels, n * np.log(self.levels))
         self.n = self.variances.n
         self.p = statistics.n_features + self.intercept
+        self.varying = np.ones(self.p, dtype=bool) if varying is None else varying
         self.size = max(CHUNK_ENTRIES // self.p**2 // 8 * 8, 8)  # tasks of a chunk
         self.working = statistics if isinstance(statistics, WorkingStatistics) else None
         options = scaling, 1 / self.levels, self.size
@@ -149,12 +153,13 @@ class MixedTasks:
 
     def with_noise(self, levels: np.ndarray) -> MixedTasks:
         """The same tasks with other noise variances (T,), relative to s2."""
-        return MixedTasks(self.statistics, self.scaling, levels)
+        return MixedTasks(self.statistics, self.scaling, levels, varying=self.varying)
 
     def take(self, ids: np.ndarray) -> MixedTasks:
         """Some of the tasks."""
         statistics, variances = self.statistics.take(ids), self.variances.take(ids)
-        return MixedTasks(statistics, self.scaling, self.levels[ids], variances, self.restricted)
+        options = self.levels[ids], variances, self.restricted, self.varying
+        return MixedTasks(statistics, self.scaling, *options)
 
     def slope_precision(self, tau: float) -> np.ndarray:
         """Precision (p,) of a prior on b: slopes of variance tau, the intercept flat.

@@ -93,6 +93,7 @@ class FamilyRows:
         self.size = -(-self.p // 8) * 8
         self.level = 0.0  # of the linear predictor, near that of all rows
         self.mode_tol = SMALL_DECREMENT
+        self.varying = np.ones(self.p, dtype=bool)  # coefficients that differ between tasks
         self.n_tasks = rows.n_tasks
         self._ranges = list(rows.ranges(max(rows.block_rows // 4, 1)))
         self._held: dict[int, StandardRows] | None = None
@@ -109,7 +110,7 @@ class FamilyRows:
         """The rows of some tasks."""
         rows = self.rows.take(ids)
         some = FamilyRows(rows, self.canonical, self.scaling, self.family, self.intercept)
-        some.level, some.mode_tol = self.level, self.mode_tol
+        some.level, some.mode_tol, some.varying = self.level, self.mode_tol, self.varying
         return some
 
     @property

@@ -107,7 +107,9 @@ class CovarianceOptimizer:
             The most steps, those that were refused included.
         """
         tol = (1e-8 if self.flat else 1e-3) if tol is None else tol
-        groups = variance_groups(structure, self.p, self.intercept, self.flat)
+        groups = variance_groups(
+            structure, self.p, self.intercept, self.flat, self.tasks.varying
+        )
         at = _Point(
             self, groups, self._initial_theta(groups, structure, start),
             self._initial_loadings(structure, rank, start),
@@ -156,8 +158,10 @@ class CovarianceOptimizer:
         """L (p, k) to start from."""
         if structure == "full":
             C = FIRST_VARIANCE * np.eye(self.p) if start is None else start.covariance.matrix
-            values, axes = np.linalg.eigh(C)
-            return axes * np.sqrt(np.maximum(values, 1e-3 * max(values[-1], FIRST_VARIANCE)))
+            varying = self.tasks.varying
+            values, axes = np.linalg.eigh(C[np.ix_(varying, varying)])
+            least = 1e-3 * max(values[-1], FIRST_VARIANCE)
+            return self.embedded(axes * np.sqrt(np.maximum(values, least)))
         if start is None:
             if rank:
                 raise ValueError("Directions are added to a fit: give a start.")
@@ -175,14 +179,21 @@ class CovarianceOptimizer:
         size = np.maximum(slopes, 1e-3) / np.maximum(0.5 * squares, 1e-12)
         return columns * np.sqrt(np.clip(size, 1e-2, 1e2))
 
+    def embedded(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of the coefficients that vary (., k) among those of all, (p, k)."""
+        L = np.zeros((self.p, rows.shape[1]))
+        L[self.tasks.varying] = rows
+        return L
+
     def _steepest(
         self, fit: CovarianceFit, count: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Directions l (p, count) of the steepest ascent, their slopes, and sums of (l'K_t l)^2."""
-        values, Q = np.linalg.eigh(fit.evidence.total / self.weight.sum())
+        varying = np.ix_(self.tasks.varying, self.tasks.varying)
+        values, Q = np.linalg.eigh(fit.evidence.total[varying] / self.weight.sum())
         root = Q * (1 / np.sqrt(np.maximum(values, 1e-8 * values[-1])))
-        slopes, axes = np.linalg.eigh(root.T @ fit.evidence.gradient @ root)
-        columns = (root @ axes[:, ::-1])[:, :count]
+        slopes, axes = np.linalg.eigh(root.T @ fit.evidence.gradient[varying] @ root)
+        columns = self.embedded((root @ axes[:, ::-1])[:, :count])
         if not count:
             return columns, slopes[:0], slopes[:0]
 
@@ -231,14 +242,15 @@ class _Point:
         # A variance at its bound whose gradient points outwards stays there.
         slope, highest = gradient[:m], self.optimizer.highest
         stuck = (self.theta <= LOWEST) & (slope <= 0) | (self.theta >= highest) & (slope >= 0)
-        free = np.append(~stuck, np.ones(len(H) - m, dtype=bool))
+        varying = np.repeat(self.optimizer.tasks.varying, self.covariance.loadings.shape[1])
+        free = np.append(~stuck, varying[: len(H) - m])
         step = np.zeros_like(gradient)
         if free.any():
             at = np.flatnonzero(free)
             H = H[np.ix_(at, at)]
             step[at] = _solve(H + np.diag(damping * np.diag(H) + 1e-10), gradient[at])
         if len(free) < len(gradient):
-            step[m:] = self._loadings_step(gradient[m:], damping)
+            step[m:] = self._loadings_step(gradient[m:], damping) * varying
         step[:m] = np.clip(step[:m], -LARGEST_STEP, LARGEST_STEP)
         return step
 
@@ -298,6 +310,10 @@ class _Point:
         D, L = self.covariance.variances, self.covariance.loadings
         D = np.where(math.exp(NEGLIGIBLE_LOG) < D, D, 0.0)
         H, tau = self.information(), np.arange(len(self.member), len(self.theta))
+        fixed = np.repeat(~self.optimizer.tasks.varying, L.shape[1])
+        if fixed.any() and len(H) > len(self.theta):
+            H[len(self.theta) :][fixed] = 0.0
+            H[:, len(self.theta) :][:, fixed] = 0.0
         return CovarianceFit(
             structure, Covariance(D, L), self.tau, self.evidence, self.value, self._penalty(H),
             n_iter, converged, self.member, np.delete(np.delete(H, tau, axis=0), tau, axis=1),
@@ -313,7 +329,8 @@ class _Point:
             scaled = np.eye(len(tied)) + PRIOR_STD**2 * centring @ inside @ centring
             laplace = 0.5 * np.linalg.slogdet(scaled)[1]
             count += 1 - len(tied)
-        count += n_parameters(*self.covariance.loadings.shape)
+        varying = int(self.optimizer.tasks.varying.sum())
+        count += n_parameters(varying, self.covariance.loadings.shape[1])
         return float(laplace + price * count)
 
 

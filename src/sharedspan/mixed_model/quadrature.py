@@ -128,7 +128,8 @@ class _Parameters:
         self.bounds = (
             [(None, None)] * self.p
             + [(SMALLEST_DEVIATION, largest)] * len(self.active)
-            + [(-largest, largest)] * self.L.size
+            + [(-largest, largest) if varies else (0.0, 0.0)
+               for varies in np.repeat(fit.modes.tasks.varying, self.L.shape[1])]
         )
 
     def of(self, theta: np.ndarray) -> tuple[np.ndarray, Covariance]:

@@ -140,7 +140,7 @@ class RobustRows:
         statistics = collect(rows, self.canonical.units, self.tasks.intercept, kind)
         if self.canonical.P is not None:
             statistics.transform(self.canonical.P)
-        return MixedTasks(statistics, self.tasks.scaling)
+        return MixedTasks(statistics, self.tasks.scaling, varying=self.tasks.varying)
 
 
 @dataclass(frozen=True)

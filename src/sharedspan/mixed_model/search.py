@@ -242,7 +242,7 @@ class _ModelSearch:
 
     def try_unrestricted(self) -> None:
         """An unrestricted covariance, if it has few entries against the number of tasks."""
-        p, T = self.optimizer.p, self.optimizer.tasks.n_tasks
+        p, T = int(self.optimizer.tasks.varying.sum()), self.optimizer.tasks.n_tasks
         if p > LARGEST_FULL or p * (p + 1) // 2 > T:
             return
         full = self.optimizer.fit("full", 0, self.fit, tol=COMPARISON_TOL)
@@ -300,13 +300,14 @@ def truncated(
     optimizer: CovarianceOptimizer, fit: CovarianceFit, suggested: np.ndarray, k: int
 ) -> CovarianceFit:
     """A start with the k leading directions of a covariance, what they leave staying in D."""
-    mean = fit.evidence.total / float(optimizer.weight.sum())
+    varying = np.ix_(optimizer.tasks.varying, optimizer.tasks.varying)
+    mean = fit.evidence.total[varying] / float(optimizer.weight.sum())
     values, Q = np.linalg.eigh(mean)
     values = np.maximum(values, 1e-8 * values[-1])
     half, back = (Q * np.sqrt(values)) @ Q.T, (Q / np.sqrt(values)) @ Q.T
-    size, axes = np.linalg.eigh(half @ suggested @ half)
+    size, axes = np.linalg.eigh(half @ suggested[varying] @ half)
     size, axes = np.maximum(size[::-1], 1e-3), axes[:, ::-1]
-    L = back @ (axes[:, :k] * np.sqrt(size[:k]))
+    L = optimizer.embedded(back @ (axes[:, :k] * np.sqrt(size[:k])))
     share = float(size[k:].sum() / size.sum())
     D = fit.covariance.variances * min(max(share, 0.02), 1.0)
     return replace(fit, covariance=Covariance(D, L))

@@ -41,8 +41,13 @@ class VarianceGroups:
         return member
 
 
-def variance_groups(structure: str, p: int, intercept: bool, flat: bool) -> VarianceGroups:
-    """The groups of a structure of D (p, p); with a flat prior none of them are tied."""
+def variance_groups(
+    structure: str, p: int, intercept: bool, flat: bool, varying: np.ndarray | None = None
+) -> VarianceGroups:
+    """The groups of a structure of D (p, p); with a flat prior none of them are tied.
+
+    ``varying`` (p,) says which entries differ between tasks at all.
+    """
     level, slopes = np.arange(int(intercept)), np.arange(int(intercept), p)
     entries: list[np.ndarray] = {
         "zero": [],
@@ -51,8 +56,12 @@ def variance_groups(structure: str, p: int, intercept: bool, flat: bool) -> Vari
         "diagonal": [level, *slopes[:, None]],
         "full": [],
     }[structure]
-    tied = slopes if structure == "diagonal" and not flat else slopes[:0]
-    return VarianceGroups([group for group in entries if len(group)], tied)
+    if varying is not None:
+        entries = [group[varying[group]] for group in entries]
+    entries = [group for group in entries if len(group)]
+    tied = [i for i, group in enumerate(entries) if group[0] >= int(intercept)]
+    tied = tied if structure == "diagonal" and not flat else []
+    return VarianceGroups(entries, np.array(tied, dtype=int))
 
 
 def n_parameters(p: int, k: int) -> int:
