@@ -156,10 +156,20 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     outliers: bool = True
     whiten: bool = False
     family: str = "gaussian"
+    dispersion_: float
 
     def response_family(self) -> Family:
         """See MixedModel."""
         return family_of(self.family, vars(self).get("dispersion_"))
+
+    def check_combination(self) -> None:
+        """Raise for a cluster, whose workers keep no rows, if the fit reads them repeatedly."""
+        if self.response_family().reweighted and not fitting.is_local(self):
+            raise ValueError(
+                f"family={self.family!r} reads the rows once in every turn of its fit, and the "
+                "workers of a cluster keep only their sums: fit with engine='local', or use "
+                "fit_file."
+            )
 
     def fit(
         self,

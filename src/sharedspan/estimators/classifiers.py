@@ -13,11 +13,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sharedspan.estimators import fitting
-from sharedspan.estimators.base import TaskEstimator
+from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.generalized import linear_predictor, log_exposure, mean_interval
 from sharedspan.estimators.mixed import MixedModel
-from sharedspan.estimators.parameters import at_least, estimator, number_or_auto, one_of
-from sharedspan.estimators.prediction import predicted_mean, rows_to_predict
+from sharedspan.estimators.parameters import estimator, number_or_auto, one_of
+from sharedspan.estimators.prediction import rows_to_predict
 from sharedspan.families import Family, family_of
 from sharedspan.inputs.frames import is_dask_frame
 from sharedspan.inputs.rows import is_task_list
@@ -47,6 +47,16 @@ class MixedClassifier(ClassifierMixin, MixedModel):
     def response_family(self) -> Family:
         """See MixedModel."""
         return family_of(LINKS[self.link])
+
+    @property
+    def fitted_span(self) -> FittedSpan:
+        """The fitted quantities of a model of two classes; see ``TaskEstimator``."""
+        if "estimators_" in vars(self):
+            raise TypeError(
+                f"The {type(self).__name__} has {len(self.classes_)} classes and a model of each "
+                "against the others: save, diagnose, draw or report the models in estimators_."
+            )
+        return super().fitted_span
 
     def fit(
         self, X: Any, y: Any, task: Any = None, sample_weight: Any = None, offset: Any = None
@@ -261,16 +271,14 @@ def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
     return classes, indicator
 
 
-@estimator(
-    "rank slopes link method fit_intercept whiten unseen task_column random_state verbose"
-)
+@estimator("rank slopes link method fit_intercept whiten unseen task_column random_state verbose")
 class AdaptiveSpanClassifier(MixedClassifier):
     """Classes of rows in many tasks, each task as far from the others as the data say.
 
     The log odds of two classes are linear, with coefficients v_t = b + u_t, u_t ~ N(0, D + LL') as
     in ``AdaptiveSpanRegressor``. D, L, its rank and a Gaussian prior on b are found by the marginal
-    likelihood in Laplace's approximation, or by quadrature where that matters. More than two classes
-    are fitted one against the others; see ``estimators_``.
+    likelihood in Laplace's approximation, or by quadrature where that matters. More than two
+    classes are fitted one against the others; see ``estimators_``.
 
     Parameters
     ----------
