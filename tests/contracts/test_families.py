@@ -25,14 +25,14 @@ def classifier(sim):
 def test_a_graph_holds_no_posterior_distribution(binary, classifier, tmp_path):
     pytest.importorskip("onnx")
     for model in (binary, classifier):
-        with pytest.raises(TypeError, match="binomial responses .* means over the posterior"):
+        with pytest.raises(TypeError, match=r"binomial responses .* means over the posterior"):
             model.export_onnx(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_new_tasks_of_other_families_are_not_fitted_by_least_squares(binary, classifier):
     for model in (binary, classifier):
-        with pytest.raises(TypeError, match="binomial responses, .* together .* unseen='mean'"):
+        with pytest.raises(TypeError, match=r"binomial responses, .* together .* unseen='mean'"):
             ss.NewTaskRegressor.from_model(model)
 
 
@@ -47,7 +47,7 @@ def test_rows_cannot_be_added_to_other_families(binary, classifier, sim):
 
 def test_workers_of_a_cluster_keep_no_rows_to_weight(sim):
     model = ss.AdaptiveSpanRegressor(family="poisson", engine="tcp://localhost:1")
-    with pytest.raises(ValueError, match="once in every turn .* use fit_file"):
+    with pytest.raises(ValueError, match=r"once in every turn .* use fit_file"):
         model.fit(sim.X, sim.y > 0, task=sim.task)
 
 
@@ -55,7 +55,7 @@ def test_a_model_of_several_classes_is_diagnosed_class_by_class(sim, tmp_path):
     y = np.digitize(sim.y, [-0.5, 0.5])
     model = ss.AdaptiveSpanClassifier(rank=0).fit(sim.X, y, task=sim.task)
     for use in (ss.diagnose, ss.plot_spectrum, lambda m: ss.write_report(m, tmp_path / "r.html")):
-        with pytest.raises(TypeError, match="3 classes .* in estimators_"):
+        with pytest.raises(TypeError, match=r"3 classes .* in estimators_"):
             use(model)
     for one in model.estimators_:
         assert ss.diagnose(one).n_tasks == 12

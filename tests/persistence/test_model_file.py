@@ -139,7 +139,7 @@ def test_classes_keep_their_type(sim, tmp_path):
 def test_more_than_two_classes_are_saved_one_by_one(sim, tmp_path):
     y = np.digitize(sim.y, [-1.0, 1.0])
     model = ss.AdaptiveSpanClassifier(rank=0).fit(sim.X, y, task=sim.task)
-    with pytest.raises(TypeError, match="3 classes .* the models in estimators_"):
+    with pytest.raises(TypeError, match=r"3 classes .* the models in estimators_"):
         model.save(tmp_path / "m.span")
     each = []
     for one in model.estimators_:

@@ -63,6 +63,23 @@ def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterat
         )
 
 
+def advice_on_target(looks_like: str, kind: str) -> str | None:
+    """A sentence for a model of normal responses whose target looks like another family's."""
+    if looks_like == "binomial":
+        return (
+            f"Every response is 0 or 1, and {kind} models it as normal: for probabilities use "
+            "AdaptiveSpanClassifier, or AdaptiveSpanRegressor(family='binomial') (--family "
+            "binomial)."
+        )
+    if looks_like in ("poisson", "negative_binomial"):
+        return (
+            f"The responses are counts, and {kind} models them as normal: for means above zero and "
+            f"intervals of counts use AdaptiveSpanRegressor(family='{looks_like}') (--family "
+            f"{looks_like})."
+        )
+    return None
+
+
 def _advice_on_span(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
     rank = view.rank
     assert rank is not None
