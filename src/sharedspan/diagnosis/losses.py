@@ -59,6 +59,12 @@ def poisson_deviance(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
     return 2 * (xlogy(y, y / m) - y + m)
 
 
+SCORES = {  # what the scores are, in words
+    "log loss": "minus the mean log of the probability of the class of a row",
+    "AUC": "how often a row of class 1 has a larger probability than one of class 0",
+    "Brier score": "mean squared difference of probability and class",
+    "deviance": "mean Poisson deviance of the predicted means",
+}
 RMSE = Loss("RMSE", "root mean squared error", squared_error, is_root=True)
 LOG_LOSS = Loss("log loss", "log loss", log_loss)
 DEVIANCE = Loss("deviance", "mean Poisson deviance", poisson_deviance)

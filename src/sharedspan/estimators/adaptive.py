@@ -191,9 +191,12 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         self
         """
         offset = self._offset(X, offset, exposure)
+        uses_offset = offset is not None
         if offset is not None and self.family in ROBUST:
             y, offset = np.asarray(y, dtype=float) - offset, None
         fitting.fit_arrays(self, X, y, task, sample_weight, offset=offset)
+        if uses_offset:
+            self.uses_offset_ = True
         return self
 
     def predict(

@@ -108,6 +108,7 @@ class TaskEstimator(BaseEstimator):
     feature_names_in_: np.ndarray
     columns_: Columns
     n_rows_dropped_: int
+    uses_offset_: bool  # set if the fit had an offset or exposure
     _statistics_: TaskStatistics
 
     # ---- what an estimator defines ---------------------------------------------------------------

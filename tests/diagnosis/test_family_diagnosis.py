@@ -1,0 +1,126 @@
+"""Diagnosis and comparison of classes and counts."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.metrics import brier_score_loss, mean_poisson_deviance, roc_auc_score
+from sklearn.metrics import log_loss as reference_log_loss
+
+import sharedspan as ss
+from sharedspan.diagnosis.losses import DEVIANCE, auc, scores
+from sharedspan.families import FAMILIES
+
+SLOPES = np.array([1.0, -0.5, 0.3])
+
+
+def eta_of(rng, n_tasks=25, n=40):
+    task = np.repeat(np.arange(n_tasks), n)
+    X = rng.standard_normal((len(task), 3))
+    return X, task, X @ SLOPES + 0.7 * rng.standard_normal(n_tasks)[task]
+
+
+@pytest.fixture(scope="module")
+def binary():
+    rng = np.random.default_rng(0)
+    X, task, eta = eta_of(rng)
+    return X, (rng.random(len(eta)) < 1 / (1 + np.exp(-eta))).astype(float), task
+
+
+@pytest.fixture(scope="module")
+def counts():
+    rng = np.random.default_rng(1)
+    X, task, eta = eta_of(rng)
+    return X, rng.negative_binomial(1.5, 1.5 / (1.5 + np.exp(0.5 * eta + 1))).astype(float), task
+
+
+def fit(data, **options):
+    X, y, task = data
+    return ss.AdaptiveSpanRegressor(**options).fit(X, y, task=task)
+
+
+def advice(model, data):
+    X, y, task = data
+    return " ".join(ss.diagnose(model, X, y, task).advice)
+
+
+def test_scores_are_those_of_scikit_learn(rng):
+    y, p = (rng.random(200) < 0.3).astype(float), np.round(rng.random(200), 1) * 0.98 + 0.01
+    found = scores(FAMILIES["binomial"], y, p)
+    assert_allclose(found["log loss"], reference_log_loss(y, p), rtol=1e-10)
+    assert_allclose(found["AUC"], roc_auc_score(y, p), rtol=1e-12)
+    assert_allclose(found["Brier score"], brier_score_loss(y, p), rtol=1e-12)
+    count, mean = rng.poisson(2.0, 200).astype(float), rng.gamma(2.0, size=200)
+    assert_allclose(DEVIANCE.of(count, mean), mean_poisson_deviance(count, mean), rtol=1e-10)
+    assert np.isnan(auc(np.ones(5), np.arange(5.0)))
+    assert "AUC" not in scores(FAMILIES["binomial"], np.ones(5), np.full(5, 0.9))
+
+
+def test_classes_and_counts_under_a_normal_model_get_one_sentence(binary, counts):
+    assert "AdaptiveSpanClassifier" in advice(fit(binary, rank=0), binary)
+    assert "family='negative_binomial'" in advice(fit(counts, rank=0), counts)
+    X, y, task = binary
+    pooled = ss.PooledRegressor().fit(X, y, task=task)
+    assert "PooledRegressor models it as normal" in advice(pooled, binary)
+    assert "as normal" not in advice(fit((X, y + X[:, 0], task), rank=0), (X, y + X[:, 0], task))
+
+
+def test_what_is_of_normal_responses_is_left_out_for_classes(binary):
+    X, y, task = binary
+    found = ss.diagnose(fit(binary, family="binomial", rank=0), X, y, task)
+    assert (found.noise, found.signal_to_noise, found.task_r2) == (None, None, {})
+    assert found.family == "binomial"
+    assert set(found.scores) == {"log loss", "AUC", "Brier score"}
+    assert found.advice == [
+        "The slopes hardly vary between tasks: slopes='none' and rank=0, with one slope vector for "
+        "all, does the same."
+    ]
+    text = str(found)
+    assert "binomial responses" in text
+    assert "AUC" in text
+    assert "noise" not in text
+    assert "R²" not in text
+
+
+def test_a_classifier_is_diagnosed_with_its_own_labels(binary):
+    X, y, task = binary
+    model = ss.AdaptiveSpanClassifier(rank=0).fit(X, np.where(y > 0, "yes", "no"), task=task)
+    found = ss.diagnose(model, X, np.where(y > 0, "yes", "no"), task)
+    assert found.scores == ss.diagnose(fit(binary, family="binomial", rank=0), X, y, task).scores
+    with pytest.raises(ValueError, match="the class 'maybe'"):
+        ss.diagnose(model, X, np.full(len(y), "maybe"), task)
+
+
+def test_counts_that_vary_more_than_poisson_counts_are_told(counts):
+    assert "vary" in advice(fit(counts, family="poisson", rank=0), counts)
+    assert "Pearson" not in advice(fit(counts, family="negative_binomial", rank=0), counts)
+    rng = np.random.default_rng(2)
+    X, task, eta = eta_of(rng)
+    poisson = X, rng.poisson(np.exp(0.3 * eta + 1)).astype(float), task
+    assert "Pearson" not in advice(fit(poisson, family="poisson", rank=0), poisson)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_separation_is_told(binary):
+    X, y, task = binary
+    leak = np.column_stack([X, 2 * y - 1 + 0.01 * X[:, 0]]), y, task
+    assert "(separation)" in advice(fit(leak, family="binomial", rank=0), leak)
+    assert "(separation)" not in advice(fit(binary, family="binomial", rank=0), binary)
+
+
+def test_tasks_of_one_class_are_told():
+    rng = np.random.default_rng(3)
+    X, task, eta = eta_of(rng, n_tasks=40, n=8)
+    rare = X, (rng.random(len(eta)) < 1 / (1 + np.exp(3.5 - eta))).astype(float), task
+    assert "tasks all responses are the same" in advice(fit(rare, family="binomial", rank=0), rare)
+
+
+def test_rows_of_a_model_with_an_offset_are_refused(counts, tmp_path):
+    X, y, task = counts
+    for family in ("poisson", "gaussian"):
+        model = ss.AdaptiveSpanRegressor(family=family, rank=0)
+        model.fit(X, y, task=task, offset=np.linspace(0, 1, len(y)))
+        with pytest.raises(ValueError, match="offset or exposure"):
+            ss.diagnose(model, X, y, task)
+        assert ss.diagnose(model).n_tasks == 25
+        model.save(tmp_path / "m.span")
+        assert ss.load(tmp_path / "m.span").uses_offset_
