@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, mean_poisson_deviance, roc_auc_score
 from sklearn.metrics import log_loss as reference_log_loss
 
 import sharedspan as ss
+from sharedspan.diagnosis.comparison import COMPARED_CLASSES, COMPARED_COUNTS, COUNT_MODELS
+from sharedspan.diagnosis.holdout_errors import random_folds
 from sharedspan.diagnosis.losses import DEVIANCE, auc, scores
+from sharedspan.estimators.glm_baselines import GLMBaseline
 from sharedspan.families import FAMILIES
 
 SLOPES = np.array([1.0, -0.5, 0.3])
@@ -124,3 +128,65 @@ def test_rows_of_a_model_with_an_offset_are_refused(counts, tmp_path):
         assert ss.diagnose(model).n_tasks == 25
         model.save(tmp_path / "m.span")
         assert ss.load(tmp_path / "m.span").uses_offset_
+
+
+def test_classes_are_compared_by_log_loss_auc_and_brier_score(binary, tmp_path):
+    X, y, task = binary
+    result = ss.compare(X, y, task, repeats=2)
+    assert (result.family, result.columns) == ("binomial", ("log loss", "AUC", "Brier score"))
+    assert {entry.method for entry in result.entries} == set(COMPARED_CLASSES)
+    assert not any(entry.failure for entry in result.entries)
+    losses = [entry.scores["log loss"] for entry in result.entries]
+    assert losses == sorted(losses)
+    assert all(0 < loss < 1 for loss in losses)
+    assert result.recommended in COMPARED_CLASSES
+    assert "because every response is 0 or 1" in str(result)
+    assert "test log loss" in str(result)
+    result.write_csv(tmp_path / "board.csv")
+    assert (tmp_path / "board.csv").read_text().splitlines()[0].endswith("log_loss,auc,brier_score")
+
+
+def test_the_log_loss_is_that_of_the_held_out_rows(binary):
+    X, y, task = binary
+    methods = ["AdaptiveSpanClassifier", "pooled GLM"]
+    result = ss.compare(X, y, task, repeats=2, methods=methods)
+    found = {entry.method: entry.loss_per_split for entry in result.entries}
+    for repeat in range(2):
+        held = random_folds(np.bincount(task), np.random.default_rng([0, repeat])) == 0
+        model = ss.AdaptiveSpanClassifier(random_state=repeat)
+        model.fit(X[~held], y[~held], task=task[~held])
+        loss = reference_log_loss(y[held], model.predict_proba(X[held], task=task[held])[:, 1])
+        assert_allclose(found["AdaptiveSpanClassifier"][repeat], loss, rtol=1e-10)
+        hot = np.eye(25)[task]
+        Z = np.column_stack([(X - X[~held].mean(axis=0)) / X[~held].std(axis=0), hot])
+        glm = LogisticRegression(max_iter=1000).fit(Z[~held], y[~held])
+        loss = reference_log_loss(y[held], glm.predict_proba(Z[held])[:, 1])
+        assert_allclose(found["pooled GLM"][repeat], loss, rtol=1e-4)
+
+
+def test_counts_are_compared_by_their_deviance(counts):
+    X, y, task = counts
+    result = ss.compare(X, y, task, repeats=2)
+    assert (result.family, result.columns) == ("negative_binomial", ("deviance",))
+    assert {entry.method for entry in result.entries} == set(COMPARED_COUNTS)
+    assert not any(entry.failure for entry in result.entries)
+    assert result.recommended in COUNT_MODELS
+
+
+def test_a_normal_comparison_of_classes_gets_one_sentence(binary):
+    X, y, task = binary
+    result = ss.compare(X, y, task, repeats=2, family="gaussian", methods=["PooledRegressor"])
+    assert result.columns == ("RMSE",)
+    assert str(result).count("as normal") == 1
+    assert result.entries[0].loss_per_split == result.entries[0].rmse_per_split
+    with pytest.raises(ValueError, match="needs counts of 0 and more"):
+        ss.compare(X, y - 1, task, repeats=2, family="poisson")
+    with pytest.raises(ValueError, match="use one of 'auto'"):
+        ss.compare(X, y, task, repeats=2, family="gamma")
+
+
+def test_baselines_predict_tasks_of_one_class_near_their_share():
+    X, task = np.zeros((20, 1)), np.repeat([3, 7], 10)
+    y = np.repeat([0.0, 1.0], 10)
+    model = GLMBaseline(FAMILIES["binomial"], per_task=True).fit(X, y, task)
+    assert_allclose(model.predict(X[9:11], task[9:11]), [0.5 / 11, 10.5 / 11])

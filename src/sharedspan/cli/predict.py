@@ -131,13 +131,16 @@ def _predict(
 
 def _methods(model: Any) -> tuple[Any, Any]:
     """The methods of a model for means and for their intervals."""
+    from functools import partial
+
+    from sharedspan.diagnosis.holdout_errors import mean_responses
     from sharedspan.families import Binomial
 
-    if hasattr(model, "predict_proba"):
-        return lambda X, task: model.predict_proba(X, task)[:, 1], model.proba_interval
+    interval_of = getattr(model, "predict_interval", None)
     if isinstance(model.response_family(), Binomial):  # a class has no interval
-        return model.predict, model.mean_interval
-    return model.predict, getattr(model, "predict_interval", None)
+        is_classifier = hasattr(model, "proba_interval")
+        interval_of = model.proba_interval if is_classifier else model.mean_interval
+    return partial(mean_responses, model), interval_of
 
 
 def _copied(batch: RowBatch, rows: RowReader) -> dict[str, Any]:

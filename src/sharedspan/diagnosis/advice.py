@@ -130,8 +130,9 @@ def _advice_on_classes(view: ModelView, codes: np.ndarray, y: np.ndarray) -> Ite
     if auc(y, view.means) == 1.0:
         yield (
             f"The model tells the classes of all {len(y):,} rows apart without an error "
-            "(separation): no coefficient is large enough for the rows, and only priors bound them. "
-            "Read no sizes into them, and see whether a feature is known only after the response."
+            "(separation): no coefficient is large enough for the rows, and only priors bound "
+            "them. Read no sizes into them, and see whether a feature is known only after the "
+            "response."
         )
         return
     low = np.minimum.reduceat(np.where(y == 1, view.means, 1.0), start)  # of class 1
@@ -141,8 +142,8 @@ def _advice_on_classes(view: ModelView, codes: np.ndarray, y: np.ndarray) -> Ite
     if pinned.any():
         labels = [view.labels[t] for t in ids[pinned]]
         yield (
-            f"In task{'s' if len(labels) > 1 else ''} {_named(labels)} all probabilities are near 0 "
-            "or 1 and the classes are told apart without an error (separation): only the "
+            f"In task{'s' if len(labels) > 1 else ''} {_named(labels)} all probabilities are near "
+            "0 or 1 and the classes are told apart without an error (separation): only the "
             "distribution over tasks bounds the coefficients."
         )
 

@@ -77,6 +77,11 @@ def loss_of(family: Family) -> Loss:
     return DEVIANCE if isinstance(family, Counts) else RMSE
 
 
+def score_names(family: Family) -> list[str]:
+    """Names of the scores, the loss of the family first."""
+    return [loss_of(family).name, *(["AUC", "Brier score"] * isinstance(family, Binomial))]
+
+
 def scores(family: Family, y: np.ndarray, mean: np.ndarray) -> dict[str, float]:
     """All scores of predicted means, the loss of the family first; without those not defined."""
     loss = loss_of(family)
