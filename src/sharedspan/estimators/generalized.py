@@ -48,6 +48,7 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
 
     def select(tasks: MixedTasks) -> SelectedModel:
         ids = model.searched_tasks(tasks)
+        candidates.clear()  # scores at other working weights are not comparable
         return model.select(tasks if len(ids) == tasks.n_tasks else tasks.take(ids), candidates)
 
     source = FamilyRows(rows, canonical, scaling, family, model.fit_intercept)
