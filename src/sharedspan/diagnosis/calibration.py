@@ -39,9 +39,7 @@ def by_task(family: Family, y: np.ndarray, mean: np.ndarray, codes: np.ndarray) 
     return _reliability(family, y, mean, codes)
 
 
-def _reliability(
-    family: Family, y: np.ndarray, mean: np.ndarray, group: np.ndarray
-) -> Reliability:
+def _reliability(family: Family, y: np.ndarray, mean: np.ndarray, group: np.ndarray) -> Reliability:
     _, place, n = np.unique(group, return_inverse=True, return_counts=True)
     predicted, observed = (np.bincount(place, values) / n for values in (mean, y))
     if isinstance(family, Binomial):

@@ -32,7 +32,7 @@ _BASELINES = [name for name, module in ESTIMATORS.items() if module.endswith(".b
 _OTHERS = ("NewTaskRegressor", "AdaptiveSpanClassifier", "SharedSpanClassifier")
 # The simplest first. NewTaskRegressor is for tasks that come after a fit, so it is not compared.
 COMPARED = (*_BASELINES, *(n for n in ESTIMATORS if n not in (*_BASELINES, *_OTHERS)))
-PREFERRED = ("AdaptiveSpanRegressor",)  # among methods that are equally good
+PREFERRED: tuple[str, ...] = ("AdaptiveSpanRegressor",)  # among methods that are equally good
 POOLED, SEPARATE = "pooled GLM", "separate GLMs"  # of scikit-learn, see estimators/glm_baselines.py
 COMPARED_CLASSES = (
     POOLED, SEPARATE, "AdaptiveSpanRegressor", "SharedSpanClassifier", "AdaptiveSpanClassifier",

@@ -115,12 +115,11 @@ def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]
     is_share = not isinstance(family, Counts)
     predicted = "predicted probability" if is_share else "predicted mean"
     observed = "observed share" if is_share else "observed mean"
-    for key, groups, what in (("rows", bins, "rows"), ("tasks", tasks, "tasks")):
+    for key, groups, what in (("rows", bins, "the bin"), ("tasks", tasks, "the task")):
         panel = new_panel(3.6, WIDTH)
         reach = (groups.low, groups.high) if key == "rows" else (None, None)
         figures.draw_calibration(panel, groups.predicted, groups.observed, *reach, share=is_share)
-        panel.set(xlabel=f"{predicted}, mean of {what[:-1]}s" if key == "rows" else
-                  f"{predicted}, mean of a task", ylabel=observed)  # fmt: skip
+        panel.set(xlabel=f"{predicted}, mean of {what}", ylabel=observed)
         inside = (groups.low <= groups.predicted) & (groups.predicted <= groups.high)
         if key == "rows":
             caption = (
@@ -132,8 +131,8 @@ def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]
             words = f"Calibration over rows, predicted and {observed}: {told}."
         else:
             caption = (
-                f"Each point is a task: the mean of its held-out predictions and its {observed}. In "
-                f"{inside.sum():,} of {count(len(inside), 'task')} the 95\u00a0% interval of the "
+                f"Each point is a task: the mean of its held-out predictions and its {observed}. "
+                f"In {inside.sum():,} of {count(len(inside), 'task')} the 95\u00a0% interval of the "
                 f"{observed} contains the prediction."
             )
             words = f"Calibration over tasks. {caption}"

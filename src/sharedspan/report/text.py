@@ -65,8 +65,8 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
         words = f"root mean squared error on rows held out, in units of {facts.target}"
         if facts.view.is_normal:
             yield "held-out error", format_number(errors.error("model")), words
-        for name, value in facts.holdout_scores.items():
-            yield f"held-out {name}", format_number(value), f"{SCORES[name]}, on rows held out"
+        for score, number in facts.holdout_scores.items():
+            yield f"held-out {score}", format_number(number), f"{SCORES[score]}, on rows held out"
         words = f"of the {spread(facts)} within tasks, on rows held out"
         yield "predicted", percent(errors.explained), words
     degrees = facts.view.span.degrees_of_freedom
