@@ -163,7 +163,12 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         return family_of(self.family, vars(self).get("dispersion_"))
 
     def check_combination(self) -> None:
-        """Raise for a cluster, whose workers keep no rows, if the fit reads them repeatedly."""
+        """Raise for REML of normal responses, and for rows that workers would have to keep."""
+        if self.method == "reml" and not self.response_family().reweighted:
+            raise ValueError(
+                f"method='reml' is not for family={self.family!r}: use method='evidence', which "
+                "integrates b out too, or 'ml'."
+            )
         if self.response_family().reweighted and not fitting.is_local(self):
             raise ValueError(
                 f"family={self.family!r} reads the rows once in every turn of its fit, and the "
