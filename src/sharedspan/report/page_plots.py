@@ -132,8 +132,8 @@ def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]
         else:
             caption = (
                 f"Each point is a task: the mean of its held-out predictions and its {observed}. "
-                f"In {inside.sum():,} of {count(len(inside), 'task')} the 95\u00a0% interval of the "
-                f"{observed} contains the prediction."
+                f"In {inside.sum():,} of {count(len(inside), 'task')} the 95\u00a0% interval of "
+                f"the {observed} contains the prediction."
             )
             words = f"Calibration over tasks. {caption}"
         yield PagePlot(f"calibration-{key}", panel, words, caption)
