@@ -8,7 +8,12 @@ from sklearn.metrics import brier_score_loss, mean_poisson_deviance, roc_auc_sco
 from sklearn.metrics import log_loss as reference_log_loss
 
 import sharedspan as ss
-from sharedspan.diagnosis.comparison import COMPARED_CLASSES, COMPARED_COUNTS, COUNT_MODELS
+from sharedspan.diagnosis.comparison import (
+    COMPARED_CLASSES,
+    COMPARED_COUNTS,
+    COMPARED_SHARES,
+    FAMILY_MODELS,
+)
 from sharedspan.diagnosis.holdout_errors import random_folds
 from sharedspan.diagnosis.losses import DEVIANCE, auc, scores
 from sharedspan.estimators.glm_baselines import GLMBaseline
@@ -170,7 +175,7 @@ def test_counts_are_compared_by_their_deviance(counts):
     assert (result.family, result.columns) == ("negative_binomial", ("deviance",))
     assert {entry.method for entry in result.entries} == set(COMPARED_COUNTS)
     assert not any(entry.failure for entry in result.entries)
-    assert result.recommended in COUNT_MODELS
+    assert result.recommended in FAMILY_MODELS
 
 
 def test_a_normal_comparison_of_classes_gets_one_sentence(binary):
@@ -190,3 +195,23 @@ def test_baselines_predict_tasks_of_one_class_near_their_share():
     y = np.repeat([0.0, 1.0], 10)
     model = GLMBaseline(FAMILIES["binomial"], per_task=True).fit(X, y, task)
     assert_allclose(model.predict(X[9:11], task[9:11]), [0.5 / 11, 10.5 / 11])
+
+
+def test_shares_are_compared_by_log_loss_without_classifiers(binary):
+    X, _, task = binary
+    share = 1 / (1 + np.exp(-X @ SLOPES)) * 0.9 + 0.05
+    result = ss.compare(X, share, task, repeats=2, family="binomial")
+    assert {entry.method for entry in result.entries} == set(COMPARED_SHARES)
+    assert not any(entry.failure for entry in result.entries)
+
+
+def test_shares_in_a_logistic_baseline_are_repeated_rows(rng):
+    X, task = rng.standard_normal((60, 2)), np.repeat([0, 1], 30)
+    share = rng.integers(0, 5, 60) / 4
+    by_share = GLMBaseline(FAMILIES["binomial"], per_task=False).fit(X, share, task)
+    rows = np.repeat(np.arange(60), 4)
+    ones = (np.tile(np.arange(4), 60) < np.repeat(4 * share, 4)).astype(float)
+    model = by_share.models[0]
+    design = by_share._with_tasks((X[rows] - by_share.centre) / by_share.scale, task[rows])
+    repeated = LogisticRegression(max_iter=1000).fit(design, ones, np.full(240, 0.25))
+    assert_allclose(model.coef_, repeated.coef_, atol=1e-3)

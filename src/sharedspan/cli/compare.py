@@ -86,12 +86,12 @@ def compare_command(
 
 def _estimator_options(comparison: Comparison) -> list[str]:
     """Options of `sharedspan fit` for the recommended method; none if that is scikit-learn's."""
-    from sharedspan.diagnosis.comparison import COUNT_MODELS
+    from sharedspan.diagnosis.comparison import FAMILY_MODELS
     from sharedspan.estimators import ESTIMATORS
 
     method = comparison.recommended or ""
-    if method in COUNT_MODELS:
-        return ["--family", COUNT_MODELS[method]]
+    if method in FAMILY_MODELS:
+        return ["--family", FAMILY_MODELS[method]]
     family = []
     if method == "AdaptiveSpanRegressor" and comparison.family != "gaussian":
         family = ["--family", "gaussian"]

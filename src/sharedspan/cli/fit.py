@@ -137,9 +137,18 @@ def _choose_family(
                 f"{estimator} is for {own} responses: leave --family out, or fit "
                 "AdaptiveSpanRegressor, which has other families."
             )
+        if family != "gaussian" and "noise" in given:
+            raise ValueError(
+                f"--noise-per-task is for normal responses: leave it or --family {family} out."
+            )
         return ({"family": family} if has_families else {}), []
     looks_like = _family_of_column(tables, given["target"])
     if has_families and "engine" not in given:
+        if looks_like != "gaussian" and "noise" in given:
+            raise ValueError(
+                f"The target looks {looks_like}, and noise levels are those of normal responses: "
+                "leave --noise-per-task out, or add --family gaussian."
+            )
         why = f"Family: {looks_like}, as {REASONS[looks_like]}; --family overrules this."
         return {"family": looks_like}, [why]
     advice = advice_on_target(looks_like, estimator) if own == "gaussian" else None

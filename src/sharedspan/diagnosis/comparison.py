@@ -37,11 +37,13 @@ POOLED, SEPARATE = "pooled GLM", "separate GLMs"  # of scikit-learn, see estimat
 COMPARED_CLASSES = (
     POOLED, SEPARATE, "AdaptiveSpanRegressor", "SharedSpanClassifier", "AdaptiveSpanClassifier",
 )  # fmt: skip
-COUNT_MODELS = {  # methods that are an estimator with another family
-    f"AdaptiveSpanRegressor(family={name!r})": name for name in ("poisson", "negative_binomial")
+FAMILY_MODELS = {  # methods that are an estimator with another family
+    f"AdaptiveSpanRegressor(family={name!r})": name
+    for name in ("binomial", "poisson", "negative_binomial")
 }
-COMPARED_COUNTS = (POOLED, SEPARATE, "AdaptiveSpanRegressor", *COUNT_MODELS)
-COMPARED_FAMILIES = ("gaussian", "binomial", "poisson", "negative_binomial")
+COMPARED_SHARES = (POOLED, SEPARATE, "AdaptiveSpanRegressor", *list(FAMILY_MODELS)[:1])
+COMPARED_COUNTS = (POOLED, SEPARATE, "AdaptiveSpanRegressor", *list(FAMILY_MODELS)[1:])
+COMPARED_FAMILIES = ("gaussian", *FAMILY_MODELS.values())
 LEADERBOARD = {  # columns of the written leaderboard, and the corresponding fields of an entry
     "rank": "rank", "method": "method", "test_rmse": "rmse", "difference_to_best": "difference",
     "standard_error": "standard_error", "fit_seconds": "seconds", "failure": "failure",
@@ -237,11 +239,9 @@ def compare(
     X, y = np.asarray(tasks.X[rows], dtype=float), np.asarray(tasks.y[rows], dtype=float)
     code = np.repeat(np.arange(n_tasks), size)
     looks_like, chosen = suggested_family(y), _checked_family(family, y)
-    if methods is None:
-        methods = COMPARED
-        if not isinstance(chosen, Gaussian):
-            methods = COMPARED_CLASSES if isinstance(chosen, Binomial) else COMPARED_COUNTS
-    runs = {name: Runs() for name in methods if name in {*ESTIMATORS, *COMPARED_COUNTS}}
+    methods = _methods(chosen, y) if methods is None else methods
+    known = {*ESTIMATORS, *FAMILY_MODELS, POOLED, SEPARATE}
+    runs = {name: Runs() for name in methods if name in known}
     _compile_kernels(list(runs), chosen)
     for repeat in range(repeats):
         held = random_folds(size, np.random.default_rng([seed, repeat])) == 0
@@ -252,7 +252,7 @@ def compare(
                 _run(runs[name], model, X, y, code, held, chosen)
     entries, preferred = leaderboard(runs), PREFERRED
     if not isinstance(chosen, Gaussian):
-        preferred = ("AdaptiveSpanClassifier", *COUNT_MODELS)
+        preferred = ("AdaptiveSpanClassifier", *FAMILY_MODELS)
     return Comparison(
         entries, *recommend(entries, preferred, tuple(runs)), family=chosen.name,
         notes=tuple(_notes(family, chosen, looks_like)),
@@ -337,6 +337,15 @@ def _checked_family(name: str, y: np.ndarray) -> Family:
     return family
 
 
+def _methods(family: Family, y: np.ndarray) -> tuple[str, ...]:
+    """The methods for responses of a family, the simplest first."""
+    if isinstance(family, Gaussian):
+        return COMPARED
+    if isinstance(family, Binomial):
+        return COMPARED_CLASSES if np.isin(y, (0, 1)).all() else COMPARED_SHARES
+    return COMPARED_COUNTS
+
+
 def _notes(given: str, chosen: Family, looks_like: str) -> Iterator[str]:
     """Sentences on the family: how it was chosen, or that another one seems better."""
     if given == "auto" and not isinstance(chosen, Gaussian):
@@ -355,9 +364,9 @@ def _estimator(name: str, seed: int, family: Family) -> Any:
     """The estimator with default parameters, and with this seed if it has one."""
     if name in (POOLED, SEPARATE):
         return GLMBaseline(family, per_task=name == SEPARATE)
-    if name in COUNT_MODELS:
+    if name in FAMILY_MODELS:
         adaptive: Any = estimator_class("AdaptiveSpanRegressor")
-        return adaptive(family=COUNT_MODELS[name], random_state=seed)
+        return adaptive(family=FAMILY_MODELS[name], random_state=seed)
     model: Any = estimator_class(name)()
     return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
 

@@ -65,7 +65,11 @@ class GLMBaseline:
         if np.ptp(y) == 0:
             return float((y.sum() + self.level) / (len(y) + 1))
         if isinstance(self.family, Binomial):
-            return LogisticRegression(max_iter=MAX_ITER).fit(Z, y)
+            # A share is a part of a row of each class.
+            rows = np.concatenate([np.flatnonzero(y < 1), np.flatnonzero(y > 0)])
+            ones = np.repeat([0, 1], [np.sum(y < 1), np.sum(y > 0)])
+            weight = np.where(ones == 1, y[rows], 1 - y[rows])
+            return LogisticRegression(max_iter=MAX_ITER).fit(Z[rows], ones, weight)
         return PoissonRegressor(alpha=1 / len(y), max_iter=MAX_ITER).fit(Z, y)
 
     def _means(self, model: Any, Z: Any) -> np.ndarray:
