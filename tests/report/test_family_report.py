@@ -100,6 +100,14 @@ def test_calibrated_probabilities_are_on_the_line_and_others_are_not(rng):
     assert_allclose(tasks.predicted, np.bincount(codes, p) / 400)
 
 
+def test_intervals_contain_what_was_observed():
+    n = np.tile(np.arange(1, 400), 2)
+    share = np.repeat([0.0, 1.0], 399)
+    low, high = wilson_interval(share, n)
+    assert ((low <= share) & (share <= high)).all()
+    assert ((low >= 0) & (high <= 1)).all()
+
+
 def test_wilsons_interval_is_the_published_one():
     """Newcombe (1998), table I: 81 of 263, 15 of 148, 0 of 20 and 1 of 29."""
     n = np.array([263, 148, 20, 29])

@@ -49,11 +49,11 @@ def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterat
             "you use the predictions."
         )
     if _no_variation(view, good):
-        simpler = "PooledRegressor" if view.is_normal else "slopes='none' and rank=0"
-        yield (
-            f"The slopes hardly vary between tasks: {simpler}, with one slope vector for all, does "
-            "the same."
-        )
+        if view.is_normal:
+            yield (
+                "The slopes hardly vary between tasks: PooledRegressor, with one slope vector for "
+                "all, does the same."
+            )
     elif view.rank:
         yield from _advice_on_span(view, diagnosis)
     if view.rank and view.rows is not None:

@@ -54,4 +54,5 @@ def wilson_interval(share: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, np.nd
     z = QUANTILE**2 / n
     centre = (share + z / 2) / (1 + z)
     reach = np.sqrt(z * share * (1 - share) + z**2 / 4) / (1 + z)
-    return centre - reach, centre + reach
+    # At 0 and 1 rounding might leave the observed share outside.
+    return np.clip(centre - reach, 0.0, share), np.clip(centre + reach, share, 1.0)
