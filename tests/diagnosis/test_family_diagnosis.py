@@ -110,6 +110,8 @@ def test_separation_is_told(binary):
     X, y, task = binary
     leak = np.column_stack([X, 2 * y - 1 + 0.01 * X[:, 0]]), y, task
     assert "(separation)" in advice(fit(leak, family="binomial", rank=0), leak)
+    exact = X, (X[:, 0] > 0).astype(float), task
+    assert "(separation)" in advice(fit(exact, family="binomial", rank=0), exact)
     assert "(separation)" not in advice(fit(binary, family="binomial", rank=0), binary)
 
 

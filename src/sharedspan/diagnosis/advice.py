@@ -27,6 +27,7 @@ STANDARD_ERRORS = 2000  # entries d k of B up to which standard errors are cheap
 CHANCE = 0.01  # level of the test that slopes differ
 MANY = 10  # collinear features that are too many to drop one by one
 OVERDISPERSED = 1.3  # Pearson's chi-square over its degrees of freedom
+SEPARATED = 0.999  # area under the ROC curve from which classes count as separated
 PINNED = 0.01  # variance p (1 - p) of responses below which all of a task's are nearly certain
 NAMED = 5  # tasks named in a sentence
 NAMED_GROUPS, NAMED_FEATURES = 5, 4  # of collinear features
@@ -127,10 +128,11 @@ def _advice_on_classes(view: ModelView, codes: np.ndarray, y: np.ndarray) -> Ite
         )
     if not np.isin(y, (0, 1)).all():
         return
-    if auc(y, view.means) == 1.0:
+    area = auc(y, view.means)
+    if area > SEPARATED:
+        rows = f"all {len(y):,}" if area == 1 else f"nearly all of {len(y):,}"
         yield (
-            f"The model tells the classes of all {len(y):,} rows apart without an error "
-            "(separation): no coefficient is large enough for the rows, and only priors bound "
+            f"The model tells the classes of {rows} rows apart (separation): no coefficient is large enough for the rows, and only priors bound "
             "them. Read no sizes into them, and see whether a feature is known only after the "
             "response."
         )
