@@ -132,9 +132,9 @@ def _advice_on_classes(view: ModelView, codes: np.ndarray, y: np.ndarray) -> Ite
     if area > SEPARATED:
         rows = f"all {len(y):,}" if area == 1 else f"nearly all of {len(y):,}"
         yield (
-            f"The model tells the classes of {rows} rows apart (separation): no coefficient is large enough for the rows, and only priors bound "
-            "them. Read no sizes into them, and see whether a feature is known only after the "
-            "response."
+            f"The model tells the classes of {rows} rows apart (separation): no coefficient is "
+            "large enough for the rows, and only priors bound them. Read no sizes into them, and "
+            "see whether a feature is known only after the response."
         )
         return
     low = np.minimum.reduceat(np.where(y == 1, view.means, 1.0), start)  # of class 1
