@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 import sklearn
 from numpy.testing import assert_allclose
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.metrics import mean_squared_error
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -24,6 +24,8 @@ ESTIMATORS = [
     ss.AdaptiveSpanRegressor(),
     ss.PooledRegressor(),
     ss.PerTaskRegressor(),
+    ss.AdaptiveSpanClassifier(),
+    ss.SharedSpanClassifier(),
 ]
 
 
@@ -106,8 +108,9 @@ def test_clone_and_pickle_keep_what_they_should(estimator, small):
     model = clone(estimator)
     if "random_state" in model.get_params():
         model.set_params(random_state=0)
-    again = clone(model).fit(small.X, small.y, task=small.task)
-    model.fit(small.X, small.y, task=small.task)
+    y = small.y > 0 if is_classifier(model) else small.y
+    again = clone(model).fit(small.X, y, task=small.task)
+    model.fit(small.X, y, task=small.task)
     copy = pickle.loads(pickle.dumps(model))
     for other in (again, copy):
         assert np.array_equal(

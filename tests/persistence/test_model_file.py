@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
 from sharedspan.estimators import ESTIMATORS
+from sharedspan.families import Counts, Gaussian
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.inputs.columns import Columns, Feature
 from sharedspan.persistence.codec import RENAMED
@@ -56,7 +58,18 @@ def fitted(name, sim, **options):
         if "random_state" in kind().get_params():
             options = {"random_state": 0} | options
         made = kind(**options)
-    return made.fit(sim.X, sim.y, task=sim.task)
+    return made.fit(sim.X, target(made, sim), task=sim.task)
+
+
+def target(model, sim):
+    """The responses of the simulation, as the family of the model has them."""
+    if is_classifier(model):
+        return np.where(sim.y > 0, "yes", "no")
+    if model.response_family().name in ("binomial", "probit"):
+        return (sim.y > 0).astype(float)
+    if isinstance(model.response_family(), Counts):
+        return np.floor(np.exp(np.clip(sim.y, None, 3.0)))
+    return sim.y
 
 
 VARIANTS = [
@@ -68,6 +81,11 @@ VARIANTS = [
         {"rank": "evidence", "solver": "tpgd", "solver_options": {"steps": "practical"}},
     ),
     ("AdaptiveSpanRegressor", {"fit_intercept": False}),
+    ("AdaptiveSpanRegressor", {"family": "binomial"}),
+    ("AdaptiveSpanRegressor", {"family": "probit", "fit_intercept": False}),
+    ("AdaptiveSpanRegressor", {"family": "poisson", "unseen": "mean"}),
+    ("AdaptiveSpanRegressor", {"family": "negative_binomial", "rank": 0}),
+    ("AdaptiveSpanClassifier", {"link": "probit"}),
     ("ARMULRegressor", {"variant": "clustered", "penalty": 1.0}),
     ("ARMULRegressor", {"variant": "vanilla", "penalty": 1.0}),
     ("CurriculumRegressor", {"levels": {t: 1 + t % 2 for t in range(30)}}),
@@ -86,7 +104,11 @@ def test_a_round_trip_changes_no_bit(name, options, sim, tmp_path):
     same = ss.load(tmp_path / "m.span")
     assert type(same) is type(model)
     assert np.array_equal(same.predict(sim.X, task=sim.task), model.predict(sim.X, task=sim.task))
-    if with_std:
+    for method in ("predict_proba", "decision_function", "mean_interval", "proba_interval"):
+        if hasattr(model, method) and not isinstance(model.response_family(), Gaussian):
+            one, other = (getattr(m, method)(sim.X, task=sim.task) for m in (same, model))
+            np.testing.assert_array_equal(one, other)
+    if with_std and not is_classifier(model):
         for one, other in zip(
             same.predict(sim.X, task=sim.task, return_std=True),
             model.predict(sim.X, task=sim.task, return_std=True),
@@ -103,6 +125,29 @@ def test_a_round_trip_changes_no_bit(name, options, sim, tmp_path):
             one, other = vars(one), vars(other)
         np.testing.assert_equal(one, other)
     assert str(ss.diagnose(same)) == str(ss.diagnose(model))
+
+
+def test_classes_keep_their_type(sim, tmp_path):
+    for labels in (["no", "yes"], [False, True], [3, 7], [1.0, 2.0]):
+        y = np.array(labels)[(sim.y > 0).astype(int)]
+        ss.AdaptiveSpanClassifier(rank=0).fit(sim.X, y, task=sim.task).save(tmp_path / "m.span")
+        classes = ss.load(tmp_path / "m.span").classes_
+        assert classes.dtype == y.dtype
+        assert classes.tolist() == labels
+
+
+def test_more_than_two_classes_are_saved_one_by_one(sim, tmp_path):
+    y = np.digitize(sim.y, [-1.0, 1.0])
+    model = ss.AdaptiveSpanClassifier(rank=0).fit(sim.X, y, task=sim.task)
+    with pytest.raises(TypeError, match=r"3 classes .* the models in estimators_"):
+        model.save(tmp_path / "m.span")
+    each = []
+    for one in model.estimators_:
+        one.save(tmp_path / "m.span")
+        each.append(ss.load(tmp_path / "m.span").predict_proba(sim.X, task=sim.task)[:, 1])
+    shares = np.column_stack(each)
+    expected = model.predict_proba(sim.X, task=sim.task)
+    assert np.array_equal(shares / shares.sum(axis=1, keepdims=True), expected)
 
 
 def test_a_model_saved_with_its_statistics_can_be_updated_like_the_original(sim, tmp_path):
@@ -487,6 +532,7 @@ GOLDEN_NAMES = [
     "SharedSpanRegressor-labels",
     "PooledRegressor-files",
     "NewTaskRegressor-sgd",
+    "AdaptiveSpanRegressor-negative_binomial",
 ]
 
 
@@ -509,11 +555,16 @@ def test_files_of_released_versions_are_still_read(path, tmp_path):
     assert len(model.tasks_) == expected["n_tasks"]
     assert model.coef_.tolist() == expected["coef"]
     if "prediction" in expected:
-        prediction = model.predict(X[::7], task=task[::7])
+        prediction = prediction_of(model)(X[::7], task=task[::7])
         np.testing.assert_allclose(prediction, expected["prediction"], rtol=1e-12)
     if "std" in expected:
         std = model.predict(X[::7], task=task[::7], return_std=True)[1]
         np.testing.assert_allclose(std, expected["std"], rtol=1e-9)
+
+
+def prediction_of(model):
+    """The method whose numbers golden files hold."""
+    return model.decision_function if is_classifier(model) else model.predict
 
 
 def test_names_of_older_files_are_read_by_one_table(content, tmp_path, monkeypatch):
@@ -577,24 +628,28 @@ def save_golden(name, path, folder):
         (folder / "golden.csv").write_text("\n".join(lines), encoding="utf-8")
         model.fit_file(folder / "golden.csv", task="task", target="y", text="one_hot")
     else:
-        model.fit(X, y, task=task)
+        if variant == "negative_binomial":
+            model.set_params(family=variant)
+            y = np.floor(np.exp(y / 2))
+        model.fit(X, np.where(y > 0, "yes", "no") if is_classifier(model) else y, task=task)
     if name == "NewTaskRegressor":
         assert model.coef_std_.shape == (6, 4)  # computed, and saved with the model
     model.save(path, statistics=statistics)
     return model, task
 
 
-def write_golden():
+def write_golden(names=GOLDEN_NAMES):
     """Files of this version: `python -c "import test_model_file as t; t.write_golden()"`."""
     X, _, _ = golden_problem()
-    for name in GOLDEN_NAMES:
+    for name in names:
         path = GOLDEN / f"{name}-{MODEL_FORMAT.version}.span"
         with tempfile.TemporaryDirectory() as folder:
             model, task = save_golden(name, path, Path(folder))
         about = {"model": type(model).__name__, "n_tasks": len(model.tasks_)}
         if "files" not in name and "labels" not in name:
-            about["prediction"] = model.predict(X[::7], task=task[::7]).tolist()
-            if hasattr(model, "coef_interval") and model.get_params().get("method") != "sgd":
+            about["prediction"] = prediction_of(model)(X[::7], task=task[::7]).tolist()
+            has_std = hasattr(model, "coef_interval") and not is_classifier(model)
+            if has_std and model.get_params().get("method") != "sgd":
                 about["std"] = model.predict(X[::7], task=task[::7], return_std=True)[1].tolist()
         about["coef"] = model.coef_.tolist()
         path.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")

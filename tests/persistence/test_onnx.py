@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 import sharedspan as ss
 from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.families import Gaussian
 from sharedspan.persistence.onnx_export import write_onnx
 
 ESTIMATORS = [
@@ -187,7 +188,9 @@ def test_a_model_beyond_two_gigabytes_is_refused_before_it_is_built(tmp_path):
     pytest.importorskip("onnx")
     T, d = 100_000, 3_000
     model = SimpleNamespace(
-        fitted_span=FittedSpan(np.broadcast_to(0.0, (T, d)), np.zeros(T)), tasks_=np.arange(T)
+        fitted_span=FittedSpan(np.broadcast_to(0.0, (T, d)), np.zeros(T)),
+        tasks_=np.arange(T),
+        response_family=Gaussian,
     )
     with pytest.raises(ValueError, match=r"take 2\.2 GiB.*float32"):
         write_onnx(model, tmp_path / "model.onnx")

@@ -222,18 +222,20 @@ def test_gains_are_errors_of_refits_to_the_other_rows(fitted):
         held = fold == i
         again = ss.PerTaskRegressor().fit(rows.X[~held], rows.y[~held], task=rows.codes[~held])
         error[held] = rows.y[held] - again.predict(rows.X[held], task=rows.codes[held])
-    assert errors.rmse("separate") == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert errors.error("separate") == pytest.approx(np.sqrt(np.mean(error**2)))
     first = rows.codes == 0
-    assert errors.task_rmse("separate")[0] == pytest.approx(np.sqrt(np.mean(error[first] ** 2)))
+    assert errors.task_error("separate")[0] == pytest.approx(np.sqrt(np.mean(error[first] ** 2)))
     change = errors.change("separate")
     assert change.gains + change.losses == len(model.tasks_)
-    assert change.low < change.ratio == errors.rmse("model") / errors.rmse("separate") < change.high
+    assert (
+        change.low < change.ratio == errors.error("model") / errors.error("separate") < change.high
+    )
 
 
 def test_interval_of_a_gain_is_that_of_leaving_tasks_out(fitted):
     model, sim = fitted
     errors = holdout_errors(ModelView(model, sim.X, sim.y, sim.task))
-    mine, other = errors.squares["model"], errors.squares["pooled"]
+    mine, other = errors.losses["model"], errors.losses["pooled"]
     T = len(mine)
     logs = np.array([0.5 * np.log(np.delete(mine, t).sum() / np.delete(other, t).sum())
                      for t in range(T)])  # fmt: skip

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 @options.target
 @options.drop
 @options.missing
+@click.option(
+    "--family",
+    type=click.Choice(["auto", "gaussian", "binomial", "poisson", "negative_binomial"]),
+    metavar="NAME",
+    default="auto",
+    help="Distribution of the target, by which errors are measured: gaussian, binomial, poisson or "
+    "negative_binomial.  [default: auto, by the values of the target]",
+)
 @click.option("--repeats", type=click.IntRange(2), default=5, help="Number of splits.")
 @options.seed("splits and fits")
 @options.json_output
@@ -32,6 +40,7 @@ def compare_command(
     target: str,
     drop: tuple[str, ...],
     missing: str,
+    family: str,
     repeats: int,
     seed: int,
     as_json: bool,
@@ -41,7 +50,8 @@ def compare_command(
 
     TABLE is a CSV or Parquet file. All columns except task, target and dropped ones are features
     and must hold numbers. Each split fits on three quarters of every task's rows and tests on the
-    rest, which takes minutes on tables of thousands of rows; --repeats 2 is quicker.
+    rest, which takes minutes on tables of thousands of rows; --repeats 2 is quicker. A target of 0
+    and 1 is compared by the log loss, a target of counts by the mean Poisson deviance.
 
     Example: sharedspan compare school.csv --task school --target exam_score
     """
@@ -52,7 +62,7 @@ def compare_command(
 
         data = load_table(table, task=task, target=target, drop=drop, missing=missing)
         comparison = compare(
-            data.X, data.y, data.task, repeats=repeats, seed=seed, progress=progress
+            data.X, data.y, data.task, repeats=repeats, seed=seed, progress=progress, family=family
         )
         if out is not None:
             with errors.write_errors(out):
@@ -64,23 +74,40 @@ def compare_command(
         _print_comparison(comparison, table.name, output.missing_rows(data.n_dropped))
         if out is not None:
             click.echo(f"Leaderboard: {out}")
-        if comparison.recommended is not None:
+        estimator = _estimator_options(comparison)
+        if estimator:
             fit = ["sharedspan", "fit", str(table), "--task", task, "--target", target]
             fit += [part for name in drop for part in ("--drop", name)]
-            fit += ["--estimator", comparison.recommended, "-o", f"{table.stem}.span"]
+            fit += [*estimator, "-o", f"{table.stem}.span"]
             click.echo(f"Next: {shlex.join(fit)}")
     if comparison.recommended is None:
         sys.exit(1)
 
 
+def _estimator_options(comparison: Comparison) -> list[str]:
+    """Options of `sharedspan fit` for the recommended method; none if that is scikit-learn's."""
+    from sharedspan.diagnosis.comparison import FAMILY_MODELS
+    from sharedspan.estimators import ESTIMATORS
+
+    method = comparison.recommended or ""
+    if method in FAMILY_MODELS:
+        return ["--family", FAMILY_MODELS[method]]
+    family = []
+    if method == "AdaptiveSpanRegressor" and comparison.family != "gaussian":
+        family = ["--family", "gaussian"]
+    return ["--estimator", method, *family] if method in ESTIMATORS else []
+
+
 def _print_comparison(comparison: Comparison, name: str, notes: list[str]) -> None:
     from rich.text import Text
 
-    columns = ("rank", "method", "test RMSE", "above the best", "fit seconds")
+    loss, *others = comparison.columns
+    columns = ("rank", "method", f"test {loss}", *others, "above the best", "fit seconds")
     rows = []
     for entry in comparison.entries:
+        cells = [cell.replace("(", " (") for cell in entry.cells(others)]  # where names may break
         style = "bold" if entry.method == comparison.recommended else "dim" if entry.failure else ""
-        rows.append([Text(cell, style) for cell in entry.cells()])
+        rows.append([Text(cell, style) for cell in cells])
     output.print_table(
         f"{name}: {comparison.n_tasks:,} tasks, {comparison.n_rows:,} rows, "
         f"{comparison.n_features:,} features",

@@ -15,6 +15,12 @@ from sharedspan.progress import progress_bar
 # NewTaskRegressor needs a fitted model: `sharedspan adapt` uses it.
 FITTED_TO_TABLES = [name for name in ESTIMATORS if name != "NewTaskRegressor"]
 PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that estimators take
+FAMILIES = ("auto", "gaussian", "binomial", "poisson", "negative_binomial", "student_t", "huber")
+REASONS = {  # why a family is chosen
+    "gaussian": "the target holds neither classes 0 and 1 nor counts",
+    "binomial": "every value of the target is 0 or 1, so that predictions are probabilities",
+    "negative_binomial": "the target holds counts, so that predictions are mean counts",
+}
 
 
 @click.command("fit")
@@ -33,9 +39,18 @@ PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that e
     "--estimator",
     type=click.Choice(FITTED_TO_TABLES),
     metavar="NAME",
-    default="SharedSpanRegressor",
+    default="AdaptiveSpanRegressor",
     help="What to fit; `sharedspan compare` recommends one for a table.  One of "
-    f"{', '.join(FITTED_TO_TABLES)}.",
+    f"{', '.join(FITTED_TO_TABLES)}.  [default: AdaptiveSpanRegressor]",
+)
+@click.option(
+    "--family",
+    type=click.Choice(FAMILIES),
+    metavar="NAME",
+    default="auto",
+    help="Distribution of the target: gaussian, binomial (classes 0 and 1), poisson or "
+    "negative_binomial (counts), student_t or huber (numbers with outliers).  [default: auto, by "
+    "the values of the target]",
 )
 @click.option(
     "--rank", metavar="K", help="Dimension of the shared span, or auto, evidence or threshold."
@@ -74,6 +89,7 @@ PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that e
 def fit_command(
     tables: tuple[str, ...],
     estimator: str,
+    family: str,
     seed: int,
     coefficients: Path | None,
     as_json: bool,
@@ -86,19 +102,70 @@ def fit_command(
     be larger than memory. All columns except task, target and dropped ones are features. During
     the fit, sorted rows take space in the folder named by the environment variable TMPDIR.
 
-    Example: sharedspan fit "sales/*.parquet" --task shop --target units --rank 3 -o sales.span
+    By default this is the mixed model AdaptiveSpanRegressor, which finds its own rank. A target of
+    0 and 1 gives a model of probabilities, and a target of counts one of mean counts; --family
+    overrules this.
+
+    Example: sharedspan fit "sales/*.parquet" --task shop --target units -o sales.span
     """
     with errors.one_line_errors(out):
         errors.check_model_output(out, tables)
         errors.check_output(coefficients, ".csv", ".parquet", inputs=[out], tables=tables)
         given = {name: value for name, value in given.items() if value is not None}
-        model = _new_model(estimator, seed, given)
+        chosen, notes = _choose_family(estimator, family, tables, given)
+        model = _new_model(estimator, seed, given | chosen)
         reading = {name: value for name, value in given.items() if name not in PARAMETERS}
         result = fit_and_save(model, out, coefficients, path=tables, **reading)
     data = [part for table in tables for part in ("--data", table)]
     page = str(out.with_suffix(".html"))
     report = shlex.join(["sharedspan", "report", str(out), *data, "-o", page])
-    echo_fit(result, as_json, f"Next: {report}")
+    echo_fit(result | {"notes": notes}, as_json, f"Next: {report}")
+
+
+def _choose_family(
+    estimator: str, family: str, tables: tuple[str, ...], given: dict[str, Any]
+) -> tuple[dict[str, str], list[str]]:
+    """The parameter ``family`` of an estimator that has it, and sentences about the choice."""
+    from sharedspan.diagnosis.advice import advice_on_target
+
+    kind: Any = estimator_class(estimator)
+    own = "binomial" if hasattr(kind, "predict_proba") else "gaussian"
+    has_families = "family" in kind().get_params()
+    if family != "auto":
+        if not has_families and family != own:
+            raise ValueError(
+                f"{estimator} is for {own} responses: leave --family out, or fit "
+                "AdaptiveSpanRegressor, which has other families."
+            )
+        if family != "gaussian" and "noise" in given:
+            raise ValueError(
+                f"--noise-per-task is for normal responses: leave it or --family {family} out."
+            )
+        return ({"family": family} if has_families else {}), []
+    looks_like = _family_of_column(tables, given["target"])
+    if has_families and "engine" not in given:
+        if looks_like != "gaussian" and "noise" in given:
+            raise ValueError(
+                f"The target looks {looks_like}, and noise levels are those of normal responses: "
+                "leave --noise-per-task out, or add --family gaussian."
+            )
+        why = f"Family: {looks_like}, as {REASONS[looks_like]}; --family overrules this."
+        return {"family": looks_like}, [why]
+    advice = advice_on_target(looks_like, estimator) if own == "gaussian" else None
+    return {}, [] if advice is None else [advice]
+
+
+def _family_of_column(tables: tuple[str, ...], target: str) -> str:
+    """The family that the target of files looks like, by its range and whether it is whole."""
+    import numpy as np
+
+    from sharedspan.families import suggested_family
+    from sharedspan.inputs.selection import range_of_column
+
+    found = range_of_column(tables, target)
+    if found is None or not found[2]:
+        return "gaussian"
+    return suggested_family(np.array(found[:2]))
 
 
 def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
@@ -110,7 +177,10 @@ def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
     for name in (*PARAMETERS, "checkpoint", "resume"):
         if name in given and name not in known and name not in signature(kind.fit).parameters:
             option = "noise-per-task" if name == "noise" else name.replace("_", "-")
-            raise ValueError(f"{estimator} has no {name} parameter: leave --{option} out.")
+            other = ", or add --estimator SharedSpanRegressor" * (
+                estimator != "SharedSpanRegressor"
+            )
+            raise ValueError(f"{estimator} has no {name} parameter: leave --{option} out{other}.")
     parameters = {"random_state": seed} | given
     if str(given.get("rank")).isdigit():
         parameters["rank"] = int(given["rank"])
@@ -144,6 +214,7 @@ def fit_and_save(
     rank, noise = model.fitted_span.rank, model.fitted_span.noise_variance
     return {
         "estimator": type(model).__name__,
+        "family": model.response_family().name,
         "n_tasks": len(model.tasks_),
         "n_rows": n_read - model.n_rows_dropped_ if n_read else None,  # unknown on a cluster
         "n_rows_dropped": model.n_rows_dropped_,
@@ -169,6 +240,7 @@ def echo_fit(result: dict[str, Any], as_json: bool, *more: str) -> None:
     if result["noise"] is not None:
         parts.append(f"noise {result['noise']:.3g}")
     lines = [f"{result['estimator']}: {', '.join(parts)}; {result['seconds']:.1f} seconds"]
+    lines += result.get("notes", [])
     lines += output.missing_rows(result["n_rows_dropped"])
     if result["coefficients"] is not None:
         lines.append(f"Coefficients: {result['coefficients']}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+PIPE_WIDTH = 110  # characters of a table that is not printed on a terminal
 TEXT_COLUMNS = ("", "method", "claim", "verdict")  # the other columns hold numbers
 
 
@@ -63,10 +64,14 @@ def print_table(
 
     table = Table(title=Text(title), title_justify="left", title_style="bold", **settings)
     for name in columns:
-        table.add_column(name, justify="left" if name in TEXT_COLUMNS else "right")
+        justify: Any = "left" if name in TEXT_COLUMNS else "right"
+        table.add_column(name, justify=justify, overflow="fold")  # names are never cut
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPE_WIDTH)
+    console.print(table)
 
 
 def missing_rows(n_rows: int) -> list[str]:

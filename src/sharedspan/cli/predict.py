@@ -52,8 +52,9 @@ def predict_command(
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes, with the columns that
     the model was fitted to; it may be larger than memory. The output has a line for each row, in
     the same order: the task, copied columns, the target if the table has it, and the prediction.
-    If there is a target, the error is printed, too. The output lacks rows that --missing drop
-    leaves out: use --keep to copy a column that identifies rows.
+    For classes 0 and 1 this is the probability of 1, for counts their mean. If there is a target,
+    the error is printed, too. The output lacks rows that --missing drop leaves out: use --keep to
+    copy a column that identifies rows.
 
     Example: sharedspan predict sales.span next_week.csv --interval 0.9 -o predicted.csv
     """
@@ -80,7 +81,7 @@ def predict_command(
     lines += output.missing_rows(result["n_rows_dropped"])
     if result["rmse"] is not None:
         target = short(result["target"])
-        lines.append(f"Root mean squared error against {target}: {result['rmse']:.5g}")
+        lines.append(f"{result['loss_name']} against {target}: {result['loss']:.5g}")
     output.echo_result(result, [*lines, f"Predictions: {out}"], as_json=as_json)
 
 
@@ -90,23 +91,28 @@ def _predict(
     """Write the predictions batch by batch, and return their number and error."""
     import math
 
+    from sharedspan.diagnosis.losses import loss_of
     from sharedspan.persistence.atomic_write import atomic_table
 
     tasks: set[Any] = set()
-    n_rows, n_known, squares, total = 0, 0, 0.0, len(rows)
+    n_rows, n_known, squares, losses, total = 0, 0, 0.0, 0.0, len(rows)
+    loss, (mean_of, interval_of) = loss_of(model.response_family()), _methods(model)
     with errors.write_errors(out), atomic_table(out) as write:
         for batch in rows:
             labels = batch.labels.to_pylist()
             copied = _copied(batch, rows)
-            predicted = {"prediction": model.predict(batch.X, task=labels)}
+            predicted = {"prediction": mean_of(batch.X, task=labels)}
             if interval is not None:
-                bounds = model.predict_interval(batch.X, task=labels, level=interval)
+                bounds = interval_of(batch.X, task=labels, level=interval)
                 predicted |= dict(zip(("low", "high"), bounds, strict=True))
             names = [f"({name})" if name in copied else name for name in predicted]
             write([*copied.values(), *predicted.values()], [*copied, *names])
             residual = batch.y - predicted["prediction"]
             known = residual == residual  # NaN if the table has no target
             squares += float(residual[known] @ residual[known])
+            if known.any():
+                each = loss.of_rows(batch.y[known], predicted["prediction"][known])
+                losses += float(each.sum())
             n_known += int(known.sum())
             n_rows += len(labels)
             tasks.update(labels)
@@ -117,8 +123,24 @@ def _predict(
         "n_tasks": len(tasks),
         "target": rows.selection.columns.target,
         "rmse": math.sqrt(squares / n_known) if n_known else None,
+        "loss_name": loss.words[0].upper() + loss.words[1:],
+        "loss": loss.shown(losses / n_known) if n_known else None,
         "out": out,
     }
+
+
+def _methods(model: Any) -> tuple[Any, Any]:
+    """The methods of a model for means and for their intervals."""
+    from functools import partial
+
+    from sharedspan.diagnosis.holdout_errors import mean_responses
+    from sharedspan.families import Binomial
+
+    interval_of = getattr(model, "predict_interval", None)
+    if isinstance(model.response_family(), Binomial):  # a class has no interval
+        is_classifier = hasattr(model, "proba_interval")
+        interval_of = model.proba_interval if is_classifier else model.mean_interval
+    return partial(mean_responses, model), interval_of
 
 
 def _copied(batch: RowBatch, rows: RowReader) -> dict[str, Any]:

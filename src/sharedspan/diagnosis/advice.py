@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sharedspan.diagnosis.losses import auc
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import count, listed, short
+from sharedspan.families import Binomial, Poisson, suggested_family
 from sharedspan.inference.span_errors import SpanUncertainty
 from sharedspan.mixed_model import LARGEST_RANK
 
@@ -24,6 +26,9 @@ NEGLIGIBLE = 0.01  # ratio of the variance between tasks to the noise variance
 STANDARD_ERRORS = 2000  # entries d k of B up to which standard errors are cheap to compute
 CHANCE = 0.01  # level of the test that slopes differ
 MANY = 10  # collinear features that are too many to drop one by one
+OVERDISPERSED = 1.3  # Pearson's chi-square over its degrees of freedom
+SEPARATED = 0.999  # area under the ROC curve from which classes count as separated
+PINNED = 0.01  # variance p (1 - p) of responses below which all of a task's are nearly certain
 NAMED = 5  # tasks named in a sentence
 NAMED_GROUPS, NAMED_FEATURES = 5, 4  # of collinear features
 
@@ -45,14 +50,16 @@ def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterat
             "you use the predictions."
         )
     if _no_variation(view, good):
-        yield (
-            "The slopes hardly vary between tasks: PooledRegressor, with one slope vector for all, "
-            "does the same."
-        )
+        if view.is_normal:
+            yield (
+                "The slopes hardly vary between tasks: PooledRegressor, with one slope vector for "
+                "all, does the same."
+            )
     elif view.rank:
         yield from _advice_on_span(view, diagnosis)
     if view.rank and view.rows is not None:
         yield from _advice_on_rows(view, diagnosis)
+    yield from _advice_on_family(view)
     if view.metric.groups:
         yield _advice_on_collinearity(view.metric.groups, view.names)
     ratio = _noise_ratio(view, good)
@@ -60,6 +67,86 @@ def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterat
         yield (
             f"One task in ten has over {ratio:.1f} times the noise of another tenth: use "
             "noise='per_task' (--noise-per-task)."
+        )
+
+
+def advice_on_target(looks_like: str, kind: str) -> str | None:
+    """A sentence for a model of normal responses whose target looks like another family's."""
+    if looks_like == "binomial":
+        return (
+            f"Every response is 0 or 1, and {kind} models it as normal: for probabilities use "
+            "AdaptiveSpanClassifier, or AdaptiveSpanRegressor(family='binomial') (--family "
+            "binomial)."
+        )
+    if looks_like in ("poisson", "negative_binomial"):
+        return (
+            f"The responses are counts, and {kind} models them as normal: for means above zero and "
+            f"intervals of counts use AdaptiveSpanRegressor(family='{looks_like}') (--family "
+            f"{looks_like})."
+        )
+    return None
+
+
+def _advice_on_family(view: ModelView) -> Iterator[str]:
+    """Advice on the family of the responses, from the rows."""
+    if view.rows is None or view.rows.y is None:
+        return
+    if view.family.name == "gaussian":
+        sentence = advice_on_target(suggested_family(view.rows.y), view.kind)
+        if sentence is not None:
+            yield sentence
+    elif isinstance(view.family, Binomial):
+        yield from _advice_on_classes(view, view.rows.codes, view.rows.y)
+    elif isinstance(view.family, Poisson):
+        yield from _advice_on_dispersion(view, view.rows.y)
+
+
+def _advice_on_dispersion(view: ModelView, y: np.ndarray) -> Iterator[str]:
+    """Advice on counts that vary more than Poisson counts, by Pearson's chi-square."""
+    spare = len(y) - (view.span.degrees_of_freedom or 0.0)
+    if spare < 1:
+        return
+    ratio = float(np.sum((y - view.means) ** 2 / view.means)) / spare
+    if ratio > max(OVERDISPERSED, 1 + 4 * np.sqrt(2 / spare)):
+        yield (
+            f"The counts vary {ratio:.1f} times as much as Poisson counts (Pearson's chi-square "
+            "over its degrees of freedom): standard errors and intervals are too small; use "
+            "family='negative_binomial' (--family negative_binomial)."
+        )
+
+
+def _advice_on_classes(view: ModelView, codes: np.ndarray, y: np.ndarray) -> Iterator[str]:
+    """Advice on classes that are separated without an error, and on tasks with one class."""
+    ids, start = np.unique(codes, return_index=True)
+    ones, size = np.add.reduceat(y, start), np.diff(np.append(start, len(y)))
+    single = (ones == 0) | (ones == size)
+    if len(ids) > 1 and single.mean() > 0.5:
+        yield (
+            f"In {single.sum():,} of {len(ids):,} tasks all responses are the same: their slopes "
+            "are those of other tasks, and their probabilities are held off 0 and 1 by the "
+            "distribution over tasks alone."
+        )
+    if not np.isin(y, (0, 1)).all():
+        return
+    area = auc(y, view.means)
+    if area > SEPARATED:
+        rows = f"all {len(y):,}" if area == 1 else f"nearly all of {len(y):,}"
+        yield (
+            f"The model tells the classes of {rows} rows apart (separation): no coefficient is "
+            "large enough for the rows, and only priors bound them. Read no sizes into them, and "
+            "see whether a feature is known only after the response."
+        )
+        return
+    low = np.minimum.reduceat(np.where(y == 1, view.means, 1.0), start)  # of class 1
+    high = np.maximum.reduceat(np.where(y == 0, view.means, 0.0), start)  # of class 0
+    spread = np.maximum.reduceat(view.means * (1 - view.means), start)
+    pinned = ~single & (low > high) & (spread < PINNED)
+    if pinned.any():
+        labels = [view.labels[t] for t in ids[pinned]]
+        yield (
+            f"In task{'s' if len(labels) > 1 else ''} {_named(labels)} all probabilities are near "
+            "0 or 1 and the classes are told apart without an error (separation): only the "
+            "distribution over tasks bounds the coefficients."
         )
 
 
@@ -76,7 +163,7 @@ def _advice_on_span(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
                 f"The rank, {rank}, is the largest that was tried: the tasks share little. "
                 + ("Give a larger rank= (--rank) to go further."
                    if rank < min(d, T) and view.is_population
-                   else "PerTaskRegressor may do as well." if view.is_population
+                   else "Separate regressions may do as well." if view.is_population
                    else "Try AdaptiveSpanRegressor, which need not find a span.")
             )  # fmt: skip
     kappa, share = diagnosis.condition_number, diagnosis.span_share

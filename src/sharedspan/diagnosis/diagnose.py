@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.advice import advice_on
+from sharedspan.diagnosis.losses import SCORES
 from sharedspan.diagnosis.misfits import Misfit, find_misfits
 from sharedspan.diagnosis.model_view import SPARE_ROWS, ModelView
 from sharedspan.diagnosis.text import format_number, percent, short
@@ -57,6 +58,12 @@ class Diagnosis:
     rows_per_task : dict of label to int
     task_r2 : dict of label to float
         R^2 about the mean of the task; without tasks whose responses are all equal.
+    family : str
+        The family of the responses. ``noise``, ``signal_to_noise`` and ``task_r2`` are those of
+        normal ones.
+    scores : dict of str to float
+        For other families, scores of the predicted means of the rows: log loss, AUC and Brier
+        score, or the mean Poisson deviance.
     """
 
     model: str
@@ -78,9 +85,12 @@ class Diagnosis:
     rows_per_task: dict[Hashable, int] = field(default_factory=dict)
     task_r2: dict[Hashable, float] = field(default_factory=dict)
     not_measured: str = ""
+    family: str = "gaussian"
+    scores: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"{self.model}: {self.n_tasks:,} tasks, {self.n_features:,} features"]
+        family = "" if self.family == "gaussian" else f", {self.family} responses"
+        lines = [f"{self.model}: {self.n_tasks:,} tasks, {self.n_features:,} features{family}"]
         numbers = list(self.numbers())
         width = max((len(value) for _, value, _ in numbers), default=0)
         lines += [f"  {name:<24}{value:>{width}}  {words}" for name, value, words in numbers]
@@ -123,6 +133,8 @@ class Diagnosis:
             median = float(np.median(list(self.task_r2.values())))
             words = f"median over tasks, of the rows given; {lowest}"
             yield "R² within tasks", format_number(median, 2), words
+        for name, value in self.scores.items():
+            yield name, format_number(value), f"{SCORES[name]}, of the rows given"
         if self.isometry is not None:
             words = (
                 f"how differently the features of task {short(self.isometry_task)} vary along the "
@@ -186,6 +198,8 @@ def diagnose_view(view: ModelView) -> Diagnosis:
         standardised=view.metric.known,
         rows_per_task={view.labels[t]: int(n) for t, n in zip(*sizes, strict=True)},
         task_r2=view.task_r2(),
+        family=view.family.name,
+        scores=view.scores(),
         not_measured=_not_measured(view),
         **view.isometry(),
     )

@@ -1,7 +1,8 @@
 """Errors on held-out rows, task by task: the model against separate and pooled regressions.
 
 Rows of each task are assigned to folds, and each fold is predicted by fits to the others: the model
-with the rank and penalty that it selected, one regression per task, and one for all tasks.
+with the rank and penalty that it selected, one regression per task, and one for all tasks. Errors
+are those of the family of the responses (losses.py).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sharedspan.diagnosis.losses import RMSE, Loss, loss_of
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.estimators import estimator_class
-from sharedspan.estimators.base import TaskEstimator
+from sharedspan.estimators.glm_baselines import GLMBaseline
 from sharedspan.progress import ProgressCallback, no_progress
 from sharedspan.statistics.folds import folds_by_hash
 
@@ -41,27 +43,42 @@ class Baseline(NamedTuple):
     name: str
     verb: str  # singular or plural, as the name
     fit: str  # description of the fit
-    estimator: str  # its name in the registry
+    estimator: str  # its name in the registry, of normal responses
+    glm: str  # description of the fit of classes and counts
 
 
 BASELINES = {
     "separate": Baseline(
-        "separate regressions", "do", "by one ridge regression per task", "PerTaskRegressor"
+        "separate regressions",
+        "do",
+        "by one ridge regression per task",
+        "PerTaskRegressor",
+        "by one {} regression per task",
     ),
     "pooled": Baseline(
         "pooled regression",
         "does",
         "by pooled slopes with an intercept per task",
         "PooledRegressor",
+        "by one {} regression of all tasks with an intercept per task",
     ),
 }
+MOST_GLMS = 2000  # tasks up to which classes and counts are regressed task by task
+
+
+class ScoredRows(NamedTuple):
+    """Rows that were held out, (n,) each: responses, means by the model, and codes of tasks."""
+
+    y: np.ndarray
+    mean: np.ndarray
+    codes: np.ndarray
 
 
 @dataclass(frozen=True)
 class Change:
     """Ratio of the model's error to a baseline's: below one the model is better."""
 
-    ratio: float  # of root mean squared errors over all rows
+    ratio: float  # of errors over all rows
     low: float  # 95 % interval, by the spread over tasks; 0 to infinity with too few tasks
     high: float
     gains: int  # tasks with a smaller error
@@ -80,47 +97,50 @@ class Change:
 
 @dataclass(frozen=True)
 class HoldoutErrors:
-    """Held-out squared errors; ``squares`` maps "model", "separate" and "pooled" to (T,) sums.
+    """Held-out losses; ``losses`` maps "model", "separate" and "pooled" to (T,) sums.
 
     ``rows`` (T,) counts the rows held out of each task, 0 if a task has too few; ``small`` is the
-    number of such tasks, ``total`` the sum of squares about the tasks' means, and ``notes`` are
-    the warnings of the fits.
+    number of such tasks, ``total`` the sum of the losses of the tasks' means, and ``notes`` are
+    the warnings of the fits. ``scored`` are the rows that were held out.
     """
 
-    squares: dict[str, np.ndarray]
+    losses: dict[str, np.ndarray]
     rows: np.ndarray
     total: float
     small: int
     notes: tuple[str, ...]
+    loss: Loss = RMSE
+    scored: ScoredRows | None = None
 
     @property
     def baselines(self) -> list[str]:
         """Names of the baselines that the model was compared with."""
-        return [name for name in BASELINES if name in self.squares]
+        return [name for name in BASELINES if name in self.losses]
 
-    def rmse(self, name: str) -> float:
-        """Root mean squared error over all rows."""
-        return float(np.sqrt(self.squares[name].sum() / self.rows.sum()))
+    def error(self, name: str) -> float:
+        """The error over all rows, such as the root mean squared error."""
+        return self.loss.shown(float(self.losses[name].sum() / self.rows.sum()))
 
-    def task_rmse(self, name: str) -> np.ndarray:
-        """Root mean squared error of each task, (T,); NaN for tasks with too few rows."""
-        held = np.where(self.rows > 0, self.rows, np.nan)
-        return np.sqrt(self.squares[name] / held)
+    def task_error(self, name: str) -> np.ndarray:
+        """The error of each task, (T,); NaN for tasks with too few rows."""
+        mean = self.losses[name] / np.where(self.rows > 0, self.rows, np.nan)
+        return np.sqrt(mean) if self.loss.is_root else mean
 
     @property
     def explained(self) -> float:
-        """Share of the sum of squares about the tasks' means that the model predicts."""
-        return 1 - float(self.squares["model"].sum()) / self.total if self.total > 0 else math.nan
+        """Share of the loss of the tasks' means, such as their variance, that is predicted."""
+        return 1 - float(self.losses["model"].sum()) / self.total if self.total > 0 else math.nan
 
     def change(self, baseline: str) -> Change:
         """The model against a baseline."""
         held = self.rows > 0
-        mine, other = self.squares["model"][held], self.squares[baseline][held]
+        mine, other = self.losses["model"][held], self.losses[baseline][held]
         if not (mine.sum() > 0 and other.sum() > 0):
             return Change(1.0, 1.0, 1.0, 0, 0)
-        ratio = math.sqrt(mine.sum() / other.sum())
+        ratio = self.loss.shown(mine.sum() / other.sum())
         # To first order, the error of the log ratio is a sum over tasks.
-        parts = 0.5 * (mine / mine.sum() - other / other.sum())
+        power = 0.5 if self.loss.is_root else 1.0
+        parts = power * (mine / mine.sum() - other / other.sum())
         error = math.sqrt(np.sum(parts**2) * len(parts) / max(len(parts) - 1, 1))
         margin, interval = ROUNDING * other, _interval(ratio, error, len(parts))
         gains, losses = np.sum(mine < other - margin), np.sum(mine > other + margin)
@@ -160,37 +180,43 @@ def holdout_errors(
         return np.bincount(scored, values, minlength=T + 1)[:T]
 
     held_rows = per_task(np.ones(len(scored)))
-    mean = per_task(y) / np.maximum(held_rows, 1)
-    total = float(per_task((y - mean[rows.codes]) ** 2).sum())
-    if total <= STEADY * float(np.sum(y**2)):
+    mean = (per_task(y) / np.maximum(held_rows, 1))[rows.codes]
+    if float(per_task((y - mean) ** 2).sum()) <= STEADY * float(np.sum(y**2)):
         return NOTHING_TO_PREDICT
     try:
-        error, notes = _errors_in_folds(view, fold, progress)
+        means, notes = _means_in_folds(view, fold, progress)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError) as problem:
         return f"Held-out errors could not be computed: {problem}"
-    squares = {name: per_task(values**2) for name, values in error.items()}
-    small = int(np.sum(~large & (size > 0)))
-    return HoldoutErrors(squares, held_rows.astype(np.int64), total, small, tuple(notes))
+    loss, small, held = loss_of(view.family), int(np.sum(~large & (size > 0))), fold >= 0
+    return HoldoutErrors(
+        losses={name: per_task(loss.of_rows(y, values)) for name, values in means.items()},
+        rows=held_rows.astype(np.int64),
+        total=float(per_task(loss.of_rows(y, mean)).sum()),
+        small=small,
+        notes=tuple(notes),
+        loss=loss,
+        scored=ScoredRows(y[held], means["model"][held], rows.codes[held]),
+    )
 
 
-def _errors_in_folds(
+def _means_in_folds(
     view: ModelView, fold: np.ndarray, progress: ProgressCallback
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Errors (rows,) of the model and its baselines, and the warnings of the model's fits."""
+    """Means (rows,) by the model and its baselines, and the warnings of the model's fits."""
     rows, makers, labels = view.rows, _refits(view), np.empty(len(view.labels), dtype=object)
     assert rows is not None
     assert rows.y is not None
     labels[:] = view.labels
-    error, notes = {name: np.zeros(len(fold)) for name in makers}, []
+    means, notes = {name: np.full(len(fold), rows.y.mean()) for name in makers}, []
     for i in range(N_FOLDS):
         held = fold == i
         for j, (name, make) in enumerate(makers.items()):
             progress("held-out errors", i * len(makers) + j, N_FOLDS * len(makers))
             task = labels[rows.codes] if name == "model" else rows.codes
-            error[name][held], _, caught = fit_and_predict(make(), rows.X, rows.y, task, held)
+            means[name][held], _, caught = fit_and_predict(make(), rows.X, rows.y, task, held)
             if name == "model":
                 notes += [" ".join(str(warning.message).split()) for warning in caught]
-    return error, notes
+    return means, notes
 
 
 def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -203,16 +229,23 @@ def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def fit_and_predict(
     model: Any, X: np.ndarray, y: np.ndarray, task: np.ndarray, held: np.ndarray
 ) -> tuple[np.ndarray, float, list[warnings.WarningMessage]]:
-    """Fit the other rows; return the errors on rows ``held``, the seconds and the warnings."""
+    """Fit the other rows; return the means of rows ``held``, the seconds and the warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         began = time.perf_counter()
         model.fit(X[~held], y[~held], task=task[~held])
         seconds = time.perf_counter() - began
-        return y[held] - model.predict(X[held], task=task[held]), seconds, caught
+        return mean_responses(model, X[held], task[held]), seconds, caught
 
 
-def _refits(view: ModelView) -> dict[str, Callable[[], TaskEstimator]]:
+def mean_responses(model: Any, X: Any, task: Any) -> np.ndarray:
+    """Mean responses (rows,) of a model; of a classifier the probabilities of the second class."""
+    if hasattr(model, "predict_proba"):
+        return model.predict_proba(X, task=task)[:, 1]
+    return model.predict(X, task=task)
+
+
+def _refits(view: ModelView) -> dict[str, Callable[[], Any]]:
     """Constructors of the model, with what it selected, and of baselines that differ from it."""
     model, params, span = view.model, view.params, view.span
     again = params | {name: value for name, value in PLAIN.items() if name in params}
@@ -221,7 +254,11 @@ def _refits(view: ModelView) -> dict[str, Callable[[], TaskEstimator]]:
             again[name] = span.extra[name]
     if "rank" in params and span.rank:
         again["rank"] = span.rank
-    makers: dict[str, Callable[[], TaskEstimator]] = {"model": partial(type(model), **again)}
+    makers: dict[str, Callable[[], Any]] = {"model": partial(type(model), **again)}
+    if not view.is_normal:
+        if len(view.labels) <= MOST_GLMS:
+            makers["separate"] = partial(GLMBaseline, view.family, per_task=True)
+        return makers | {"pooled": partial(GLMBaseline, view.family, per_task=False)}
     for key, baseline in BASELINES.items():
         estimator: Any = estimator_class(baseline.estimator)
         if model.shares != estimator.shares:

@@ -127,6 +127,8 @@ def _reach(
     from scipy.stats import t
 
     uncertainty, metric, rows = view.span.uncertainty, view.metric, view.rows
+    if not view.is_normal:
+        return None, "Loadings have intervals for normal responses alone."
     if isinstance(uncertainty, SpanUncertainty):
         # Errors off the span are A D change, where the covariance of the error D is known.
         to_user, deviation = uncertainty.canonical.to_user, metric.deviation[:, None]

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.losses import scores
 from sharedspan.diagnosis.metric import feature_metric
 from sharedspan.diagnosis.rows import RowsByTask, rows_by_task
 from sharedspan.estimators.base import TaskEstimator, fitted_span_of
+from sharedspan.estimators.generalized import predict_family
 from sharedspan.estimators.prediction import predicted_mean
+from sharedspan.families import Gaussian
 from sharedspan.subspace import orthonormal_basis
 
 SPARE_ROWS = 5  # rows beyond its features that a task needs to measure effects off the span
@@ -44,10 +47,13 @@ class ModelView:
         Norms of the deviations off the span, and the feature for which they are largest.
     confined : bool
         Whether coefficients cannot leave the span, so that they are not informative outside it.
+    family, is_normal : Family and bool
+        The family of the responses, and whether it is normal or a robust version of that.
     residuals : tuple of ndarray or None
-        Task codes, sums of squared residuals and their approximate degrees of freedom, (T',) each.
+        Task codes, sums of squared residuals and their approximate degrees of freedom, (T',) each;
+        of normal responses only.
     noise : float or None
-        Standard deviation, the median over tasks.
+        Standard deviation, the median over tasks; of normal responses only.
     """
 
     def __init__(self, model: Any, X: Any = None, y: Any = None, task: Any = None) -> None:
@@ -61,6 +67,13 @@ class ModelView:
             X = pipeline[:-1].transform(X)
         self.kind = type(model).__name__
         self.centred = bool(model.fit_intercept)
+        self.family = model.response_family()
+        self.is_normal = isinstance(self.family, Gaussian)
+        if X is not None and self.span.extra.get("uses_offset"):
+            raise ValueError(
+                "The model was fitted with an offset or exposure, which rows alone do not have: "
+                "leave X, y and task out."
+            )
         self.rows = None if X is None else rows_by_task(model, X, y, task)
         tasks = model.tasks_
         self.labels: list[Hashable] = list(tasks) if tasks.dtype == object else tasks.tolist()
@@ -70,7 +83,7 @@ class ModelView:
         self.rank = None if self.representation is None else self.span.rank
         self._compare_coefficients()
         self.residuals = None
-        if self.rows is not None and self.rows.y is not None:
+        if self.is_normal and self.rows is not None and self.rows.y is not None:
             self.residuals = self._residual_squares(self.rows, self.rows.y)
         self.noise = self._noise_deviation()
 
@@ -100,7 +113,22 @@ class ModelView:
             return float(np.sqrt(self.residuals[1].sum() / self.residuals[2].sum()))
         return None
 
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Mean responses that the model predicts for its rows, (rows,)."""
+        assert self.rows is not None
+        if self.is_normal:
+            return predicted_mean(self.model, self.rows.X, self.rows.codes)
+        model: Any = self.model
+        return predict_family(model, self.rows.X, self.rows.codes, None)[0]
+
     # Numbers
+
+    def scores(self) -> dict[str, float]:
+        """Scores of the means of the rows, unless responses are normal; see ``losses.py``."""
+        if self.is_normal or self.rows is None or self.rows.y is None:
+            return {}
+        return scores(self.family, self.rows.y, self.means)
 
     def condition_number(self, good: np.ndarray) -> float | None:
         """s_1 / s_k within the span, over the tasks ``good`` (T,)."""

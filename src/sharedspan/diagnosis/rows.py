@@ -41,6 +41,20 @@ class RowsByTask:
             yield int(t), X, y
 
 
+def _second_class(model: Any, y: Any) -> Any:
+    """Ones for the second class of a classifier and zeros for the first; other y as it is."""
+    if not hasattr(model, "predict_proba"):
+        return y
+    y, classes = np.asarray(y).ravel(), model.classes_
+    unknown = y[~np.isin(y, classes)]
+    if len(unknown):
+        raise ValueError(
+            f"y has the class {unknown.tolist()[0]!r}, and the model the classes "
+            f"{classes.tolist()}: give rows of these classes."
+        )
+    return (y == classes[1]).astype(float)
+
+
 def rows_by_task(model: Any, X: Any, y: Any, task: Any) -> RowsByTask:
     """Rows validated like rows to predict; rows of tasks that were not fitted are left out."""
     if is_task_list(X):
@@ -50,6 +64,8 @@ def rows_by_task(model: Any, X: Any, y: Any, task: Any) -> RowsByTask:
         y = None if y is None else np.concatenate([np.asarray(part).ravel() for part in y])
     else:
         features, codes = rows_to_predict(model, X, task)
+    if y is not None:
+        y = _second_class(model, y)
     target = None if y is None else as_target(y, len(features)).astype(float)
     order = np.argsort(codes, kind="stable")
     order = order[codes[order] >= 0]

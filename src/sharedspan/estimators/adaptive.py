@@ -169,10 +169,25 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     varying: Any = None
 
     noise_degrees_of_freedom_: float
+    dispersion_: float
 
     def response_family(self) -> Family:
         """See MixedModel."""
         return family_of(self.family, vars(self).get("dispersion_"))
+
+    def check_combination(self) -> None:
+        """Raise for REML of normal responses, and for rows that workers would have to keep."""
+        if self.method == "reml" and not self.response_family().reweighted:
+            raise ValueError(
+                f"method='reml' is not for family={self.family!r}: use method='evidence', which "
+                "integrates b out too, or 'ml'."
+            )
+        if self.response_family().reweighted and not fitting.is_local(self):
+            raise ValueError(
+                f"family={self.family!r} reads the rows once in every turn of its fit, and the "
+                "workers of a cluster keep only their sums: fit with engine='local', or use "
+                "fit_file."
+            )
 
     def fit(
         self,
@@ -194,9 +209,12 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         self
         """
         offset = self._offset(X, offset, exposure)
+        uses_offset = offset is not None
         if offset is not None and self.family in ROBUST:
             y, offset = np.asarray(y, dtype=float) - offset, None
         fitting.fit_arrays(self, X, y, task, sample_weight, offset=offset)
+        if uses_offset:
+            self.uses_offset_ = True
         return self
 
     def predict(

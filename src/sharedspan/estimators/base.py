@@ -33,6 +33,7 @@ from sharedspan.estimators.prediction import (
     response_std,
     rows_to_predict,
 )
+from sharedspan.families import FAMILIES, Family
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.statistics.canonical import Problem
 from sharedspan.statistics.task_statistics import TaskStatistics
@@ -61,7 +62,7 @@ def _has_intervals(model: TaskEstimator) -> bool:
     if not model.has_intervals:
         raise AttributeError(
             f"{type(model).__name__} has no standard errors: use AdaptiveSpanRegressor, "
-            "SharedSpanRegressor or NewTaskEstimator."
+            "SharedSpanRegressor or NewTaskRegressor."
         )
     return True
 
@@ -107,6 +108,7 @@ class TaskEstimator(BaseEstimator):
     feature_names_in_: np.ndarray
     columns_: Columns
     n_rows_dropped_: int
+    uses_offset_: bool  # set if the fit had an offset or exposure
     _statistics_: TaskStatistics
 
     # ---- what an estimator defines ---------------------------------------------------------------
@@ -122,6 +124,10 @@ class TaskEstimator(BaseEstimator):
             common_scale=not self.whiten,
             folds=isinstance(self.rank, str) and self.rank == "auto",
         )
+
+    def response_family(self) -> Family:
+        """The family of the responses: normal, unless an estimator models others."""
+        return FAMILIES["gaussian"]
 
     def check_combination(self) -> None:
         """Raise for a combination of parameters that is not allowed."""
@@ -353,7 +359,8 @@ class TaskEstimator(BaseEstimator):
 
         The file holds arrays and JSON, with a checksum, and no code. An old file of that name is
         replaced once the new one is complete; a file that is not a model is never replaced.
-        Scikit-learn's own settings (``set_output``, metadata requests) are not saved.
+        Scikit-learn's own settings (``set_output``, metadata requests) are not saved. A classifier
+        of more than two classes is saved class by class: see its ``estimators_``.
 
         Parameters
         ----------
@@ -385,7 +392,8 @@ class TaskEstimator(BaseEstimator):
 
         Inputs are ``X`` (rows, d), without the task column, and ``task`` (rows,), int64 or string;
         the output is ``prediction`` (rows,). A task that was not fitted gives NaN, or the mean task
-        with ``unseen="mean"``.
+        with ``unseen="mean"``. Only for normal responses: the predictions of other families are
+        means over the posterior distribution, which a graph does not hold.
 
         Parameters
         ----------
@@ -424,6 +432,9 @@ class TaskEstimator(BaseEstimator):
         """Check the attributes that predictions depend on, after reading a model from a file."""
         for name in ("unseen", "fit_intercept"):
             SHARED[name].check(name, getattr(self, name))  # type: ignore[misc]
+        for name in ("family", "link"):
+            if name in self.checks:
+                self.checks[name](name, getattr(self, name))
         widths = {self.coef_.shape[1], self.coef_.shape[1] + (self.task_column is not None)}
         names = vars(self).get("feature_names_in_", ())
         if self.n_features_in_ not in widths or len(names) not in (0, self.n_features_in_):

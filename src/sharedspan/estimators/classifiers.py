@@ -8,15 +8,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, clone
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sharedspan.estimators import fitting
-from sharedspan.estimators.base import TaskEstimator
+from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.generalized import linear_predictor, log_exposure, mean_interval
 from sharedspan.estimators.mixed import MixedModel
-from sharedspan.estimators.parameters import at_least, estimator, number_or_auto, one_of
-from sharedspan.estimators.prediction import predicted_mean, rows_to_predict
+from sharedspan.estimators.parameters import estimator, number_or_auto, one_of
+from sharedspan.estimators.prediction import rows_to_predict
 from sharedspan.families import Family, family_of
 from sharedspan.inputs.frames import is_dask_frame
 from sharedspan.inputs.rows import is_task_list
@@ -47,6 +48,16 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         """See MixedModel."""
         return family_of(LINKS[self.link])
 
+    @property
+    def fitted_span(self) -> FittedSpan:
+        """The fitted quantities of a model of two classes; see ``TaskEstimator``."""
+        if "estimators_" in vars(self):
+            raise TypeError(
+                f"The {type(self).__name__} has {len(self.classes_)} classes and a model of each "
+                "against the others: save, diagnose, draw or report the models in estimators_."
+            )
+        return super().fitted_span
+
     def fit(
         self, X: Any, y: Any, task: Any = None, sample_weight: Any = None, offset: Any = None
     ) -> Self:
@@ -71,7 +82,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         classes, codes = encoded_classes(y, is_task_list(X))
         if offset is not None:
             offset = log_exposure(self.response_family(), offset, None, len(X))
-        if len(classes) == 2:
+        if len(classes) <= 2:  # the check of the rows refuses none
             fitting.fit_arrays(self, X, codes(1), task, sample_weight, offset=offset)
         else:
             fitting.forget(self)
@@ -90,6 +101,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
             if name in vars(models[0]):
                 setattr(self, name, getattr(models[0], name))
         self.coef_ = np.stack([model.coef_ for model in models])
+        self.representation_ = np.column_stack([model.representation_ for model in models])
         self.intercept_ = np.stack([model.intercept_ for model in models])
         self.n_iter_ = max(model.n_iter_ for model in models)
         self.converged_ = all(model.converged_ for model in models)
@@ -144,7 +156,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         return each / each.sum(axis=1, keepdims=True)
 
     def decision_function(self, X: Any, task: Any = None, offset: Any = None) -> np.ndarray:
-        """The linear predictor, above zero for the second of two classes.
+        """Log odds of the second of two classes, from the probabilities of ``predict_proba``.
 
         Parameters
         ----------
@@ -154,11 +166,17 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         Returns
         -------
         ndarray of shape (rows,), or (rows, n_classes) for more than two classes
+            For more than two classes, the probability of each against the others.
         """
         check_is_fitted(self)
         if len(self.classes_) == 2:
             features, codes, offset = self._rows(X, task, offset)
-            return linear_predictor(self, features, codes, offset)[0]
+            family = self.response_family()
+            eta, variance = linear_predictor(self, features, codes, offset)
+            # Each class by itself, so that no digits are lost near one.
+            shares = (family.expected_mean(sign * eta, variance) for sign in (1, -1))
+            second, first = (np.log(np.maximum(share, np.finfo(float).tiny)) for share in shares)
+            return second - first
         each = [model.predict_proba(X, task, offset)[:, 1] for model in self.estimators_]
         return np.column_stack(each)
 
@@ -230,6 +248,7 @@ def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
             raise ValueError("This estimator requires y to be passed, but the target y is None.")
         parts = [column_or_1d(np.asarray(y), warn=True)]
     stacked = np.concatenate(parts)
+    assert_all_finite(stacked, input_name="y")
     check_classification_targets(stacked)
     try:
         classes, codes = np.unique(stacked, return_inverse=True)
@@ -238,7 +257,7 @@ def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
         raise TypeError(
             f"y holds labels of several types, {', '.join(kinds)}: give labels of one type."
         ) from None
-    if len(classes) < 2:
+    if len(classes) == 1:
         raise ValueError(
             f"y has one class, {classes.tolist()[0]!r}, and a classifier needs samples of at least "
             "2 classes."
@@ -260,8 +279,8 @@ class AdaptiveSpanClassifier(MixedClassifier):
 
     The log odds of two classes are linear, with coefficients v_t = b + u_t, u_t ~ N(0, D + LL') as
     in ``AdaptiveSpanRegressor``. D, L, its rank and a Gaussian prior on b are found by the marginal
-    likelihood in Laplace's approximation, or by quadrature where that matters. More than two classes
-    are fitted one against the others; see ``estimators_``.
+    likelihood in Laplace's approximation, or by quadrature where that matters. More than two
+    classes are fitted one against the others; see ``estimators_``.
 
     Parameters
     ----------
@@ -291,9 +310,9 @@ class AdaptiveSpanClassifier(MixedClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
     estimators_ : list
-        For more than two classes, the model of each class against the others; ``coef_`` and
-        ``intercept_`` are then those of all, one after the other, and the attributes below are
-        theirs.
+        For more than two classes, the model of each class against the others; ``coef_``,
+        ``intercept_`` and ``representation_`` are then those of all, one after the other, and the
+        other attributes below are theirs.
     {tasks_, coef_, intercept_}
     mean_coef_ : ndarray of shape (d,)
     mean_intercept_ : float

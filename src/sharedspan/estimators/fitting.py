@@ -149,6 +149,8 @@ def fit_arrays(
         if offset is not None:
             rows = replace(rows, offset=offset_of_rows(offset, len(rows.X)))
         fit_rows(model, rows, checkpointing)
+        if offset is not None:
+            model.uses_offset_ = True
 
 
 def fit_files(model: TaskEstimator, path: Any, checkpointing: Any = None, **options: Any) -> None:

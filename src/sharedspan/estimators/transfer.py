@@ -13,12 +13,13 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.estimators import fitting
-from sharedspan.estimators.base import SpanTransformer, TaskRegressor
+from sharedspan.estimators.base import SpanTransformer, TaskEstimator, TaskRegressor
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import at_least, check_parameters, estimator, one_of
 from sharedspan.estimators.span_prior import SpanPrior, given_covariance, given_representation
 from sharedspan.estimators.stream import DescentOptions, Stream
+from sharedspan.families import Gaussian
 from sharedspan.inference.span_errors import SpanUncertainty
 from sharedspan.inference.weight_errors import (
     CrossSums,
@@ -163,7 +164,14 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         method : {"prior", "least_squares", "sgd"}, default="prior"
         """
         check_is_fitted(model)
-        fitted = model.fitted_span if isinstance(model, TaskRegressor) else FittedSpan.of(model)
+        if isinstance(model, TaskEstimator) and not isinstance(model.response_family(), Gaussian):
+            name = model.response_family().name
+            raise TypeError(
+                f"The model is of {name} responses, and new tasks are fitted by least squares: fit "
+                "new and old tasks together with the same estimator, or predict new tasks by the "
+                "population with unseen='mean' (--unseen mean)."
+            )
+        fitted = model.fitted_span if isinstance(model, TaskEstimator) else FittedSpan.of(model)
         if fitted.representation is None or fitted.task_weights is None:
             raise TypeError(
                 f"The model is a {type(model).__name__}, which has no representation_ and "

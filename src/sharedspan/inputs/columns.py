@@ -192,6 +192,7 @@ class FileColumns:
             how = "(--text one_hot, or text='one_hot' in Python)"
         if part == "target":
             what, advice = "target", "give another column (--target, or target= in Python)"
+            how = "as numbers, such as 0 and 1 for two classes"
         advice = f"{advice}, or encode {it} {how}"
         if part == "fitted":
             advice = "correct it, as the model was fitted to numbers"

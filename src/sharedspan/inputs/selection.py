@@ -18,10 +18,12 @@ from sharedspan.inputs.files import (
     MOST_NAMED,
     FilePaths,
     SourceFile,
+    fetch,
     joined,
     literal,
     nearest,
     open_duckdb,
+    quoted,
     shortened,
 )
 
@@ -78,6 +80,27 @@ def select_columns(
         )
     label = LABEL_TYPES.get(table.types[task], "VARCHAR")
     return _selection(Columns(task, target, tuple(selected), tuple(base), label), table)
+
+
+def range_of_column(paths: FilePaths, name: str) -> tuple[float, float, bool] | None:
+    """Least and largest value of a column of numbers, and whether all of them are whole.
+
+    None for a column that is absent, has no value or does not hold numbers: the fit says so.
+    """
+    with open_duckdb() as connection:
+        table = FileColumns(connection, paths)
+        if name not in table.types or table.types[name] not in (*NUMBERS, "varchar"):
+            return None
+        values = f"SELECT TRY_CAST({quoted(name)} AS DOUBLE) AS value FROM"
+        parts = []
+        for file in table.files:
+            sql = f"SELECT min(value), max(value), bool_and(value = floor(value)) FROM ({values}"
+            parts += fetch(connection, f"{sql} {file.scan()}) WHERE isfinite(value)", file.path)
+    known = [part for part in parts if part[0] is not None]
+    if not known:
+        return None
+    low, high, whole = zip(*known, strict=True)
+    return min(low), max(high), all(whole)
 
 
 def _feature_names(

@@ -55,7 +55,15 @@ def write_onnx(
         ) from error
     import sharedspan
     from sharedspan.estimators.prediction import population_mean
+    from sharedspan.families import Gaussian
 
+    family = model.response_family()
+    if not isinstance(family, Gaussian):
+        raise TypeError(
+            f"A model of {family.name} responses cannot be written as a graph: its predictions are "
+            "means over the posterior distribution of each task, and a graph holds coefficients "
+            "alone. Use save and ss.load."
+        )
     if dtype not in NUMBERS:
         raise ValueError(f"dtype={dtype!r} is unknown: use {', '.join(map(repr, NUMBERS))}.")
     fitted, (T, d) = model.fitted_span, model.fitted_span.coef.shape

@@ -16,9 +16,11 @@ import numpy as np
 from sharedspan.diagnosis.diagnose import diagnose_view
 from sharedspan.diagnosis.holdout_errors import NOTHING_TO_PREDICT, HoldoutErrors, holdout_errors
 from sharedspan.diagnosis.loadings import shared_directions
+from sharedspan.diagnosis.losses import scores
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import count, format_number, short, whole
 from sharedspan.estimators import estimator_class
+from sharedspan.families import Counts
 from sharedspan.progress import ProgressCallback
 
 SAME = 1e-9  # relative variation of slopes or levels that is rounding
@@ -51,6 +53,8 @@ class Facts:
         self.levels: np.ndarray | None = None  # (T,) predicted at average features without a span
         if view.rows is not None and not self.directions.rank:
             self.levels = view.span.intercept + view.span.coef @ view.rows.X.mean(axis=0)
+            if not view.is_normal:
+                self.levels = view.family.mean(self.levels)
 
     @cached_property
     def groups(self) -> tuple[str, np.ndarray] | None:
@@ -59,6 +63,33 @@ class Facts:
         if extra.get("labels") is not None:
             return "cluster", np.asarray(extra["labels"]) + 1
         return ("noise level", np.asarray(extra["levels"])) if "levels" in extra else None
+
+    @property
+    def units(self) -> str:
+        """What coefficients are measured in, before the name of the response."""
+        family = self.view.family
+        if self.view.is_normal:
+            return "units of"
+        if isinstance(family, Counts):
+            return "the logarithm of the mean of"
+        return "log odds of" if family.name == "binomial" else "normal quantiles of"
+
+    @property
+    def predictions(self) -> str:
+        """What coefficients add up to."""
+        return "predictions" if self.view.is_normal else "linear predictors"
+
+    @property
+    def glm(self) -> str:
+        """The regression of baselines of classes and counts, in words."""
+        return "Poisson" if isinstance(self.view.family, Counts) else "logistic"
+
+    @cached_property
+    def holdout_scores(self) -> dict[str, float]:
+        """Scores of held-out classes and counts; empty for normal responses and without rows."""
+        if self.view.is_normal or self.errors is None or self.errors.scored is None:
+            return {}
+        return scores(self.view.family, self.errors.scored.y, self.errors.scored.mean)
 
     @cached_property
     def same_slopes(self) -> bool:
@@ -70,7 +101,7 @@ class Facts:
     def separate_spectrum(self) -> np.ndarray | None:
         """Singular values of separate regressions of the same rows, by their predictions."""
         rows, metric = self.view.rows, self.view.metric
-        if rows is None or rows.y is None or not self.directions.rank:
+        if rows is None or rows.y is None or not self.directions.rank or not self.view.is_normal:
             return None
         fits = ~np.isin(rows.codes, self.outliers)
         if not fits.any():
@@ -178,9 +209,9 @@ def _about(facts: Facts, tasks: np.ndarray) -> Iterator[Column]:
         rows = [diagnosis.rows_per_task.get(labels[t], np.nan) for t in tasks]
         yield Column("rows", "rows", np.array(rows, dtype=float))
     if errors is not None:
-        yield Column("rmse", "held-out error", errors.task_rmse("model")[tasks])
+        yield Column("rmse", "held-out error", errors.task_error("model")[tasks])
         for name in errors.baselines:
-            values = errors.task_rmse(name)[tasks]
+            values = errors.task_error(name)[tasks]
             yield Column(f"rmse {name}", f"held-out error, {name}", values)
     if facts.groups is not None:
         yield Column("group", facts.groups[0], facts.groups[1][tasks].astype(float))

@@ -171,6 +171,29 @@ def draw_tasks(
     return np.argsort(group, kind="stable")
 
 
+def draw_calibration(
+    panel: Any, predicted: np.ndarray, observed: np.ndarray, low: np.ndarray | None,
+    high: np.ndarray | None, *, share: bool,
+) -> None:  # fmt: skip
+    """Observed against predicted means, with intervals if given, beside the line of equality.
+
+    ``share`` says that they are between 0 and 1.
+    """
+    largest = max(float(predicted.max()), float(observed.max() if high is None else high.max()))
+    ends = np.array([0.0, 1.0 if share else 1.05 * largest or 1.0])
+    panel.plot(ends, ends, color=GREY, ls="--", lw=1, zorder=1)
+    if low is not None and high is not None:
+        reach = [observed - low, high - observed]
+        panel.errorbar(predicted, observed, yerr=reach, ls="none", color=GREY, lw=1.5, capsize=2.5)
+        panel.plot(predicted, observed, color=BLUE, lw=1.5, marker="o", ms=5, zorder=3)
+    else:
+        alpha = 0.75 if len(predicted) < DENSE else 0.4
+        panel.scatter(predicted, observed, s=float(np.clip(4000 / len(predicted), 4, 28)), lw=0,
+                      color=BLUE, alpha=alpha, rasterized=len(predicted) > MANY)  # fmt: skip
+    pad = 0.03 * (ends[1] - ends[0])
+    panel.set(xlim=(ends[0] - pad, ends[1] + pad), ylim=(ends[0] - pad, ends[1] + pad))
+
+
 def draw_stems(
     panel: Any, names: Sequence[str], values: np.ndarray, low: np.ndarray | None = None,
     high: np.ndarray | None = None,

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sharedspan.diagnosis.calibration import by_bins, by_task
 from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
 from sharedspan.diagnosis.text import count, listed, percent, short
 from sharedspan.diagnosis.text import format_number as number
+from sharedspan.families import Counts
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report import figures
 from sharedspan.report.facts import SAME, Facts
@@ -62,6 +64,7 @@ def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     errors, path, spans = facts.errors, facts.view.span.rank_path, facts.directions
     if errors is not None:
         yield from (holdout_plot(errors, name, tasks) for name in errors.baselines)
+        yield from calibration_plots(facts, errors)
     yield common_plot(facts)
     if facts.view.rank is not None and spans.spectrum[0] > 0:
         yield spectrum_plot(facts)
@@ -76,7 +79,7 @@ def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
 def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> PagePlot:
     """The held-out error of each task by the model against the error by a baseline."""
     held, name = tasks[errors.rows[tasks] > 0], BASELINES[baseline].name
-    mine, other = errors.task_rmse("model")[held], errors.task_rmse(baseline)[held]
+    mine, other = errors.task_error("model")[held], errors.task_error(baseline)[held]
     both, panel = np.concatenate([mine, other]), new_panel(3.6, WIDTH)
     figures.draw_tasks(panel, other, mine, np.zeros(len(held), dtype=bool))
     ends = np.array([0.0, 1.05 * both.max() or 1.0])
@@ -85,21 +88,55 @@ def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> Pag
         pad = 1.1 * (both.max() / both.min()) ** 0.04
         ends = np.array([both.min() / pad, both.max() * pad])
     panel.plot(ends, ends, color=GREY, ls="--", lw=1, zorder=1)
-    panel.set(xlim=ends, ylim=ends, xlabel=f"error of {name}", ylabel="error of the model")
+    error = "error" if errors.loss.is_root else errors.loss.name
+    panel.set(xlim=ends, ylim=ends, xlabel=f"{error} of {name}", ylabel=f"{error} of the model")
     inside: dict[str, Any] = {"transform": panel.transAxes, "fontsize": 9, "gid": "note"}
     panel.text(0.98, 0.04, "model better ↘", ha="right", **inside)
     panel.text(0.02, 0.94, "↖ model worse", **inside)
     change = errors.change(baseline)
     caption = (
-        f"The error is smaller than for {name} in {count(change.gains, 'task')} and larger in "
+        f"The {error} is smaller than for {name} in {count(change.gains, 'task')} and larger in "
         f"{change.losses:,}."
     )
     words = (
-        f"Held-out root mean squared error of {count(len(held), 'task')}: the model against "
+        f"Held-out {errors.loss.words} of {count(len(held), 'task')}: the model against "
         f"{name}. {caption} Median error {number(np.median(mine))} against "
         f"{number(np.median(other))}."
     )
     return PagePlot(f"gain-{baseline}", panel, words, caption, held, ("rmse", f"rmse {baseline}"))
+
+
+def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]:
+    """Predicted against observed means of held-out classes or counts, by bins and by task."""
+    if facts.view.is_normal or errors.scored is None:
+        return
+    family, (y, mean, codes) = facts.view.family, errors.scored
+    bins, tasks = by_bins(family, y, mean), by_task(family, y, mean, codes)
+    is_share = not isinstance(family, Counts)
+    predicted = "predicted probability" if is_share else "predicted mean"
+    observed = "observed share" if is_share else "observed mean"
+    for key, groups, what in (("rows", bins, "the bin"), ("tasks", tasks, "the task")):
+        panel = new_panel(3.6, WIDTH)
+        reach = (groups.low, groups.high) if key == "rows" else (None, None)
+        figures.draw_calibration(panel, groups.predicted, groups.observed, *reach, share=is_share)
+        panel.set(xlabel=f"{predicted}, mean of {what}", ylabel=observed)
+        inside = (groups.low <= groups.predicted) & (groups.predicted <= groups.high)
+        if key == "rows":
+            caption = (
+                f"Held-out rows in {count(len(inside), 'bin')} by their {predicted}; lines are "
+                f"95\u00a0% intervals, {inside.sum()} of which contain the prediction."
+            )
+            pairs = zip(groups.predicted, groups.observed, strict=True)
+            told = ", ".join(f"{number(p, 2)}: {number(o, 2)}" for p, o in pairs)
+            words = f"Calibration over rows, predicted and {observed}: {told}."
+        else:
+            caption = (
+                f"Each point is a task: the mean of its held-out predictions and its {observed}. "
+                f"In {inside.sum():,} of {count(len(inside), 'task')} the 95\u00a0% interval of "
+                f"the {observed} contains the prediction."
+            )
+            words = f"Calibration over tasks. {caption}"
+        yield PagePlot(f"calibration-{key}", panel, words, caption)
 
 
 def spectrum_plot(facts: Facts) -> PagePlot:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.holdout_errors import BASELINES, Change, HoldoutErrors
+from sharedspan.diagnosis.losses import SCORES
 from sharedspan.diagnosis.text import change, count, format_number, listed, percent
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report.facts import Facts
@@ -23,7 +24,8 @@ def summary(facts: Facts) -> Iterator[str]:
     diagnosis, errors = facts.diagnosis, facts.errors
     features, tasks = count(diagnosis.n_features, "feature"), count(diagnosis.n_tasks, "task")
     rows = f", from {count(facts.n_rows, 'row')}" if facts.n_rows else ""
-    yield f"{diagnosis.model} regressed {facts.target} on {features} in {tasks}{rows}."
+    family = "" if diagnosis.family == "gaussian" else f" ({diagnosis.family} responses)"
+    yield f"{diagnosis.model}{family} regressed {facts.target} on {features} in {tasks}{rows}."
     if facts.nothing_to_predict:
         yield facts.no_errors
     elif facts.same_slopes:
@@ -61,8 +63,11 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
     errors = facts.errors
     if errors is not None:
         words = f"root mean squared error on rows held out, in units of {facts.target}"
-        yield "held-out error", format_number(errors.rmse("model")), words
-        words = "of the variance within tasks, on rows held out"
+        if facts.view.is_normal:
+            yield "held-out error", format_number(errors.error("model")), words
+        for score, number in facts.holdout_scores.items():
+            yield f"held-out {score}", format_number(number), f"{SCORES[score]}, on rows held out"
+        words = f"of the {spread(facts)} within tasks, on rows held out"
         yield "predicted", percent(errors.explained), words
     degrees = facts.view.span.degrees_of_freedom
     if degrees is not None:
@@ -71,6 +76,11 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
     for name, value, words in facts.diagnosis.numbers(facts.target):
         if facts.directions.rank or name != "unlike features":
             yield name, value, words
+
+
+def spread(facts: Facts) -> str:
+    """What is there to predict within tasks, in a word."""
+    return "variance" if facts.view.is_normal else "deviance"
 
 
 # Errors on held-out rows
@@ -84,7 +94,8 @@ def against(errors: HoldoutErrors, baseline: str) -> str:
         size = f"{format_number(ratio, 2)} times "
     elif abs(ratio - 1) >= 0.0005:
         size = f"{percent(abs(ratio - 1))} {'below' if ratio < 1 else 'above'} "
-    sentence = f"Its error on held-out rows is {size}that of {BASELINES[baseline].name}"
+    error = "error" if errors.loss.is_root else errors.loss.words
+    sentence = f"Its {error} on held-out rows is {size}that of {BASELINES[baseline].name}"
     chance = "" if against_it.clear else ", which may be chance"
     return f"{sentence} ({interval(against_it)}){chance}."
 
@@ -102,15 +113,18 @@ def advice(facts: Facts) -> Iterator[str]:
     changes = {} if errors is None else {name: errors.change(name) for name in errors.baselines}
     ahead = [name for name, one in changes.items() if one.ratio > 1 and one.clear]
     if ahead and errors is not None:
-        best = min(ahead, key=errors.rmse)
+        best = min(ahead, key=errors.error)
         ratio, baseline = changes[best].ratio, BASELINES[best]
         other = baseline.estimator
         more = f"{percent(ratio - 1)} larger"
         if ratio >= 3:
             more = f"{format_number(ratio, 2)} times as large"
+        use = f"use {other} (--estimator {other})"
+        if not facts.view.is_normal:
+            use = f"use scikit-learn's {facts.glm} regression"
         sentence = (
             f"On held-out rows {baseline.name} {baseline.verb} better than this model, whose error "
-            f"is {more} ({interval(changes[best])}): use {other} (--estimator {other})"
+            f"is {more} ({interval(changes[best])}): {use}"
         )
         if not facts.view.is_population:
             sentence += ", or see whether AdaptiveSpanRegressor does better than both"
@@ -121,7 +135,9 @@ def advice(facts: Facts) -> Iterator[str]:
 def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
     """Explain how the errors were computed."""
     fits = ["by the model" + (" with its rank as selected" if _selected_rank(facts) else "")]
-    fits += [BASELINES[name].fit for name in errors.baselines]
+    for name in errors.baselines:
+        fit = BASELINES[name].fit if facts.view.is_normal else BASELINES[name].glm
+        fits.append(fit.format(facts.glm))
     return (
         "Each row was held out once, in four folds within tasks, and predicted by fits to the "
         f"others: {listed(fits)}."
@@ -130,7 +146,7 @@ def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
 
 def holdout_reading(facts: Facts, errors: HoldoutErrors) -> Iterator[str]:
     """Explain how to read the figures."""
-    smallest = min(errors.task_rmse(name)[errors.rows > 0].min() for name in errors.squares)
+    smallest = min(errors.task_error(name)[errors.rows > 0].min() for name in errors.losses)
     yield "Each point is a task" + ("; scales are logarithmic." if smallest > 0 else ".")
     yield "Below the line the model predicts it better."
     if any(errors.change(name).bounded for name in errors.baselines):

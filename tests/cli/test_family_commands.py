@@ -1,0 +1,143 @@
+"""Classes and counts on the command line: the family is chosen by the target, and said."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from numpy.testing import assert_allclose
+
+import sharedspan as ss
+from sharedspan.cli import main
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def good(*arguments):
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def frame():
+    sim = ss.simulate(
+        n_tasks=12, n_features=3, rank=1, n_samples=30, intercept=0.5, noise=1.0, random_state=0
+    )
+    table = pd.DataFrame(sim.X, columns=["a", "b", "c"])
+    table.insert(0, "shop", [f"shop {t}" for t in sim.task])
+    counts = np.floor(np.exp(np.clip(sim.y, None, 3.0)))
+    return table.assign(bought=(sim.y > 0).astype(int), units=counts.astype(int), kg=sim.y)
+
+
+@pytest.fixture
+def table(frame, tmp_path):
+    def write(target, values=None):
+        path = tmp_path / f"{target}.csv"
+        columns = frame[["shop", "a", "b", "c", target]]
+        if values is not None:
+            columns = columns.assign(**{target: values})
+        columns.to_csv(path, index=False)
+        return [path, "--task", "shop", "--target", target, "-o", tmp_path / f"{target}.span"]
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("target", "family", "why"),
+    [
+        ("bought", "binomial", "every value of the target is 0 or 1"),
+        ("units", "negative_binomial", "holds counts"),
+        ("kg", "gaussian", "neither classes 0 and 1 nor counts"),
+    ],
+)
+def test_the_target_chooses_the_family_which_is_said(target, family, why, table, tmp_path):
+    out = good("fit", *table(target))
+    assert f"Family: {family}, as " in out
+    assert why in out
+    assert "--family overrules" in out
+    model = ss.load(tmp_path / f"{target}.span")
+    assert type(model) is ss.AdaptiveSpanRegressor
+    assert model.family == family
+
+
+def test_predictions_are_probabilities_with_their_intervals(frame, table, tmp_path):
+    for estimator in ("AdaptiveSpanRegressor", "AdaptiveSpanClassifier"):
+        arguments = table("bought")
+        good("fit", *arguments, "--estimator", estimator)
+        predict = ["predict", arguments[-1], arguments[0], "--interval", 0.9]
+        told = json.loads(good(*predict, "--json", "-o", tmp_path / "p.csv"))
+        out = pd.read_csv(tmp_path / "p.csv")
+        model = ss.AdaptiveSpanClassifier(random_state=0)
+        model.fit(frame[["a", "b", "c"]], frame.bought, task=frame.shop)
+        share = model.predict_proba(frame[["a", "b", "c"]], task=frame.shop)[:, 1]
+        assert_allclose(out.prediction, share, rtol=1e-6)
+        assert (out.low < out.prediction).all()
+        assert (out.prediction < out.high).all()
+        loss = -np.mean(np.log(np.where(frame.bought == 1, share, 1 - share)))
+        assert (told["loss_name"], told["rmse"] > 0) == ("Log loss", True)
+        assert_allclose(told["loss"], loss, rtol=1e-6)
+
+
+def test_predictions_of_counts_have_intervals_of_counts(table, tmp_path):
+    arguments = table("units")
+    good("fit", *arguments, "--family", "poisson")
+    out = good("predict", arguments[-1], arguments[0], "--interval", 0.9, "-o", tmp_path / "p.csv")
+    assert "Mean Poisson deviance against units" in out
+    predicted = pd.read_csv(tmp_path / "p.csv")
+    assert (predicted.prediction > 0).all()
+    assert (predicted[["low", "high"]] % 1 == 0).all(axis=None)
+
+
+def test_family_overrules_and_says_nothing(table, tmp_path):
+    out = good("fit", *table("bought"), "--family", "gaussian")
+    assert "Family" not in out
+    assert ss.load(tmp_path / "bought.span").family == "gaussian"
+
+
+def test_estimators_of_normal_responses_get_one_sentence_of_advice(table):
+    out = good("fit", *table("bought"), "--estimator", "PooledRegressor")
+    assert out.count("models it as normal") == 1
+    assert "--family binomial" in out
+    assert "models them as normal" in good("fit", *table("units"), "--estimator", "PooledRegressor")
+    assert "as normal" not in good("fit", *table("kg"), "--estimator", "PooledRegressor")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--family", "poisson", "--estimator", "PooledRegressor"], "is for gaussian responses"),
+        (["--family", "poisson", "--estimator", "SharedSpanClassifier"], "is for binomial"),
+        (["--solver", "tpgd"], "add --estimator SharedSpanRegressor"),
+        (["--family", "probit"], "not one of"),
+        (["--noise-per-task"], "leave --noise-per-task out"),
+        (["--noise-per-task", "--family", "binomial"], "is for normal responses"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused(more, words, table):
+    done = run("fit", *table("bought"), *more)
+    assert done.exit_code == 2
+    assert words in done.stderr
+
+
+def test_two_values_of_text(frame, table, tmp_path):
+    """Yes and no are read as a column of booleans; other words must be encoded."""
+    yes = np.where(frame.bought == 1, "yes", "no")
+    assert "Family: binomial" in good("fit", *table("bought", yes))
+    words = np.where(frame.bought == 1, "alive", "dead")
+    done = run("fit", *table("bought", words))
+    assert done.exit_code == 2
+    assert "0 and 1 for two classes" in done.stderr
+
+
+def test_new_tasks_are_refused_with_what_to_do(table, tmp_path):
+    arguments = table("bought")
+    good("fit", *arguments)
+    done = run("adapt", arguments[-1], arguments[0], "-o", tmp_path / "new.span")
+    assert done.exit_code == 2
+    assert "--unseen mean" in done.stderr
+    assert not (tmp_path / "new.span").exists()
