@@ -93,7 +93,9 @@ def rank(sets):
         oracle = LOGIT.expected_mean(np.einsum("ij,ij->i", Z, W[task]), variance)
         predicted = [free.predict_proba(X_new, task)[:, 1], hard.predict_proba(X_new, task)[:, 1],
                      oracle, p_new]  # fmt: skip
-        predicted.append(gpboost_slopes(X, y, task, X_new) if seed < rivals else np.full(len(y), np.nan))
+        predicted.append(
+            gpboost_slopes(X, y, task, X_new) if seed < rivals else np.full(len(y), np.nan)
+        )
         ranks.append(free.rank_)
         losses.append([log_loss(y_new, p) for p in predicted])
         errors.append([np.linalg.norm(each - V) for each in (free.coef_, hard.coef_, W @ B.T)])
@@ -132,8 +134,8 @@ def variance(sets):
                 model.fit(X, y, task=task)
                 ratios.append([model.intercept_std_**2, model.slope_std_[0] ** 2 / 0.5])
             mean, error = np.mean(ratios, axis=0), np.std(ratios, axis=0) / np.sqrt(sets)
-            print(f"n = {n}, {method}, {model.approximation_}: intercept {mean[0]:.3f} "
-                  f"({error[0]:.3f}), slope {mean[1]:.3f} ({error[1]:.3f})", flush=True)  # fmt: skip
+            print(f"n = {n}, {method}, {model.approximation_}: intercept and slope "
+                  f"{mean.round(3)}, errors {error.round(3)}", flush=True)  # fmt: skip
 
 
 # ---- intervals -----------------------------------------------------------------------------------
@@ -160,7 +162,9 @@ def coverage(sets, T=200, n=40, d=6):
                 eta = level[task] + np.einsum("ij,ij->i", X, V[task])
                 mean = FAMILIES[name].mean(level[new] + np.einsum("ij,ij->i", X_new, V[new]))
                 if name == "binomial":
-                    model = ss.AdaptiveSpanClassifier().fit(X, drawn(rng, LOGIT.mean(eta)), task=task)
+                    model = ss.AdaptiveSpanClassifier().fit(
+                        X, drawn(rng, LOGIT.mean(eta)), task=task
+                    )
                     low, high = model.proba_interval(X_new, new)
                 else:
                     rate = np.exp(eta)
@@ -212,7 +216,7 @@ def cost(sets, T=100_000, n=60, d=30):
         binary = ss.AdaptiveSpanClassifier().fit(X, y, task=task)
         end = time.perf_counter()
         gather_time = gathered - begin
-        print(f"gather {gather_time:.2f} s, turns over it {np.round(np.array(turns) / gather_time, 2)}; "
+        print(f"gather {gather_time:.2f} s, turns over it {np.array(turns) / gather_time}; "
               f"Gaussian {middle - gathered:.1f} s ({gaussian.slopes_} + {gaussian.rank_}), binary "
               f"{end - middle:.1f} s ({binary.slopes_} + {binary.rank_}), ratio "
               f"{(end - middle) / (middle - gathered):.2f}", flush=True)  # fmt: skip
@@ -231,6 +235,7 @@ def main():
     function, sets = COMMANDS[options.command]
     warnings.simplefilter("ignore")
     more = {} if options.tasks is None else {"T": options.tasks}
+    np.set_printoptions(precision=2, suppress=True)
     function(options.sets or sets, **more)
 
 

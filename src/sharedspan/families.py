@@ -78,9 +78,7 @@ class Family:
         std = np.sqrt(np.maximum(variance, 0.0))
         values = [self.derivatives(y, eta + x * std).value for x in nodes]
         largest = np.max(values, axis=0)
-        total = sum(
-            w * np.exp(value - largest) for w, value in zip(weights, values, strict=True)
-        )
+        total = sum(w * np.exp(value - largest) for w, value in zip(weights, values, strict=True))
         return largest + np.log(total)
 
 
@@ -240,7 +238,7 @@ class NegativeBinomial(Counts):
         return Derivatives(value, y * rest - s * share, w, w * (rest - share))
 
     def _normaliser(self, y: np.ndarray) -> np.ndarray:
-        """log Gamma(y + s) - log Gamma(s), without cancellation if s is large."""
+        """Log Gamma(y + s) - log Gamma(s), without cancellation if s is large."""
         from scipy.special import betaln, gammaln
 
         s = self.dispersion

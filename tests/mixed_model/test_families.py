@@ -84,6 +84,7 @@ def test_a_large_dispersion_is_poisson():
 def test_expected_means_are_integrals(name, variance):
     family = FAMILIES[name]
     for eta in (-2.0, 0.5):
+
         def weighted(x, eta=eta):
             return family.mean(np.array([eta + x * np.sqrt(variance)]))[0] * norm.pdf(x)
 
@@ -99,7 +100,7 @@ def test_the_predictive_likelihood_of_a_class_is_its_expected_probability():
 
 
 @pytest.mark.parametrize(
-    "y, name",
+    ("y", "name"),
     [
         ([0, 1, 1, 0], "binomial"),
         ([0, 3, 1, 12], "negative_binomial"),

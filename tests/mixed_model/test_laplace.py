@@ -252,7 +252,9 @@ def test_contraception(monkeypatch):
     assert_allclose(deviance(model), 2361.54575, atol=1e-4)
 
 
-@pytest.mark.parametrize("family, value", [("poisson", 1330.94885), ("negative_binomial", 1249.91424)])
+@pytest.mark.parametrize(
+    ("family", "value"), [("poisson", 1330.94885), ("negative_binomial", 1249.91424)]
+)
 def test_epileptics(monkeypatch, family, value):
     laplace_only(monkeypatch)
     table = dataset("MASS", "epil")

@@ -57,7 +57,7 @@ def test_two_effects_are_an_integral():
     assert_allclose(model.log_likelihood_, total, atol=2e-3)
 
 
-@pytest.mark.parametrize("n, tolerance", [(5, 0.35), (20, 0.15)])
+@pytest.mark.parametrize(("n", "tolerance"), [(5, 0.35), (20, 0.15)])
 def test_variances_are_near_the_truth(n, tolerance):
     estimates = []
     for seed in range(8):

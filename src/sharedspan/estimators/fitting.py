@@ -7,9 +7,9 @@
     store(model, fitted)                   attributes in the user's units
 
 Families of responses other than the Gaussian need further passes over the rows, within
-``estimate``. ``fit`` and ``fit_file`` follow the line from its beginning; ``partial_fit`` and ``merge``
-start from statistics that a model has retained. ``needs()`` of an estimator are its requirements
-for the pass over the rows.
+``estimate``. ``fit`` and ``fit_file`` follow the line from its beginning; ``partial_fit`` and
+``merge`` start from statistics that a model has retained. ``needs()`` of an estimator are its
+requirements for the pass over the rows.
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ def _estimate(
         posterior = replace(posterior, b=posterior.b + np.eye(source.p)[0] * source.level)
     if not fit.converged:
         warnings.warn(
-            f"The fit was stopped after {optimizer.n_turns} passes over the rows: it is close to the "
-            "best, but may not be it. Classes that a feature separates make it slow.",
+            f"The fit was stopped after {optimizer.n_turns} passes over the rows: it is close to "
+            "the best, but may not be it. Classes that features nearly separate make it slow.",
             ConvergenceWarning,
             stacklevel=7,
         )

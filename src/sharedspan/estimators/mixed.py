@@ -291,7 +291,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
             outliers=(
                 self.outliers
                 and self.method == "evidence"
-                and tasks.varying.all()
+                and bool(tasks.varying.all())
                 and not self.response_family().reweighted
             ),
             note=note,

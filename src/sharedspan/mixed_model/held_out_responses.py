@@ -32,9 +32,7 @@ class HeldOutResponses:
         owner = np.concatenate([part.owner + part.first for part in parts])
         pick = slice(None, None, step)
         self.owner, self.n_tasks = owner[pick], rows.n_tasks
-        Z, y, weight, offset = (
-            np.concatenate([part[i] for part in parts])[pick] for i in range(4)
-        )
+        Z, y, weight, offset = (np.concatenate([part[i] for part in parts])[pick] for i in range(4))
         self.Z, self.y = np.ascontiguousarray(Z[:, : rows.p]), y
         self.weight, self.offset = weight, offset
         self.share = len(y) / counts

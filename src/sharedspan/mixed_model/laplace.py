@@ -104,7 +104,7 @@ class FamilyOptimizer(CovarianceOptimizer):
         taken, converged, halvings = fit.n_iter, False, 0
         last = replace(begin, evidence=replace(begin.evidence, mean=modes.b))
         # The start is no worse than it was at its own modes, or than no effects at all.
-        best = self.first_value if modes is self.first_modes else start.value
+        best = self.first_value if start is None or modes is self.first_modes else start.value
         best, family, last_family = best - FIRST_LOSS, modes.family, modes.family
         for _ in range(turns):
             e = fit.evidence
@@ -128,9 +128,7 @@ class FamilyOptimizer(CovarianceOptimizer):
                 break
         return replace(fit, modes=modes, n_iter=taken, converged=converged)
 
-    def evaluated(
-        self, fit: CovarianceFit, b: np.ndarray, covariance: Covariance
-    ) -> CovarianceFit:
+    def evaluated(self, fit: CovarianceFit, b: np.ndarray, covariance: Covariance) -> CovarianceFit:
         """A fit with other parameters: the tasks at their modes, nothing optimised."""
         e = fit.evidence
         modes = self._turn(fit.modes.family, b, covariance, e.scores, e.mean_covariance)
@@ -165,9 +163,7 @@ class FamilyOptimizer(CovarianceOptimizer):
             family, gain = next_dispersion(family, *turn.dispersion)
         return Modes(tasks, family, gain, b)
 
-    def _pooled(
-        self, none: Covariance, zeros: np.ndarray, tau: float, tol: float
-    ) -> Modes:
+    def _pooled(self, none: Covariance, zeros: np.ndarray, tau: float, tol: float) -> Modes:
         """The fit without effects of tasks, by Newton's method with step halving.
 
         The dispersion changes only where b is the best for the present one.

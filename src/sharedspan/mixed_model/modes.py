@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -184,9 +184,7 @@ class FamilyRows:
                 at = _Mode(self, part, b, covariance, scores[ids], steps)
                 V = at.covariances(b_covariance)
                 packed[ids], score[ids], mode[ids], e[ids] = at.packed, at.score, at.v, at.e
-                value[ids] = at.value + part.sum_by_task(
-                    self.family.constant(part.y, part.weight)
-                )
+                value[ids] = at.value + part.sum_by_task(self.family.constant(part.y, part.weight))
                 n[ids] = part.sum_by_task(part.weight)
                 linear[ids], dispersion[chunk] = at.linear_terms(V)
 
@@ -252,18 +250,14 @@ class _Mode:
     def _evaluate(self, tasks: np.ndarray, b: np.ndarray) -> None:
         """Working sums at e of some of the tasks."""
         part = self.part
+        rows: Any = slice(None)
         if len(tasks) < len(self.e):
-            rows = np.concatenate(
-                [np.arange(part.starts[t], part.starts[t + 1]) for t in tasks]
-                or [np.zeros(0, dtype=int)]
-            )
             counts = np.diff(part.starts)[tasks]
+            starts = np.append(0, np.cumsum(counts))
+            rows = np.repeat(part.starts[tasks] - starts[:-1], counts) + np.arange(starts[-1])
             part = StandardRows(
-                part.Z[rows], part.y[rows], part.weight[rows], part.offset[rows],
-                np.append(0, np.cumsum(counts)), 0,
-            )  # fmt: skip
-        else:
-            rows = slice(None)
+                part.Z[rows], part.y[rows], part.weight[rows], part.offset[rows], starts, 0
+            )
         m, p = len(tasks), len(b)
         if not m:
             return
@@ -312,7 +306,9 @@ class _Mode:
         for step in (-DISPERSION_STEP, 0.0, DISPERSION_STEP):
             family = replace(self.family, dispersion=self.family.dispersion * np.exp(step))
             d = family.derivatives(part.y, self.eta)
-            values.append(float(part.weight @ (d.value - 0.5 * leverage * d.weight + along * d.first)))
+            values.append(
+                float(part.weight @ (d.value - 0.5 * leverage * d.weight + along * d.first))
+            )
         low, middle, high = values
         slope = (high - low) / (2 * DISPERSION_STEP)
         return a, (slope, (high - 2 * middle + low) / DISPERSION_STEP**2)

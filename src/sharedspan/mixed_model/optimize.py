@@ -107,9 +107,7 @@ class CovarianceOptimizer:
             The most steps, those that were refused included.
         """
         tol = (1e-8 if self.flat else 1e-3) if tol is None else tol
-        groups = variance_groups(
-            structure, self.p, self.intercept, self.flat, self.tasks.varying
-        )
+        groups = variance_groups(structure, self.p, self.intercept, self.flat, self.tasks.varying)
         at = _Point(
             self, groups, self._initial_theta(groups, structure, start),
             self._initial_loadings(structure, rank, start),

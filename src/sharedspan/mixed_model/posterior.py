@@ -100,9 +100,7 @@ class Posterior:
         unit = self.scaling.y_scale / self.canonical.units.y_scale
         return unit * np.sqrt(np.maximum(variance, 0.0) + noise)
 
-    def linear_predictor(
-        self, X: np.ndarray, codes: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def linear_predictor(self, X: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What posterior means add to the linear predictor of the modes, and its variance, (m,)."""
         variance, added = np.empty(len(X)), np.zeros(len(X))
         self._prediction_variances(X, codes, variance, np.empty(len(X)))

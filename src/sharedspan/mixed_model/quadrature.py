@@ -4,7 +4,8 @@ Laplace's approximation takes the effects as normal around their mode, and with 
 its variances are too small. With u = Rx, x ~ N(0, I) of one or two dimensions, mode x_t and
 A_t = I + R'H_t R, the likelihood of a task is
 
-    |A_t|^(-1/2) sum_k w_k exp(l_t(x_k) - |x_k|^2 / 2 + |z_k|^2 / 2),     x_k = x_t + A_t^(-1/2) z_k,
+    |A_t|^(-1/2) sum_k w_k exp(l_t(x_k) - |x_k|^2 / 2 + |z_k|^2 / 2),
+    x_k = x_t + A_t^(-1/2) z_k,
 
 z_k and w_k being nodes and weights of the standard normal distribution. Its gradient is the mean of
 that of the log likelihood over the nodes, by their share of the sum (Fisher's identity).
@@ -128,12 +129,14 @@ class _Parameters:
         self.bounds = (
             [(None, None)] * self.p
             + [(SMALLEST_DEVIATION, largest)] * len(self.active)
-            + [(-largest, largest) if varies else (0.0, 0.0)
-               for varies in np.repeat(fit.modes.tasks.varying, self.L.shape[1])]
+            + [
+                (-largest, largest) if varies else (0.0, 0.0)
+                for varies in np.repeat(fit.modes.tasks.varying, self.L.shape[1])
+            ]
         )
 
     def of(self, theta: np.ndarray) -> tuple[np.ndarray, Covariance]:
-        """b and the covariance."""
+        """B and the covariance."""
         m, D = len(self.active), np.zeros(self.p)
         D[self.active] = theta[self.p : self.p + m] ** 2
         return theta[: self.p], Covariance(D, theta[self.p + m :].reshape(self.L.shape))

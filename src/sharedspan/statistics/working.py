@@ -29,5 +29,7 @@ class WorkingStatistics:
 
     def take(self, ids: np.ndarray) -> WorkingStatistics:
         """Those of some of the tasks."""
-        parts = (self.packed, self.score, self.mode, self.linear, self.value, self.n)
-        return WorkingStatistics(*(part[ids] for part in parts), self.centred)
+        return WorkingStatistics(
+            self.packed[ids], self.score[ids], self.mode[ids], self.linear[ids], self.value[ids],
+            self.n[ids], self.centred,
+        )  # fmt: skip
