@@ -17,6 +17,7 @@ from sharedspan.mixed_model.variance_function import VarianceFunction
 COMPARISON_TOL = 1e-1  # in log likelihood: accurate enough to compare fits
 TRIAL_STEPS = 6  # of the fit of each rank
 PATIENCE = 2  # ranks without a better score after which the first that scores less is the last
+FEWEST_LEVELS = 5  # tasks whose levels have a variance without question, if noise is known
 DIRECTED_RIVALS = 3  # other ranks that are compared by left out rows
 LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried unasked
 
@@ -178,9 +179,12 @@ class _ModelSearch:
             last = fits[-1] if fits else None
             fits.append(self.compare(self.optimizer.fit(structure, 0, last, tol=COMPARISON_TOL)))
         best = max(fits, key=lambda fit: fit.score)
-        # Perhaps tasks do not even differ in level. If slopes gain much, that need not be tried.
-        little = math.log(max(self.optimizer.tasks.n_tasks, 2)) + 5
-        if len(structures) > 1 and best.score < fits[0].score + little:
+        # Perhaps tasks do not even differ in level. If slopes gain much, that need not be tried; nor
+        # if a task has classes or counts, whose few rows hardly show what levels of tasks gain.
+        tasks = self.optimizer.tasks
+        little = math.log(max(tasks.n_tasks, 2)) + 5
+        shown = tasks.working is None or tasks.n_tasks < FEWEST_LEVELS
+        if len(structures) > 1 and shown and best.score < fits[0].score + little:
             fits.append(self.compare(self.optimizer.fit(structures[0], tol=COMPARISON_TOL)))
             best = max(fits, key=lambda fit: fit.score)
         self.set_outliers_apart(best)
