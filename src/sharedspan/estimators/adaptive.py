@@ -176,7 +176,13 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         return family_of(self.family, vars(self).get("dispersion_"))
 
     def check_combination(self) -> None:
-        """Raise for REML of normal responses, and for rows that workers would have to keep."""
+        """Raise for options that the family does not have."""
+        super().check_combination()
+        if self.family not in ROBUST and self.noise in ("per_task", "fitted"):
+            raise ValueError(
+                f"noise={self.noise!r} is for normal responses, and the variance of "
+                f"family={self.family!r} follows from its mean: leave noise='auto'."
+            )
         if self.method == "reml" and not self.response_family().reweighted:
             raise ValueError(
                 f"method='reml' is not for family={self.family!r}: use method='evidence', which "

@@ -81,6 +81,10 @@ class MixedClassifier(ClassifierMixin, MixedModel):
             )
         classes, codes = encoded_classes(y, is_task_list(X))
         if offset is not None:
+            if is_task_list(X):
+                raise ValueError(
+                    "An offset needs one array or frame of rows, and X is a list of them."
+                )
             offset = log_exposure(self.response_family(), offset, None, len(X))
         if len(classes) <= 2:  # the check of the rows refuses none
             fitting.fit_arrays(self, X, codes(1), task, sample_weight, offset=offset)

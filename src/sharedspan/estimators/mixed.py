@@ -54,7 +54,6 @@ class MixedModel(SpanTransformer, TaskEstimator):
     # Metadata routing: these are passed to the methods by default.
     __metadata_request__fit: ClassVar[dict[str, bool]] = ROUTED
     __metadata_request__predict: ClassVar[dict[str, bool]] = ROUTED
-    __metadata_request__score: ClassVar[dict[str, bool]] = ROUTED
 
     shares = "population"
     has_intervals = True
