@@ -148,7 +148,7 @@ class MixedTasks:
         """
         none = Covariance(np.zeros(self.p), np.zeros((self.p, 0)))
         grams = self.map_terms(lambda terms: np.einsum("tii->ti", terms.K).max(), none)
-        largest = LARGEST_RATIO / max(*grams, np.finfo(float).tiny)
+        largest = LARGEST_RATIO / max(*grams, 1e-300)
         return largest if self.working is None else min(largest, LARGEST_EFFECT**2)
 
     def with_noise(self, levels: np.ndarray) -> MixedTasks:
