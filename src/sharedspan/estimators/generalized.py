@@ -45,7 +45,11 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
     del statistics
     canonical = replace(problem.canonical, units=replace(problem.canonical.units, y_scale=1.0))
     try:
-        return _estimate(model, rows, canonical, scaling, family)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            fitted = _estimate(model, rows, canonical, scaling, family)
+        if not np.isfinite(fitted.coef).all():
+            raise np.linalg.LinAlgError("Coefficients are not finite.")
+        return fitted
     except np.linalg.LinAlgError:
         raise ValueError(
             f"The likelihood of family={family.name!r} cannot be computed for these numbers: the "

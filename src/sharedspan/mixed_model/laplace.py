@@ -154,6 +154,9 @@ class FamilyOptimizer(CovarianceOptimizer):
         turn = self.rows.with_family(family).turn(
             b, covariance, scores, b_covariance if self.integrated else None
         )
+        information = turn.statistics.packed.max()
+        if not (np.isfinite(turn.statistics.score).all() and 0 < information < math.inf):
+            raise np.linalg.LinAlgError("The likelihood has no curvature left at these numbers.")
         tasks = MixedTasks(
             turn.statistics, self.rows.scaling, restricted=self.restricted,
             varying=self.rows.varying,

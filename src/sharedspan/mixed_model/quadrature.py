@@ -33,6 +33,7 @@ MUCH_INFORMATION = 25.0  # sum of working weights of a task: Laplace's approxima
 MOST_WORK = 4e6  # rows times nodes
 SMALLEST_DEVIATION = 1e-4  # of an effect, on the scale of the linear predictor
 FIRST_DEVIATION = 0.1  # to start from, if Laplace's approximation has none
+FEWEST_TASKS = 5  # fewer tell nothing of a variance between tasks
 MOST_STEPS = 200
 
 
@@ -66,6 +67,8 @@ def quadrature_matters(rows: FamilyRows, fit: CovarianceFit) -> bool:
     """Whether there are one or two effects, little information on each, and not too much work."""
     q = len(varying_entries(fit)) + fit.covariance.loadings.shape[1]
     if (fit.member.sum(axis=1) > 1).any():  # effects that share one variance
+        return False
+    if rows.n_tasks < FEWEST_TASKS:
         return False
     if not 1 <= q <= MOST_EFFECTS or rows.rows.n_rows * NODES[q] ** q > MOST_WORK:
         return False
