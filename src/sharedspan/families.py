@@ -173,7 +173,7 @@ class Probit(Binomial):
 class Counts(Family):
     """Families of counts: the logarithm of the mean is linear."""
 
-    needs: ClassVar[str] = "counts of 0 and more"
+    needs: ClassVar[str] = "counts of 0 and more, in whole numbers"
 
     def is_valid(self, y: np.ndarray) -> np.ndarray:
         return (y >= 0) & (y == np.floor(y))

@@ -151,7 +151,7 @@ def test_hostile_input_gives_finite_answers(name):
 @pytest.mark.parametrize(
     ("family", "y", "words"),
     [
-        ("poisson", COUNTS - 1, "counts of 0 and more; row 0 has"),
+        ("poisson", COUNTS - 1, "counts of 0 and more, in whole numbers; row 0 has"),
         ("negative_binomial", COUNTS + 0.5, "counts of 0 and more"),
         ("binomial", 2 * Y, "classes 0 and 1, or shares between them"),
     ],
@@ -190,3 +190,45 @@ def test_log_density_is_a_distribution():
     low, high = model.predict_interval(X[:1], task=[0], level=0.8)
     inside = np.exp(model.log_density(row, np.arange(400.0), task=[0] * 400))
     assert inside[int(low[0]) : int(high[0]) + 1].sum() >= 0.8 - 0.01
+
+
+def test_weights_are_repetitions_of_rows():
+    rng = np.random.default_rng(6)
+    task, x = np.repeat(np.arange(15), 30), rng.standard_normal((450, 2))
+    slopes = np.array([1, -0.5]) + 0.5 * rng.standard_normal((15, 2))
+    eta = 0.5 * rng.standard_normal(15)[task] + np.einsum("ij,ij->i", x, slopes[task])
+    y = rng.random(450) < 1 / (1 + np.exp(-eta))
+    for weight in (np.full(450, 20), rng.integers(0, 6, 450)):
+        rows = np.repeat(np.arange(450), weight)
+        short = ss.AdaptiveSpanClassifier().fit(x, y, task=task, sample_weight=weight)
+        long = ss.AdaptiveSpanClassifier().fit(x[rows], y[rows], task=task[rows])
+        assert (short.slopes_, short.rank_) == (long.slopes_, long.rank_)
+        assert_allclose(short.predict_proba(x, task), long.predict_proba(x, task), atol=1e-4)
+
+
+def test_labels_must_be_there_and_of_one_type():
+    for bad, error in ((None, ValueError), (np.nan, ValueError), (3, TypeError)):
+        y = np.array(["a", "b"] * 120, dtype=object)
+        y[7] = bad
+        with pytest.raises(error, match=r"row 7|several types"):
+            ss.AdaptiveSpanClassifier().fit(X, y, task=TASK)
+
+
+def test_a_class_has_no_interval():
+    model = ss.AdaptiveSpanClassifier().fit(X, Y, task=TASK)
+    with pytest.raises(AttributeError, match="proba_interval"):
+        model.predict_interval(X, TASK)
+
+
+def test_scores_need_the_offset_of_the_fit():
+    model = ss.AdaptiveSpanRegressor(family="poisson")
+    model.fit(X, COUNTS, task=TASK, exposure=np.full(240, 2.0))
+    with pytest.raises(ValueError, match="offset or exposure"):
+        model.score(X, COUNTS, task=TASK)
+    assert model.score(X, COUNTS, task=TASK, exposure=np.full(240, 2.0)) > 0
+
+
+def test_log_density_is_of_possible_responses():
+    model = ss.AdaptiveSpanRegressor(family="poisson").fit(X, COUNTS, task=TASK)
+    with pytest.raises(ValueError, match="whole numbers"):
+        model.log_density(X, COUNTS + 0.5, task=TASK)

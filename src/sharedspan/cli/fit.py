@@ -15,7 +15,9 @@ from sharedspan.progress import progress_bar
 # NewTaskRegressor needs a fitted model: `sharedspan adapt` uses it.
 FITTED_TO_TABLES = [name for name in ESTIMATORS if name != "NewTaskRegressor"]
 PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that estimators take
-FAMILIES = ("auto", "gaussian", "binomial", "poisson", "negative_binomial", "student_t", "huber")
+FAMILIES = (
+    "auto", "gaussian", "binomial", "probit", "poisson", "negative_binomial", "student_t", "huber"
+)  # fmt: skip
 REASONS = {  # why a family is chosen
     "gaussian": "the target holds neither classes 0 and 1 nor counts",
     "binomial": "every value of the target is 0 or 1, so that predictions are probabilities",
@@ -48,9 +50,9 @@ REASONS = {  # why a family is chosen
     type=click.Choice(FAMILIES),
     metavar="NAME",
     default="auto",
-    help="Distribution of the target: gaussian, binomial (classes 0 and 1), poisson or "
-    "negative_binomial (counts), student_t or huber (numbers with outliers).  [default: auto, by "
-    "the values of the target]",
+    help="Distribution of the target: gaussian, binomial or probit (classes 0 and 1), "
+    "poisson or negative_binomial (counts), student_t or huber (numbers with outliers).  [default: "
+    "auto, by the values of the target]",
 )
 @click.option(
     "--rank", metavar="K", help="Dimension of the shared span, or auto, evidence or threshold."

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.estimators import fitting
@@ -16,6 +17,7 @@ from sharedspan.estimators.generalized import (
     log_exposure,
     mean_interval,
     predict_family,
+    require_offset,
     response_interval,
 )
 from sharedspan.estimators.mixed import MixedModel
@@ -348,6 +350,22 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
             reach = np.hypot(reach, tails.quantile(0.5 + level / 2) * scale)
             low, high = mean - reach, mean + reach
         return (low, high) if offset is None else (low + offset, high + offset)
+
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        task: Any = None,
+        sample_weight: Any = None,
+        offset: Any = None,
+        exposure: Any = None,
+    ) -> float:
+        """Coefficient of determination R^2 of the predicted means over all rows."""
+        if offset is None and exposure is None:
+            require_offset(self, offset, exposure)
+            return super().score(X, y, task, sample_weight)
+        predicted = self.predict(X, task, offset=offset, exposure=exposure)
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def _offset(self, X: Any, offset: Any, exposure: Any) -> np.ndarray | None:
         """The offset of each row, None for none."""

@@ -13,13 +13,25 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sharedspan.estimators import fitting
+from sharedspan.estimators.docstrings import complete_docstrings
 from sharedspan.estimators.fitted import FittedSpan
-from sharedspan.estimators.generalized import linear_predictor, log_exposure, mean_interval
+from sharedspan.estimators.generalized import (
+    linear_predictor,
+    log_exposure,
+    mean_interval,
+    require_offset,
+)
 from sharedspan.estimators.mixed import MixedModel
-from sharedspan.estimators.parameters import estimator, number_or_auto, one_of
+from sharedspan.estimators.parameters import (
+    estimator,
+    number_or_auto,
+    one_of,
+    parameter_entry,
+)
 from sharedspan.estimators.prediction import rows_to_predict
 from sharedspan.families import Family, family_of
 from sharedspan.inputs.frames import is_dask_frame
+from sharedspan.inputs.labels import is_missing
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.mixed_model.structures import STRUCTURES
 
@@ -201,6 +213,10 @@ class MixedClassifier(ClassifierMixin, MixedModel):
             return [self.classes_[each.argmax(axis=1)] for each in probabilities]
         return self.classes_[probabilities.argmax(axis=1)]
 
+    def predict_interval(self, *given: Any, **options: Any) -> Any:
+        """Raise AttributeError: a class has no interval; see ``proba_interval``."""
+        raise AttributeError("A class has no interval: use proba_interval for its probability.")
+
     def proba_interval(
         self, X: Any, task: Any = None, level: float = 0.95, offset: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -226,11 +242,14 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         features, codes, offset = self._rows(X, task, offset)
         return mean_interval(self, features, codes, offset, level)
 
-    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any, task: Any = None, sample_weight: Any = None, offset: Any = None
+    ) -> float:
         """Share of rows whose class is predicted."""
         from sklearn.metrics import accuracy_score
 
-        predicted = self.predict(X, task)
+        require_offset(self, offset)
+        predicted = self.predict(X, task, offset)
         if is_task_list(X):
             predicted, y = np.concatenate(predicted), np.concatenate(list(y))
         return float(accuracy_score(y, predicted, sample_weight=sample_weight))
@@ -244,6 +263,9 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         return features, codes, log_exposure(family, offset, None, len(features))
 
 
+complete_docstrings(MixedClassifier, parameter_entry)
+
+
 def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
     """The classes, and a function that gives y as ones for one of them and zeros for others."""
     parts = [np.asarray(part) for part in y] if as_list else [y]
@@ -252,15 +274,21 @@ def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
             raise ValueError("This estimator requires y to be passed, but the target y is None.")
         parts = [column_or_1d(np.asarray(y), warn=True)]
     stacked = np.concatenate(parts)
+    if stacked.dtype == object:
+        lacking = [row for row, label in enumerate(stacked.tolist()) if is_missing(label)]
+        if lacking:
+            raise ValueError(
+                f"y has no label in {len(lacking)} row(s), such as row {lacking[0]}: leave such "
+                "rows out. Input y contains NaN."
+            )
+        kinds = sorted({type(label).__name__ for label in stacked.tolist()})
+        if len(kinds) > 1 and "str" in kinds:
+            raise TypeError(
+                f"y holds labels of several types, {', '.join(kinds)}: give labels of one type."
+            )
     assert_all_finite(stacked, input_name="y")
     check_classification_targets(stacked)
-    try:
-        classes, codes = np.unique(stacked, return_inverse=True)
-    except TypeError:
-        kinds = sorted({type(value).__name__ for value in stacked.tolist()})
-        raise TypeError(
-            f"y holds labels of several types, {', '.join(kinds)}: give labels of one type."
-        ) from None
+    classes, codes = np.unique(stacked, return_inverse=True)
     if len(classes) == 1:
         raise ValueError(
             f"y has one class, {classes.tolist()[0]!r}, and a classifier needs samples of at least "

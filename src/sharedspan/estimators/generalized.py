@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import offset_of_rows
 from sharedspan.estimators.prediction import interval_quantiles, predicted_mean
-from sharedspan.families import Counts, Family, NegativeBinomial, hermite
+from sharedspan.families import Binomial, Counts, Family, NegativeBinomial, hermite
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model.held_out import select_by_rows
@@ -27,6 +27,7 @@ from sharedspan.statistics.canonical import Canonical, Problem
 if TYPE_CHECKING:
     from sharedspan.estimators.mixed import MixedModel
 
+SEPARATED = 15.0  # largest coefficient of a standardised feature that data without separation show
 COARSE_DECREMENT = 1e-5  # of the log likelihood of a task, that ends Newton's method
 BISECTIONS = 64  # to find a quantile of a count
 
@@ -47,14 +48,14 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
     try:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             fitted = _estimate(model, rows, canonical, scaling, family)
-        if not np.isfinite(fitted.coef).all():
+        if not (np.isfinite(fitted.coef).all() and np.isfinite(fitted.intercept).all()):
             raise np.linalg.LinAlgError("Coefficients are not finite.")
         return fitted
     except np.linalg.LinAlgError:
         raise ValueError(
-            f"The likelihood of family={family.name!r} cannot be computed for these numbers: the "
-            "responses or sample weights are too large, or differ too much between rows. Weights "
-            "count as repetitions of a row: divide them by a common factor."
+            f"The likelihood of family={family.name!r} cannot be computed for these numbers: "
+            "responses, offsets or sample weights are too large, or differ too much between rows. "
+            "Weights count as repetitions of a row: divide them by a common factor."
         ) from None
 
 
@@ -80,6 +81,8 @@ def _estimate(
         if not flat and selected.rivals:
             selected = select_by_rows(HeldOutResponses(searched), [selected])
         fit = selected.fit
+        if optimizer.is_lost(fit):
+            raise np.linalg.LinAlgError("The fit is worse than one without effects.")
         if searched is not source:
             optimizer = FamilyOptimizer(source, flat, restricted, fit)
         fit = optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit)
@@ -96,6 +99,13 @@ def _estimate(
     if source.level:  # the intercepts of the user's units contain it
         posterior.mean[:, 0] += source.level
         posterior = replace(posterior, b=posterior.b + np.eye(source.p)[0] * source.level)
+    if flat and isinstance(family, Binomial) and np.abs(fit.evidence.mean).max() > SEPARATED:
+        warnings.warn(
+            f"Some features separate the classes, so method={model.method!r} has no finite "
+            "coefficients, and these are where the fit was stopped: use method='evidence'.",
+            ConvergenceWarning,
+            stacklevel=7,
+        )
     if not fit.converged:
         warnings.warn(
             f"The fit was stopped after {optimizer.n_turns} passes over the rows: it is close to "
@@ -147,6 +157,14 @@ def log_exposure(family: Family, offset: Any, exposure: Any, n_rows: int) -> np.
     return total if offset is None else total + offset_of_rows(offset, n_rows)
 
 
+def require_offset(model: MixedModel, *given: Any) -> None:
+    """Raise if a model that was fitted with an offset is to be scored without one."""
+    if vars(model).get("uses_offset_", False) and all(each is None for each in given):
+        raise ValueError(
+            "The model was fitted with an offset or exposure: give those of these rows, too."
+        )
+
+
 def linear_predictor(
     model: MixedModel, features: np.ndarray, codes: np.ndarray, offset: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -177,6 +195,10 @@ def log_density(
 ) -> np.ndarray:  # fmt: skip
     """Log of the posterior predictive probability of responses y (rows,)."""
     family = model.response_family()
+    valid = family.is_valid(y)
+    if not valid.all():
+        row = int(np.argmin(valid))
+        raise ValueError(f"family={family.name!r} needs {family.needs}; row {row} has {y[row]:g}.")
     eta, variance = linear_predictor(model, features, codes, offset)
     constant = family.constant(y, np.ones(len(y)))
     return family.predictive_log_likelihood(y, eta, variance) + constant

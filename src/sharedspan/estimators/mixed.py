@@ -54,6 +54,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
     # Metadata routing: these are passed to the methods by default.
     __metadata_request__fit: ClassVar[dict[str, bool]] = ROUTED
     __metadata_request__predict: ClassVar[dict[str, bool]] = ROUTED
+    __metadata_request__score: ClassVar[dict[str, bool]] = ROUTED
 
     shares = "population"
     has_intervals = True
@@ -406,6 +407,8 @@ def mixed_fit(
     loadings = fit.covariance.loadings[:, : fit.rank]
     span = canonical.to_user(loadings[first:] / scaling.scale[:, None])
     coef, mean_coef = slopes[:T].copy(), slopes[T].copy()
+    with np.errstate(over="ignore"):  # infinite if the square of y cannot be represented
+        noise_variance = posterior.noise * np.float64(scaling.y_scale / unit) ** 2
     representation, task_weights = np.zeros((len(span), 0)), np.zeros((0, T))
     if 0 < span.shape[1] <= min(len(span), T):
         Q = orthonormal_basis(span)
@@ -418,7 +421,7 @@ def mixed_fit(
         representation=representation,
         task_weights=task_weights,
         rank=int(span.shape[1]),
-        noise_variance=posterior.noise * (scaling.y_scale / unit) ** 2,
+        noise_variance=noise_variance,
         degrees_of_freedom=posterior.degrees_of_freedom,
         uncertainty=posterior,
         n_iter=fit.n_iter,

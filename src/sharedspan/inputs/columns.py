@@ -75,22 +75,30 @@ class Columns:
         return f"{label} + 0" if self.label == "DOUBLE" else label  # -0.0 becomes 0.0
 
     def query(
-        self, scan: str, dtype: str, label: str | None = None, also: Sequence[str] = ()
+        self, file: SourceFile, dtype: str, label: str | None = None, also: Sequence[str] = ()
     ) -> str:
         """SQL of label, target, features as floats and other columns, in the order of the file.
 
         The columns of the result have numbers for names, so that no two of them can clash. A
         feature is NULL if its column is NULL.
         """
-        target = "NULL" if self.target is None else quoted(self.target)
+
+        def number(name: str) -> str:
+            # DuckDB 2.0 reads the words of a boolean column as floats if these are what is asked.
+            is_boolean = file.types.get(name) == "boolean"
+            return f"CAST({quoted(name)} AS TINYINT)" if is_boolean else quoted(name)
+
+        target = "NULL" if self.target is None else number(self.target)
         parts = [label or self.label_sql(), f"CAST({target} AS DOUBLE)"]
         for feature in self.features:
-            value = quoted(feature.column)
+            value = number(feature.column)
             if feature.level is not None:
-                value = f"(CAST({value} AS VARCHAR) = {literal(feature.level)})"
+                text = quoted(feature.column)
+                value = f"(CAST({text} AS VARCHAR) = {literal(feature.level)})"
             parts.append(f"CAST({value} AS {'FLOAT' if dtype == 'float32' else 'DOUBLE'})")
         parts += map(quoted, also)
-        return f"SELECT {', '.join(f'{sql} AS c{i}' for i, sql in enumerate(parts))} FROM {scan}"
+        listed = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(parts))
+        return f"SELECT {listed} FROM {file.scan()}"
 
 
 @dataclass(frozen=True)

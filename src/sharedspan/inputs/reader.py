@@ -141,7 +141,7 @@ class RowReader:
         import pyarrow
 
         columns, dtype = self.selection.columns, self.selection.dtype
-        d, sql = len(columns.features), columns.query(file.scan(), dtype, label_sql, self.also)
+        d, sql = len(columns.features), columns.query(file, dtype, label_sql, self.also)
         for batch in arrow_batches(connection, sql, file.path, batch_rows):
             labels, also = batch.column(0), batch.columns[d + 2 :]
             y = np.array(batch.column(1).to_numpy(zero_copy_only=False))

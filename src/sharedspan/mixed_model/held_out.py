@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class HeldOutRows:
     # two noise variances for each of its parameters.
     optimism = 2.0
     richer_lead = RICHER_LEAD
+    repetitions = 1.0
 
     def __init__(
         self, rows: TaskRows, ids: np.ndarray, canonical: Canonical, tasks: MixedTasks
@@ -129,6 +130,7 @@ class RowErrors(Protocol):
     share: float  # of the rows of these tasks
     optimism: float
     richer_lead: float  # standard errors by which a richer covariance must predict better
+    repetitions: Any  # (rows,) or one number: of each row, whose errors count one by one
 
     def noise(self, squares: np.ndarray) -> float:
         """The noise variance."""
@@ -194,4 +196,7 @@ def _gain(
 def _standard_error(rows: RowErrors, gap: np.ndarray) -> float:
     """Of the sum of differences (rows,): the larger of two, from rows and from tasks."""
     by_task = np.bincount(rows.owner, gap, minlength=rows.n_tasks)
-    return max(math.sqrt(len(each)) * float(each.std()) for each in (gap, by_task))
+    of_one = gap / rows.repetitions
+    middle = np.sum(gap) / np.sum(np.broadcast_to(rows.repetitions, gap.shape))
+    by_row = math.sqrt(float(np.sum(rows.repetitions * (of_one - middle) ** 2)))
+    return max(by_row, math.sqrt(len(by_task)) * float(by_task.std()))

@@ -1,7 +1,7 @@
 """Leave-one-out predictions of responses that are not normal, to check the selected model.
 
 With V_t the posterior covariance of a task's coefficients and h = z'V_t z, a row of working weight
-w and working score l' has, once it is left out, the linear predictor and its variance
+w and working score l' has, once one repetition of it is left out, the linear predictor and variance
 
     eta - h l' / (1 - w h),     h / (1 - w h),
 
@@ -34,7 +34,7 @@ class HeldOutResponses:
         self.owner, self.n_tasks = owner[pick], rows.n_tasks
         Z, y, weight, offset = (np.concatenate([part[i] for part in parts])[pick] for i in range(4))
         self.Z, self.y = np.ascontiguousarray(Z[:, : rows.p]), y
-        self.weight, self.offset = weight, offset
+        self.weight, self.offset, self.repetitions = weight, offset, weight
         self.share = len(y) / counts
         self._losses: dict[int, tuple[SelectedModel, np.ndarray]] = {}
 
@@ -63,7 +63,8 @@ class HeldOutResponses:
         map_posteriors(work, tasks, model.fit, None)
         eta += self.offset
         d = family.derivatives(self.y, eta)
-        rest = np.maximum(1 - self.weight * d.weight * h, 1e-3)
-        left_out = eta - h * self.weight * d.first / rest
+        # One repetition of a row is left out, so that a weight of two is the row twice.
+        rest = np.maximum(1 - d.weight * h, 1e-3)
+        left_out = eta - h * d.first / rest
         loss = -2 * family.predictive_log_likelihood(self.y, left_out, h / rest)
         return self.weight * loss

@@ -39,6 +39,12 @@ class Modes:
     dispersion_gain: float  # what that promises to the log likelihood
     b: np.ndarray  # (p,) mean of the tasks
 
+    @property
+    def log_likelihood(self) -> float:
+        """Of all rows, at the modes of their tasks."""
+        assert self.tasks.working is not None
+        return float(self.tasks.working.value.sum())
+
 
 class FamilyOptimizer(CovarianceOptimizer):
     """Maximises the marginal likelihood of tasks whose responses are not normal.
@@ -127,6 +133,11 @@ class FamilyOptimizer(CovarianceOptimizer):
             if converged:
                 break
         return replace(fit, modes=modes, n_iter=taken, converged=converged)
+
+    def is_lost(self, fit: CovarianceFit) -> bool:
+        """Whether the rows are far less likely at the modes of a fit than without effects."""
+        with_effects, without = fit.modes.log_likelihood, self.first_modes.log_likelihood
+        return not with_effects > without - 10 - 0.01 * abs(without)
 
     def evaluated(self, fit: CovarianceFit, b: np.ndarray, covariance: Covariance) -> CovarianceFit:
         """A fit with other parameters: the tasks at their modes, nothing optimised."""

@@ -132,6 +132,8 @@ class Posterior:
 
         with one_blas_thread():
             over_tasks(work, len(X), len(X) * float(self.packed.shape[1]))
+        if np.isnan(variance).any() and not np.isnan(self.packed).any():
+            raise ValueError("The features of some rows are too large to predict from.")
         if np.isnan(variance).any():
             raise ValueError(
                 "The model was saved by version 0.1, which did not store the covariances of so "

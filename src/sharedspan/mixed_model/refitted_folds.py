@@ -55,6 +55,7 @@ class RefittedFolds:
 
     optimism = 0.0
     richer_lead = RICHER_LEAD
+    repetitions = 1.0
     share = 1.0
 
     def __init__(self, held_out: HeldOutRows) -> None:

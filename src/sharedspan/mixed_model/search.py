@@ -179,8 +179,8 @@ class _ModelSearch:
             last = fits[-1] if fits else None
             fits.append(self.compare(self.optimizer.fit(structure, 0, last, tol=COMPARISON_TOL)))
         best = max(fits, key=lambda fit: fit.score)
-        # Perhaps tasks do not even differ in level. If slopes gain much, that need not be tried. Few
-        # rows of classes or counts hardly show what levels of tasks gain.
+        # Perhaps tasks do not even differ in level. If slopes gain much, that need not be tried.
+        # Few rows of classes or counts hardly show what levels of tasks gain.
         tasks = self.optimizer.tasks
         little = math.log(max(tasks.n_tasks, 2)) + 5
         shown = tasks.working is None or tasks.n_tasks < FEWEST_LEVELS
