@@ -112,7 +112,7 @@ def test_estimators_of_normal_responses_get_one_sentence_of_advice(table):
         (["--family", "poisson", "--estimator", "PooledRegressor"], "is for gaussian responses"),
         (["--family", "poisson", "--estimator", "SharedSpanClassifier"], "is for binomial"),
         (["--solver", "tpgd"], "add --estimator SharedSpanRegressor"),
-        (["--family", "probit"], "not one of"),
+        (["--family", "cauchy"], "not one of"),
         (["--noise-per-task"], "leave --noise-per-task out"),
         (["--noise-per-task", "--family", "binomial"], "is for normal responses"),
     ],

@@ -46,8 +46,8 @@ def number_rows(keys, codes):  # type: ignore[no-untyped-def]
     how many numbers there are.
     """
     width = keys.shape[1]
-    table = empty_table(FIRST_SIZE)
     heads = np.empty(FIRST_SIZE // 2, dtype=np.int64)
+    table = empty_table(2 * len(heads))
     distinct = np.empty((FIRST_SIZE // 2, width), dtype=np.uint32)  # close together in memory
     count = 0
     for i in range(len(keys)):
