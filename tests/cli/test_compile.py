@@ -36,6 +36,7 @@ def test_a_fit_after_it_compiles_nothing(compiled, n_samples, order, dtype):
     ss.SpectralRegressor(rank=1).fit(X, data.y, task=data.task, sample_weight=weights)
     if n_samples == 15:
         ss.AdaptiveSpanRegressor().fit(X, data.y, task=data.task)
+        ss.AdaptiveSpanClassifier().fit(X, data.y > 0, task=data.task)
     assert n_versions() == before
 
 

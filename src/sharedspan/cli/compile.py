@@ -12,7 +12,7 @@ from sharedspan.cli import errors, options, output
 def compile_command(as_json: bool) -> None:
     """Compile the loops of a fit now, so that the first fit need not.
 
-    Fits small simulated tables with SharedSpanRegressor and AdaptiveSpanRegressor. Numba compiles
+    Fits small simulated tables with SharedSpanRegressor and the adaptive estimators. Numba compiles
     the loops over tasks that they run, for the processor of this machine, and stores the machine
     code in a folder where later processes find it. A second run compiles nothing.
 
@@ -58,6 +58,8 @@ def _compile_kernels() -> tuple[list[str], str | None]:
     with output.collected_warnings():
         for model, data in fits:
             model.fit(data.X, data.y, task=data.task).predict(data.X, data.task)
+        classes = many_rows.y > 0
+        ss.AdaptiveSpanClassifier().fit(many_rows.X, classes, task=many_rows.task)
         X, y, task = many_rows.X[::-1].astype("float32"), many_rows.y[::-1], many_rows.task[::-1]
         ss.SharedSpanRegressor().fit(X, y, task=task)  # single precision, tasks in another order
         ss.SharedSpanRegressor(rank=2).fit(X, y, task=task.astype(str))
