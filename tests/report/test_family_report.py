@@ -6,7 +6,11 @@ from numpy.testing import assert_allclose
 from sklearn.linear_model import LogisticRegression
 
 import sharedspan as ss
-from sharedspan.diagnosis.calibration import by_bins, by_task, wilson_interval
+from sharedspan.diagnosis.calibration import (
+    reliability_of_bins,
+    reliability_of_tasks,
+    wilson_interval,
+)
 from sharedspan.diagnosis.holdout_errors import holdout_errors
 from sharedspan.diagnosis.losses import log_loss
 from sharedspan.diagnosis.model_view import ModelView
@@ -89,13 +93,13 @@ def test_held_out_losses_are_those_of_fits_to_the_other_rows(rows, classifier):
 def test_calibrated_probabilities_are_on_the_line_and_others_are_not(rng):
     p = rng.random(20_000)
     y, codes = (rng.random(20_000) < p).astype(float), np.arange(20_000) % 50
-    bins = by_bins(FAMILIES["binomial"], y, p)
+    bins = reliability_of_bins(FAMILIES["binomial"], y, p)
     assert bins.rows.tolist() == [2000] * 10
     assert_allclose(bins.observed, bins.predicted, atol=0.04)
     assert np.sum((bins.low < bins.predicted) & (bins.predicted < bins.high)) >= 8
-    wrong = by_bins(FAMILIES["binomial"], y, p**2)
+    wrong = reliability_of_bins(FAMILIES["binomial"], y, p**2)
     assert np.sum((wrong.low < wrong.predicted) & (wrong.predicted < wrong.high)) <= 3
-    tasks = by_task(FAMILIES["binomial"], y, p, codes)
+    tasks = reliability_of_tasks(FAMILIES["binomial"], y, p, codes)
     assert_allclose(tasks.observed, np.bincount(codes, y) / 400)
     assert_allclose(tasks.predicted, np.bincount(codes, p) / 400)
 

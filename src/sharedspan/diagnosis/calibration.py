@@ -27,14 +27,16 @@ class Reliability(NamedTuple):
     rows: np.ndarray  # numbers of rows
 
 
-def by_bins(family: Family, y: np.ndarray, mean: np.ndarray) -> Reliability:
+def reliability_of_bins(family: Family, y: np.ndarray, mean: np.ndarray) -> Reliability:
     """Bins of about equally many rows, by their predicted mean; equal means are in one bin."""
     n_bins = int(np.clip(len(y) // FEWEST_ROWS, 1, BINS))
     edges = np.quantile(mean, np.arange(1, n_bins) / n_bins)
     return _reliability(family, y, mean, np.searchsorted(edges, mean, side="right"))
 
 
-def by_task(family: Family, y: np.ndarray, mean: np.ndarray, codes: np.ndarray) -> Reliability:
+def reliability_of_tasks(
+    family: Family, y: np.ndarray, mean: np.ndarray, codes: np.ndarray
+) -> Reliability:
     """The tasks that have rows, in the order of their codes."""
     return _reliability(family, y, mean, codes)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sharedspan.diagnosis.calibration import by_bins, by_task
+from sharedspan.diagnosis.calibration import reliability_of_bins, reliability_of_tasks
 from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
 from sharedspan.diagnosis.text import count, listed, percent, short
 from sharedspan.diagnosis.text import format_number as number
@@ -111,7 +111,7 @@ def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]
     if facts.view.is_normal or errors.scored is None:
         return
     family, (y, mean, codes) = facts.view.family, errors.scored
-    bins, tasks = by_bins(family, y, mean), by_task(family, y, mean, codes)
+    bins, tasks = reliability_of_bins(family, y, mean), reliability_of_tasks(family, y, mean, codes)
     is_share = not isinstance(family, Counts)
     predicted = "predicted probability" if is_share else "predicted mean"
     observed = "observed share" if is_share else "observed mean"

@@ -67,7 +67,7 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
             yield "held-out error", format_number(errors.error("model")), words
         for score, number in facts.holdout_scores.items():
             yield f"held-out {score}", format_number(number), f"{SCORES[score]}, on rows held out"
-        words = f"of the {spread(facts)} within tasks, on rows held out"
+        words = f"of the {variation(facts)} within tasks, on rows held out"
         yield "predicted", percent(errors.explained), words
     degrees = facts.view.span.degrees_of_freedom
     if degrees is not None:
@@ -78,7 +78,7 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
             yield name, value, words
 
 
-def spread(facts: Facts) -> str:
+def variation(facts: Facts) -> str:
     """What is there to predict within tasks, in a word."""
     return "variance" if facts.view.is_normal else "deviance"
 
