@@ -17,6 +17,7 @@ _HOMES = {
     "AdaptiveSpanClassifier": "sharedspan.estimators.classifiers",
     "AdaptiveSpanRegressor": "sharedspan.estimators.adaptive",
     "CheckpointError": "sharedspan.persistence.checkpoint",
+    "Columns": "sharedspan.inputs.columns",
     "ClusterError": "sharedspan.distributed.engine",
     "CurriculumRegressor": "sharedspan.estimators.curriculum",
     "DaskEngine": "sharedspan.distributed.engine",
@@ -38,6 +39,7 @@ _HOMES = {
     "load": "sharedspan.persistence.model_file",
     "parameter_error": "sharedspan.inference.noise",
     "plan": "sharedspan.inference.planning",
+    "plot_curve": "sharedspan.report.plots",
     "plot_convergence": "sharedspan.report.plots",
     "plot_loadings": "sharedspan.report.plots",
     "plot_rank_path": "sharedspan.report.plots",
@@ -45,6 +47,7 @@ _HOMES = {
     "plot_tasks": "sharedspan.report.plots",
     "principal_angles": "sharedspan.subspace",
     "simulate": "sharedspan.datasets.simulate",
+    "statistics_query": "sharedspan.statistics.database",
     "subspace_distance": "sharedspan.subspace",
     "task_scorer": "sharedspan.estimators.scoring",
     "write_report": "sharedspan.report.page",
@@ -71,18 +74,21 @@ if TYPE_CHECKING:
     from sharedspan.estimators.transfer import NewTaskRegressor
     from sharedspan.inference.noise import error_floor, parameter_error
     from sharedspan.inference.planning import plan
+    from sharedspan.inputs.columns import Columns
     from sharedspan.objective.backends import TorchBackend
     from sharedspan.persistence.checkpoint import CheckpointError
     from sharedspan.persistence.model_file import ModelFileError, load
     from sharedspan.report.page import write_report
     from sharedspan.report.plots import (
         plot_convergence,
+        plot_curve,
         plot_loadings,
         plot_rank_path,
         plot_spectrum,
         plot_tasks,
     )
     from sharedspan.solvers import SOLVERS
+    from sharedspan.statistics.database import statistics_query
     from sharedspan.subspace import factor_distance, principal_angles, subspace_distance
 
 

@@ -141,13 +141,13 @@ def test_new_tasks_are_adapted_and_predicted(folder, tmp_path):
     assert len(read(tmp_path / "p.csv")) == len(few) + 1
 
 
-def test_text_is_encoded_as_in_the_fit_and_unknown_levels_are_refused(tmp_path):
+def test_text_is_encoded_as_in_the_fit_and_unknown_levels_are_told(tmp_path):
     rng = np.random.default_rng(0)
     task, colour = np.repeat(["a", "b", "c"], 40), rng.choice(["01", "1", "red"], 120)
     x = rng.normal(size=120)
     y = x + 3.0 * (colour == "red") + rng.normal(size=120) / 10
     write(tmp_path / "t.csv", ["shop", "colour", "x", "y"], [task, colour, x, y])
-    columns = ("--task", "shop", "--target", "y", "--text", "one_hot")
+    columns = ("--task", "shop", "--target", "y")
     good("fit", tmp_path / "t.csv", *columns, "--estimator", "PooledRegressor", "-o",
          tmp_path / "m.span")  # fmt: skip
     model = ss.load(tmp_path / "m.span")
@@ -158,14 +158,15 @@ def test_text_is_encoded_as_in_the_fit_and_unknown_levels_are_refused(tmp_path):
     )
     good("predict", tmp_path / "m.span", tmp_path / "n.csv", "-o", tmp_path / "p.csv")
     predicted = np.array([row[1] for row in read(tmp_path / "p.csv")[1:]], dtype=float)
-    X = np.column_stack([colour == "1", colour == "red", x])[numbers].astype(float)
-    expected = model.predict(pd.DataFrame(X, columns=model.coef_names_), task=task[numbers])
+    expected = model.predict(pd.DataFrame({"colour": colour, "x": x})[numbers], task=task[numbers])
     assert_allclose(predicted, expected, rtol=1e-12)
     write(tmp_path / "odd.csv", ["shop", "colour", "x"], [["a"], ["blue"], [1.0]])
     done = run("predict", tmp_path / "m.span", tmp_path / "odd.csv", "-o", tmp_path / "p2.csv")
-    assert done.exit_code == 2
+    assert done.exit_code == 0
     assert "'blue', which was not in the fit" in done.output
-    assert not (tmp_path / "p2.csv").exists()
+    shares = [np.mean(colour == "1"), np.mean(colour == "red"), 1.0]
+    expected = model.intercept_[0] + model.coef_[0] @ shares
+    assert_allclose(float(read(tmp_path / "p2.csv")[1][1]), expected, rtol=1e-12)
 
 
 def test_labels_keep_their_kind_whatever_the_next_table_looks_like(tmp_path):
@@ -256,6 +257,25 @@ def test_models_made_in_python_serve_on_the_command_line(tmp_path):
     done = run("predict", tmp_path / "b.span", tmp_path / "t.csv", "-o", tmp_path / "q.csv")
     assert done.exit_code == 2
     assert "--task" in done.output
+
+
+def test_new_tasks_are_counted_or_refused(tmp_path):
+    sim = ss.simulate(n_tasks=8, n_features=3, rank=1, n_samples=20, random_state=0)
+    frame = pd.DataFrame(sim.X, columns=list("abc")).assign(shop=sim.task, sales=sim.y)
+    frame[frame["shop"] < 6].to_csv(tmp_path / "old.csv", index=False)
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    model, out = tmp_path / "m.span", tmp_path / "p.csv"
+    good("fit", tmp_path / "old.csv", "--task", "shop", "--target", "sales", "-o", model)
+    assert "not in the fit" not in good("predict", model, tmp_path / "old.csv", "-o", out)
+    printed = good("predict", model, tmp_path / "all.csv", "-o", out)
+    assert "2 of these tasks were not in the fit" in printed
+    done = run(
+        "predict", model, tmp_path / "all.csv", "--unseen", "error", "-o", tmp_path / "q.csv"
+    )
+    assert done.exit_code == 2
+    assert "--unseen mean" in done.stderr
+    done = run("predict", model, tmp_path / "all.csv", "-o", out, "--json")
+    assert json.loads(done.stdout)["n_tasks_unseen"] == 2
 
 
 def test_rows_that_lack_a_value_are_refused_or_left_out(folder, tmp_path):
@@ -529,3 +549,18 @@ def test_the_plan_command_prints_words_or_json():
         result = run(*problem, *wrong)
         assert result.exit_code == 2
         assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_columns_that_vary_are_named(tmp_path):
+    rng = np.random.default_rng(0)
+    task, x, z = rng.integers(0, 10, 200), rng.normal(size=200), rng.normal(size=200)
+    y = x * task / 5 + z + rng.normal(size=200) / 10
+    write(tmp_path / "t.csv", ["shop", "x", "z", "y"], [task, x, z, y])
+    fit = ("fit", tmp_path / "t.csv", "--task", "shop", "--target", "y", "-o", tmp_path / "m.span")
+    good(*fit, "--varying", "x")
+    model = ss.load(tmp_path / "m.span")
+    assert model.varying == ["x"]
+    assert np.ptp(model.coef_[:, 1]) < 1e-12 < np.ptp(model.coef_[:, 0])
+    done = run(*fit, "--varying", "x", "--estimator", "PooledRegressor")
+    assert done.exit_code == 2
+    assert "has no varying parameter: leave --varying out" in done.output

@@ -8,7 +8,7 @@ import sklearn
 from numpy.testing import assert_allclose
 from sklearn.base import clone, is_classifier
 from sklearn.metrics import mean_squared_error
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
@@ -44,6 +44,7 @@ def _no_routing_left_on():
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:X is a frame, but neither task")
 def test_scikit_learn_finds_no_fault(estimator):
     results = check_estimator(estimator, on_skip=None, on_fail=None)
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
@@ -256,3 +257,73 @@ def test_a_callback_that_stops_ends_all_rounds_of_per_task_noise(small):
     model.fit(small.X, small.y, small.task)
     assert len(calls) == 5
     assert "callback" in model.message_
+
+
+ADAPTIVE = {
+    "gaussian": lambda **kw: ss.AdaptiveSpanRegressor(slopes="none", rank=0, **kw),
+    "poisson": lambda **kw: ss.AdaptiveSpanRegressor(family="poisson", slopes="none", rank=0, **kw),
+    "classes": lambda **kw: ss.AdaptiveSpanClassifier(slopes="none", rank=0, **kw),
+    "classes in a span": lambda **kw: ss.SharedSpanClassifier(rank=1, **kw),
+}
+
+
+def responses(kind, small):
+    if kind == "gaussian":
+        return small.y
+    if kind == "poisson":
+        return np.random.default_rng(0).poisson(np.exp(0.3 * small.y).clip(0, 30))
+    return np.where(small.y > 2, "yes", "no")
+
+
+@pytest.mark.parametrize("kind", ADAPTIVE)
+def test_tasks_left_out_are_predicted_whether_routed_or_in_a_column(kind, frame, small):
+    make, y, groups = ADAPTIVE[kind], responses(kind, small), frame["school"]
+    in_column = cross_val_score(
+        make(task_column="school"), frame, y, cv=GroupKFold(3), groups=groups, error_score="raise"
+    )
+    sklearn.set_config(enable_metadata_routing=True)
+    routed = cross_val_score(
+        make(), frame.drop(columns="school"), y, cv=GroupKFold(3), error_score="raise",
+        params={"task": groups, "groups": groups},
+    )  # fmt: skip
+    assert_allclose(routed, in_column, rtol=1e-10)
+    assert np.isfinite(in_column).all()
+
+
+def test_cross_validation_and_a_search_work_with_all_defaults(frame, small):
+    model = ss.AdaptiveSpanRegressor(task_column="school")
+    plain = cross_val_score(model, frame, small.y, cv=3, error_score="raise")
+    assert np.isfinite(plain).all()
+    search = GridSearchCV(
+        model, {"rank": [0, 2]}, cv=GroupKFold(2), error_score="raise"
+    ).fit(frame, small.y, groups=frame["school"])  # fmt: skip
+    assert np.isfinite(search.best_score_)
+    sklearn.set_config(enable_metadata_routing=True)
+    routed = GridSearchCV(
+        ss.AdaptiveSpanRegressor(), {"rank": [0, 2]}, cv=GroupKFold(2), error_score="raise"
+    ).fit(small.X, small.y, task=frame["school"], groups=frame["school"])
+    assert_allclose(routed.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"])
+
+
+def test_a_new_task_is_predicted_by_the_mean_of_the_population(small):
+    """By Monte Carlo over tasks drawn from the fitted population, mean coefficients included."""
+    x, rng = small.X[:3], np.random.default_rng(0)
+    gaussian = ADAPTIVE["gaussian"]().fit(small.X, small.y, small.task)
+    expected = gaussian.mean_intercept_ + x @ gaussian.mean_coef_
+    assert_allclose(gaussian.predict(x, "new"), expected)
+    drawn = rng.standard_normal(400_000)
+    for kind, mean in (("poisson", np.exp), ("classes", lambda eta: 1 / (1 + np.exp(-eta)))):
+        model = ADAPTIVE[kind]().fit(small.X, responses(kind, small), small.task)
+        eta = model.mean_intercept_ + x @ model.mean_coef_
+        _, variance = model._uncertainty_.linear_predictor(x, np.full(3, -1))
+        assert (np.sqrt(variance) > 0.9 * model.intercept_std_).all()
+        means = mean(eta[:, None] + np.sqrt(variance)[:, None] * drawn).mean(axis=1)
+        predicted = model.predict(x, "new") if kind == "poisson" else model.predict_proba(x, "new")
+        assert_allclose(predicted if kind == "poisson" else predicted[:, 1], means, atol=0.006)
+
+
+def test_new_tasks_are_refused_on_request(small):
+    for make in ADAPTIVE.values():
+        model = make(unseen="error").fit(small.X, small.y > 2, small.task)
+        with pytest.raises(ValueError, match="were not in the fit"):
+            model.predict(small.X[:2], ["new", "newer"])

@@ -3,11 +3,14 @@
 import datetime
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import sharedspan as ss
+from sharedspan.diagnosis.holdout_errors import _refits
+from sharedspan.diagnosis.model_view import ModelView
 
 COMMON = {"n_tasks": 60, "n_features": 12, "rank": 2, "n_samples": 50, "noise": 0.3}
 
@@ -411,3 +414,18 @@ def test_a_prior_on_all_slopes_is_no_span():
     diagnosis = ss.diagnose(new, sim.X, sim.y, task=sim.task)
     assert (diagnosis.rank, diagnosis.span_share, diagnosis.isometry) == (None, None, None)
     assert not any("span" in said or "rank" in said for said in diagnosis.advice)
+
+
+def test_held_out_errors_are_those_of_the_model_with_the_columns_it_lets_vary(rng):
+    T, n, d = 30, 20, 20
+    V = np.tile(rng.standard_normal(d), (T, 1))
+    V[:, [2, 5]] += rng.standard_normal((T, 2))
+    task, X = np.repeat(np.arange(T), n), rng.standard_normal((T * n, d))
+    y = np.einsum("ij,ij->i", X, V[task]) + rng.standard_normal(T * n)
+    frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(d)])
+    for options in ({}, {"varying": ["c2"]}):
+        model = ss.AdaptiveSpanRegressor(**options).fit(frame, y, task=task)
+        assert len(model.varying_) < d
+        again = _refits(ModelView(model, frame, y, task))["model"]().fit(X, y, task=task)
+        places = [list(model.coef_names_).index(name) for name in model.varying_]
+        assert np.flatnonzero(again.slope_std_ > 0).tolist() == places

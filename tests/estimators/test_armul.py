@@ -359,6 +359,7 @@ def test_hard_tables_give_finite_fits(name):
     ids=[*VARIANTS, "gram"],
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:X is a frame, but neither task")
 def test_scikit_learn_finds_no_fault(estimator):
     results = check_estimator(estimator, on_skip=None, on_fail=None)
     assert not {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}

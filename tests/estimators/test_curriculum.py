@@ -151,6 +151,7 @@ def test_level_options_are_refused_by_variants_without_phase_two(variant, small)
 
 @pytest.mark.parametrize("variant", ["freeze", "weighted", "pair", "literal"])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:X is a frame, but neither task")
 def test_scikit_learn_finds_no_fault(variant):
     results = check_estimator(ss.CurriculumRegressor(variant=variant), on_skip=None, on_fail=None)
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}

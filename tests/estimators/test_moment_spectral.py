@@ -138,6 +138,7 @@ def test_the_spectral_threshold_finds_the_rank_with_many_rows():
     ],
     ids=repr,
 )
+@pytest.mark.filterwarnings("ignore:X is a frame, but neither task")
 def test_scikit_learn_finds_no_fault(model):
     results = check_estimator(model, on_skip=None, on_fail=None)
     assert not {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}

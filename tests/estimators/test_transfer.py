@@ -51,6 +51,7 @@ def assert_same_fit(one, other, rtol=1e-10):
 
 
 @pytest.mark.parametrize("method", ["prior", "least_squares"])
+@pytest.mark.filterwarnings("ignore:X is a frame, but neither task")
 def test_scikit_learn_finds_no_fault(method):
     results = check_estimator(NewTaskRegressor(method=method), on_skip=None, on_fail=None)
     assert not {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}

@@ -40,6 +40,7 @@ from sharedspan.inputs.selection import select_columns
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
+DROP = ss.Columns(missing="drop")
 PARTS = {"task": "g", "target": "y"}
 REGRESSORS = [name for name in ss.__all__ if name.endswith("Regressor")]
 
@@ -131,14 +132,17 @@ def test_files_may_come_in_any_number_and_form(ending, given, sim, tmp_path):
 def test_single_precision_stays_single_on_disk_and_small_integers_fit_into_it(sim, tmp_path):
     X, y, task = sim
     columns = columns_of(X.astype(np.float32), y, task.astype(np.int16))
-    columns |= {"small": np.arange(len(y)).astype(np.int16), "flag": np.arange(len(y)) % 2 == 0}
+    columns |= {
+        "small": np.arange(len(y))[::-1].astype(np.int16) // 2,
+        "flag": np.arange(len(y)) % 2 == 0,
+    }
     path = write(tmp_path / "t.parquet", columns)
     with FileRows(select_columns(path, **PARTS)).open() as tasks:
         assert tasks.X.dtype == np.float32
     frame = np.column_stack([X.astype(np.float32), columns["small"], columns["flag"]])
     old = ss.PooledRegressor().fit(frame, y, task=task)
     assert_same_fit(ss.PooledRegressor().fit_file(path, **PARTS), old)
-    write(path, columns | {"whole": np.arange(len(y))})
+    write(path, columns | {"whole": np.arange(len(y)) // 2})
     assert select_columns(path, **PARTS).dtype == "float64"
 
 
@@ -181,10 +185,10 @@ def test_open_files_gives_the_rows_of_a_fit_and_of_later_files_with_its_columns(
     columns = {"x": [1.0, None, 3.0, 4.0], "g": [2, 1, 1, 2], "z": ["a", "b", "b", "a"],
                "y": [5.0, 6.0, 7.0, 8.0]}  # fmt: skip
     path, stages = write(tmp_path / "t.parquet", columns), []
-    rows = open_files(path, **PARTS, text="one_hot", missing="drop",
+    rows = open_files(path, ss.Columns(missing="drop"), **PARTS,
                       progress=lambda stage, done, total: stages.append(stage))  # fmt: skip
     assert rows.selection.columns.names == ("x", "z=b")
-    assert rows.selection.names_with_task() == ("x", "g", "z=b")
+    assert rows.selection.names_with_task() == ("x", "g", "z")
     with rows.open() as tasks:
         assert rows.n_dropped == 1
         assert tasks.labels == (1, 2)
@@ -198,8 +202,8 @@ def test_open_files_gives_the_rows_of_a_fit_and_of_later_files_with_its_columns(
         assert_array_equal(tasks.X[:], [[2, 0]])
     with pytest.raises(TypeError, match="target=None: fit_file needs the names"):
         open_files(path, task="g")
-    with pytest.raises(ValueError, match="defines all columns: leave out drop, text"):
-        open_files(path, fitted, drop="x", text="one_hot")
+    with pytest.raises(ValueError, match="defines all columns: leave out drop"):
+        open_files(path, fitted, drop="x")
     with pytest.raises(ValueError, match="columns= has no target"):
         open_files(path, replace(fitted, target=None))
 
@@ -216,7 +220,7 @@ def test_rows_without_a_value_are_dropped_and_counted(tmp_path, rng):
     complete = ~np.isnan(np.column_stack(list(columns.values()))).any(axis=1)
     X = np.column_stack([columns["x"], columns["z"]])[complete]
     old = ss.PerTaskRegressor().fit(X, columns["y"][complete], task=columns["g"][complete])
-    new = ss.PerTaskRegressor().fit_file(path, **PARTS, missing="drop")
+    new = ss.PerTaskRegressor(columns=DROP).fit_file(path, **PARTS)
     assert new.n_rows_dropped_ == np.sum(~complete)
     assert_same_fit(new, old)
     assert 7.0 not in new.tasks_
@@ -276,12 +280,12 @@ def test_kinds_of_a_column_may_differ_between_csv_files(tmp_path):
         "a": "1,0.5,1\n2,NA,2\n", "b": "07,1,1.5\n3,2,2\n", "c": "", "d": ",,\n",
     }.items():  # fmt: skip
         (tmp_path / f"{name}.csv").write_text(f"g,x,y\n{rows}")
-    model = ss.PooledRegressor().fit_file(tmp_path, **PARTS, missing="drop")
+    model = ss.PooledRegressor(columns=DROP).fit_file(tmp_path, **PARTS)
     assert model.tasks_.tolist() == ["07", "1", "3"]
     assert model.n_rows_dropped_ == 2
     (tmp_path / "b.csv").write_text("g,y,x\n4.5,1.0,1\n3,2,2\n")  # another order of columns
     (tmp_path / "d.csv").unlink()
-    model = ss.PooledRegressor().fit_file(tmp_path, **PARTS, missing="drop")
+    model = ss.PooledRegressor(columns=DROP).fit_file(tmp_path, **PARTS)
     assert model.tasks_.tolist() == [1.0, 3.0, 4.5]
 
 
@@ -292,19 +296,22 @@ def test_text_becomes_a_column_for_each_level_but_the_first(tmp_path, rng):
     folder = write_parts(tmp_path / "p", columns, ".csv")
     X = np.column_stack([colour == "green", colour == "red", x])
     old = ss.PerTaskRegressor().fit(X, y, task=task)
-    new = ss.PerTaskRegressor(task_column="g").fit_file(folder, **PARTS, text="one_hot")
+    new = ss.PerTaskRegressor(task_column="g").fit_file(folder, **PARTS)
     assert_same_fit(new, old, 1e-10)
     assert new.coef_names_.tolist() == ["colour=green", "colour=red", "size"]
-    assert new.feature_names_in_.tolist() == ["colour=green", "colour=red", "g", "size"]
-    with pytest.raises(ValueError, match=r"'colour' \(such as '\w+'\), 'const' .*text='one_hot'"):
-        ss.PerTaskRegressor().fit_file(folder, **PARTS)
+    assert new.feature_names_in_.tolist() == ["colour", "g", "size"]
+    with pytest.warns(FutureWarning), pytest.raises(ValueError, match="'colour' does not hold"):
+        ss.PerTaskRegressor().fit_file(folder, **PARTS, text="error")
+    with pytest.warns(FutureWarning, match="columns=ss.Columns"):
+        old = ss.PerTaskRegressor().fit_file(folder, **PARTS, text="one_hot")
+    assert_same_fit(new, old, 1e-12)
 
 
 def test_a_text_column_of_too_many_levels_is_named(tmp_path):
     n = 1500
     columns = {"g": np.zeros(n), "y": np.ones(n), "id": [f"row {i}" for i in range(n)]}
-    with pytest.raises(ValueError, match="'id' has more than 1000 levels, such as 'row 0'"):
-        select_columns(write(tmp_path / "t.parquet", columns), **PARTS, text="one_hot")
+    with pytest.raises(ValueError, match="'id' has 1,500 levels, such as 'row 0'"):
+        select_columns(write(tmp_path / "t.parquet", columns), **PARTS)
 
 
 def test_features_can_be_chosen_in_their_order_and_the_task_column_keeps_its_place(sim, tmp_path):
@@ -329,6 +336,11 @@ def broken_csv(folder):
 
 
 def broken_second_csv(folder):
+    (folder / "a.csv").write_text("g,x,y\n1,2,3\n")
+    (folder / "b.csv").write_text("g,x,y\n" + "1,2,3\n" * 5000 + "1,2,3,4\n")
+
+
+def short_csv(folder):
     (folder / "a.csv").write_text("g,x,y\n1,2,3\n")
     (folder / "b.csv").write_text("g,x,y\n" + "1,2,3\n" * 5000 + "1,2\n")
 
@@ -382,14 +394,14 @@ DAYS = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], dtype="datetime64[D]
 EMPTY = pa.array([], pa.float64())
 ERRORS = {
     "a broken line": (broken_csv, {}, r"t\.csv could not be read: line 3 has 4 fields"),
-    "a broken line far down": (broken_second_csv, {}, r"b\.csv .*line 5002 has 2 fields"),
+    "a broken line far down": (broken_second_csv, {}, r"b\.csv .*line 5002 has 4 fields"),
+    "a short line": (short_csv, {}, r"1 of 5002 rows lack a value \('y' 1\)"),
     "half a Parquet file": (truncated_parquet, {}, r"t\.parquet .*only a part of one"),
     "a damaged Parquet file": (damaged_parquet, {}, r"t\.parquet could not be read"),
     "half a gzip file": (truncated_gzip, {}, r"t\.csv\.gz could not be read: .*middle"),
     "a target of text": (table(y=["low", "high", "low"]), {}, r"target 'y' \(such as '\w+'\)"),
-    "dates": (table(when=DAYS), {}, r"'when' \(date\) does not hold numbers"),
-    "dates, encoded": (table(when=DAYS), {"text": "one_hot"}, r"'when' \(date\)"),
-    "text": (table(kind=["a", "b", "a"]), {}, r"'kind' \(such as '\w'\).*text='one_hot'"),
+    "lists": (table(x=[[1], [2], [3]]), {}, "'x' holds values of the type list"),
+    "text": (table(kind=["a", "b", "a"]), {"text": "error"}, r"'kind' does not hold numbers"),
     "an empty folder": (nothing, {}, "has no CSV or Parquet file"),
     "no match": (nothing, {"path": "*.parquet"}, r"No file matches .*\*\.parquet"),
     "no file": (table(), {"path": "u.parquet"}, r"no file .*Did you mean 't\.parquet'"),
@@ -403,7 +415,7 @@ ERRORS = {
     "the target as feature": (table(), {"features": "y"}, "'y' is the target"),
     "no features": (table(), {"drop": "x"}, "No column is left"),
     "only constants": (
-        table(x=["a"] * 3), {"text": "one_hot"}, "'x' hold.* one level"),
+        table(x=["a"] * 3), {}, "'x' hold.* one level"),
     "no rows": (
         table(g=EMPTY, x=EMPTY, y=EMPTY), {}, r"t\.parquet has no rows"),
     "infinity": (table(x=[1.0, np.inf, 2.0]), {}, "'x' holds infinity in 1 row"),
@@ -412,7 +424,7 @@ ERRORS = {
     "missing values": (table(x=[1.0, None, np.nan]), {}, r"2 of 3 rows lack a value \('x' 2\)"),
     "nothing left": (
         table(g=[None, None, None]), {"missing": "drop"}, "3 of 3 rows .*none is left"),
-    "unknown missing": (table(), {"missing": "fill"}, "use 'error' or 'drop'"),
+    "unknown missing": (table(), {"missing": "fill"}, "use 'error', 'drop'"),
     "unknown text": (table(), {"text": "hash"}, "use 'error' or 'one_hot'"),
     "too little memory": (
         table(), {"memory_limit": "300MB"}, "'300MB' is too small.*at least '700MB'"),
@@ -421,6 +433,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
+@pytest.mark.filterwarnings("ignore:fit_file:FutureWarning")
 def test_mistakes_are_told_in_one_line_and_leave_nothing_behind(case, tmp_path):
     make, options, words = ERRORS[case]
     make(tmp_path)
@@ -461,7 +474,7 @@ def test_partitions_hold_all_rows_once_and_survive_a_pickle(ending, sim, tmp_pat
         write(folder / f"part-{i}{ending}", part)
         if ending == ".parquet":
             pq.write_table(pa.table(part), folder / f"part-{i}{ending}", row_group_size=30)
-    selection = pickle.loads(pickle.dumps(select_columns(folder, **PARTS, text="one_hot")))
+    selection = pickle.loads(pickle.dumps(select_columns(folder, **PARTS)))
     pieces = partitions(selection, rows=70)
     assert len(pieces) == 3 if ending == ".csv" else len(pieces) > 3
     ends = {}  # of the parts of each file so far
@@ -731,6 +744,18 @@ def test_ctrl_c_ends_with_130_and_nothing_half_written(command, tmp_path, tempor
     assert message.strip().startswith("Stopped.")
     assert "Traceback" not in message
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_ctrl_c_inside_an_exec_of_an_import_ends_with_130(tmp_path):
+    (tmp_path / "interrupted.py").write_text(
+        "from sharedspan.cli.errors import one_line_errors\n"
+        "with one_line_errors():\n"
+        "    exec('raise KeyboardInterrupt')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, "Stopped.")
 
 
 def test_warnings_of_a_fit_are_told_in_lines(tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ def test_errors_are_those_of_predictions_from_all_other_rows(levels):
     squares = held_out.squares(SelectedModel(tasks, fit, None, False, ()))
     # All rows as one Gaussian vector; each is predicted from the others.
     Z, u = held_out.Z, held_out.y
-    prior = tasks.slope_precision(fit.tau)
+    prior = tasks.prior_precision(fit.taus)
     prior[0] = 1e-9  # the intercept of the mean is flat
     S = np.diag(noise[task]) + Z @ np.diag(1 / prior) @ Z.T
     for t in range(6):

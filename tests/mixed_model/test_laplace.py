@@ -12,6 +12,7 @@ from sharedspan.families import family_of
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.modes import FamilyRows
+from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import Covariance, Scaling
 from sharedspan.statistics.canonical import canonical
 from sharedspan.statistics.task_statistics import gather
@@ -48,7 +49,10 @@ class Objective:
 
     def tasks(self, b, covariance, b_covariance):
         turn = self.rows.turn(b, covariance, self.scores, b_covariance, steps=60)
-        return MixedTasks(turn.statistics, self.rows.scaling), turn
+        return self.mixed(turn.statistics), turn
+
+    def mixed(self, statistics):
+        return MixedTasks(statistics, self.rows.scaling, coefficients=self.rows.coefficients)
 
     def evaluate(self, covariance, precision, b):
         """The evidence once b and the modes agree with each other."""
@@ -57,18 +61,19 @@ class Objective:
             tasks, turn = self.tasks(b, covariance, inverse)
             plain = replace(turn.statistics, linear=np.zeros_like(turn.statistics.linear))
             # The joint mode of b and all effects; the linear terms are for the gradient.
-            joint = MixedTasks(plain, self.rows.scaling).evaluate(
-                covariance, precision, integrated=self.integrated
-            )
-            b, inverse = joint.mean, joint.mean_covariance if self.integrated else None
+            joint = self.mixed(plain).evaluate(covariance, precision, integrated=self.integrated)
+            b, inverse = joint.mean, joint.mean_covariance
         tasks, _ = self.tasks(b, covariance, inverse)
         return joint, tasks.evaluate(covariance, precision, integrated=self.integrated)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_the_gradient_is_that_of_the_approximation(name):
+def test_the_gradient_is_that_of_the_approximation(name, grouped):
     X, y, task = simulated(name)
     rows = family_rows(X, y, task, family_of(name, 2.0))
+    if grouped:
+        rows.coefficients = Coefficients(np.ones(3, dtype=bool), np.array([-1, -1, 0]))
     rows.mode_tol = 1e-18
     rng = np.random.default_rng(1)
     p = rows.p
@@ -97,7 +102,56 @@ def test_the_gradient_is_that_of_the_approximation(name):
         objective.evaluate(covariance, precision * [1, np.exp(s), np.exp(s)], at.mean)[0].value
         for s in (-tau, tau)
     )
-    assert_allclose((high - low) / (2 * tau), at.prior_gradient, atol=1e-5)
+    assert_allclose((high - low) / (2 * tau), at.prior_gradient.sum(), atol=1e-5)
+
+
+def test_the_gradient_of_a_group_beside_a_flat_mean_is_that_of_the_approximation():
+    """Maximum likelihood: the group is integrated out, the rest of b is at its best value."""
+    X, y, task = simulated("binomial")
+    rows = family_rows(X, y, task, family_of("binomial"))
+    rows.mode_tol = 1e-18
+    rows.coefficients = Coefficients(np.ones(3, dtype=bool), np.array([-1, -1, 0]))
+    covariance, precision = Covariance(np.array([0.3, 0.2, 0.4]), np.zeros((3, 0))), [0.0, 0.0, 2.0]
+
+    def approximation(C, precision, b):
+        """Its value at the flat part of b, the rest at its mode."""
+        for _ in range(60):
+            turn = rows.turn(b, C, np.zeros((rows.n_tasks, 3)), None, steps=60)
+            plain = replace(turn.statistics, linear=np.zeros_like(turn.statistics.linear))
+            tasks = MixedTasks(plain, rows.scaling, coefficients=rows.coefficients)
+            e = tasks.evaluate(C, precision, integrated=False)
+            P = e.total + np.diag(precision)
+            # The mode of the group given the flat part, by Newton's method.
+            right = P[2] @ e.mean
+            b = np.append(b[:2], (right - P[2, :2] @ b[:2]) / P[2, 2])
+        gap = b - e.mean
+        return e.value - 0.5 * gap @ P @ gap, b, e
+
+    def best(C, precision):
+        from scipy.optimize import minimize
+
+        def negative(flat):
+            return -approximation(C, precision, np.append(flat, 0.0))[0]
+
+        return minimize(negative, np.zeros(2), method="BFGS", options={"gtol": 1e-6})
+
+    precision = np.array(precision)
+    found = best(covariance, precision)
+    _, b, e = approximation(covariance, precision, np.append(found.x, 0.0))
+    scores, inner = np.zeros((rows.n_tasks, 3)), np.zeros((3, 3))
+    inner[2, 2] = 1 / (e.total[2, 2] + 2.0)
+    turn = rows.turn(b, covariance, scores, inner, steps=60)
+    tasks = MixedTasks(turn.statistics, rows.scaling, coefficients=rows.coefficients)
+    at = tasks.evaluate(covariance, precision, integrated=False)
+    assert_allclose(at.mean, b, atol=1e-4)
+    step = 1e-3
+    for i in range(3):
+        D = np.eye(3)[i] * step
+        high, low = (replace(covariance, variances=covariance.variances + s * D) for s in (1, -1))
+        numeric = -(best(high, precision).fun - best(low, precision).fun) / (2 * step)
+        assert_allclose(numeric, at.gradient[i, i], rtol=2e-3, atol=1e-3)
+    high, low = (best(covariance, precision * np.exp(-s)).fun for s in (step, -step))
+    assert_allclose(-(high - low) / (2 * step), at.prior_gradient[1], rtol=2e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["binomial", "poisson", "negative_binomial"])

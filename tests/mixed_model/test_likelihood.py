@@ -3,21 +3,23 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.linalg import null_space
 from scipy.stats import multivariate_normal
 
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.posterior import Population, task_posteriors
+from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import Covariance, Scaling
 from sharedspan.statistics.task_statistics import Units, collect
 
 
-def compressed(X, y, task, kind="gram", intercept=True, weight=None):
+def compressed(X, y, task, kind="gram", intercept=True, weight=None, **options):
     tasks = validate_rows(X, y, task, weight)
     units = Units(np.zeros(X.shape[1]), np.ones(X.shape[1]), 1.0)
     statistics = collect(tasks, units, intercept, kind)
-    return MixedTasks(statistics, Scaling.of(statistics, intercept))
+    return MixedTasks(statistics, Scaling.of(statistics, intercept), **options)
 
 
 @pytest.fixture
@@ -98,33 +100,74 @@ def test_with_a_flat_prior_it_is_the_likelihood_at_generalised_least_squares(tab
     assert_allclose(e.task_values.sum(), e.value, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["gram", "rows"])
+def test_the_restricted_likelihood_is_that_of_contrasts_free_of_b(table, kind):
+    X, y, task = table
+    mixed = compressed(X, y, task, kind, restricted=True)
+    C, p = some_covariance(mixed.p), mixed.p
+    e = mixed.evaluate(C, np.zeros(p))
+    Z, u, S = dense(mixed, X, y, task, C, None, e.noise)
+    A = null_space(Z.T)  # orthonormal contrasts
+    likelihood = multivariate_normal(cov=A.T @ S @ A).logpdf(A.T @ u)
+    assert_allclose(e.value, likelihood - 0.5 * np.linalg.slogdet(Z.T @ Z)[1], rtol=1e-9)
+    for factor in (0.98, 1.02):
+        changed = multivariate_normal(cov=factor * (A.T @ S @ A)).logpdf(A.T @ u)
+        assert changed < likelihood
+    step, E = 1e-6, np.eye(p)
+    up, down = (
+        mixed.evaluate(unrestricted(C.matrix + s * step * E), np.zeros(p)).value for s in (1, -1)
+    )
+    assert_allclose((up - down) / (2 * step), np.trace(e.gradient), rtol=1e-4)
+
+
 @pytest.mark.parametrize("integrated", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_the_gradient_is_that_of_finite_differences(table, integrated, weighted):
-    mixed = compressed(*table)
-    p = mixed.p
+@pytest.mark.parametrize("taus", [(0.5, 0.5), (0.2, 3.0), (np.inf, 0.4), (np.inf, np.inf)])
+def test_the_gradient_is_that_of_finite_differences(table, integrated, weighted, taus):
+    """Features 2 and 3 are a group with a prior variance of its own."""
+    coefficients = Coefficients(np.ones(5, dtype=bool), np.array([-1, -1, -1, 0, 0]))
+    mixed = compressed(*table, coefficients=coefficients)
+    p, taus = mixed.p, np.array(taus)
     C, weight = some_covariance(p), np.linspace(0.2, 1.0, 7) if weighted else None
-    precision = np.full(p, 2.0)
-    precision[0] = 0.0
-    e = mixed.evaluate(C, precision, weight, integrated)
+    e = mixed.evaluate(C, mixed.prior_precision(taus), weight, integrated)
     step = 1e-6
+
+    def slope(covariances, priors):
+        up, down = (
+            mixed.evaluate(C, mixed.prior_precision(taus), weight, integrated).value
+            for C, taus in zip(covariances, priors, strict=True)
+        )
+        return (up - down) / (2 * step)
+
     for i in range(p):
         for j in range(i, p):
             E = np.zeros((p, p))
             E[i, j] = E[j, i] = step
-            up, down = (
-                mixed.evaluate(unrestricted(C.matrix + s * E), precision, weight, integrated).value
-                for s in (1, -1)
-            )
-            slope = e.gradient[i, j] * (1 if i == j else 2)
-            assert_allclose((up - down) / (2 * step), slope, rtol=1e-4, atol=1e-4)
-    if integrated:
-        proper = precision > 0
-        up, down = (
-            mixed.evaluate(C, np.where(proper, precision * np.exp(-s * step), 0), weight).value
-            for s in (1, -1)
-        )
-        assert_allclose((up - down) / (2 * step), e.prior_gradient, rtol=1e-5)
+            moved = [unrestricted(C.matrix + s * E) for s in (1, -1)]
+            expected = e.gradient[i, j] * (1 if i == j else 2)
+            assert_allclose(slope(moved, [taus, taus]), expected, rtol=1e-4, atol=1e-4)
+    for i in np.flatnonzero(np.isfinite(taus)):
+        moved = [taus * np.exp(s * step * (np.arange(2) == i)) for s in (1, -1)]
+        assert_allclose(slope([C, C], moved), e.prior_gradient[i], rtol=1e-4, atol=1e-6)
+
+
+def test_a_group_under_maximum_likelihood_is_a_random_effect_of_all_tasks(table):
+    X, y, task = table
+    coefficients = Coefficients(np.ones(5, dtype=bool), np.array([-1, -1, -1, 0, 0]))
+    for restricted in (False, True):
+        mixed = compressed(X, y, task, coefficients=coefficients, restricted=restricted)
+        C, tau = some_covariance(mixed.p), 0.3
+        e = mixed.evaluate(C, mixed.prior_precision(np.array([np.inf, tau])), None, restricted)
+        Z, u, S = dense(mixed, X, y, task, C, None, e.noise)
+        S += e.noise * tau * Z[:, 3:] @ Z[:, 3:].T
+        flat, inverse = Z[:, :3], np.linalg.inv(S)
+        b = np.linalg.solve(flat.T @ inverse @ flat, flat.T @ inverse @ u)
+        value = multivariate_normal(flat @ b, S).logpdf(u)
+        if restricted:
+            value += 1.5 * np.log(2 * np.pi) - 0.5 * np.linalg.slogdet(flat.T @ inverse @ flat)[1]
+        assert_allclose(e.value, value, rtol=1e-9)
+        smooth = e.noise * tau * Z[:, 3:].T @ inverse @ (u - flat @ b)
+        assert_allclose(e.mean, np.append(b, smooth), atol=1e-9)
 
 
 def test_weights_are_repetitions_and_blocks_do_not_matter(table):

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 import sharedspan as ss
-from sharedspan.mixed_model.structures import STRUCTURES, variance_groups
+from sharedspan.mixed_model.structures import STRUCTURES, Coefficients, variance_groups
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("intercept", [True, False])
 def test_groups_of_a_structure_do_not_overlap_and_hold_no_empty_group(structure, intercept):
-    groups = variance_groups(structure, 5, intercept, flat=False)
+    groups = variance_groups(structure, Coefficients.plain(5), intercept, flat=False)
     entries = np.concatenate([[], *groups.entries])
     assert len(entries) == len(set(entries)) <= 5
     assert all(len(group) for group in groups.entries)
     assert all(tied < len(groups.entries) for tied in groups.tied)
-    assert not len(variance_groups(structure, 5, intercept, flat=True).tied)
+    assert not len(variance_groups(structure, Coefficients.plain(5), intercept, flat=True).tied)
 
 
 def test_a_richer_structure_is_at_least_as_likely(small):
@@ -26,3 +26,14 @@ def test_a_richer_structure_is_at_least_as_likely(small):
         for structure in STRUCTURES
     ]
     assert (np.diff(likelihoods) > -1e-6).all()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_the_features_of_a_spline_share_one_variance_and_have_no_directions(structure):
+    groups = np.array([-1, -1, 0, 0, -1, 1, 1, 1])
+    coefficients = Coefficients(np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool), groups)
+    entries = variance_groups(structure, coefficients, True, flat=False).entries
+    varies = structure in ("isotropic", "diagonal", "full")
+    assert [[2, 3]] * varies == [list(each) for each in entries if 2 in each or 3 in each]
+    assert not any(np.isin(each, [4, 5, 6, 7]).any() for each in entries)
+    assert list(np.flatnonzero(coefficients.directed)) == [0, 1]

@@ -201,7 +201,7 @@ def test_the_likelihood_is_that_of_the_responses(weighted):
 
 def test_errors_are_those_of_predictions_from_all_other_rows(weighted):
     model, rows, S = weighted
-    prior = model.tasks.slope_precision(model.fit.tau)
+    prior = model.tasks.prior_precision(model.fit.taus)
     prior[0] = 1e-9  # the intercept of the mean is flat
     S = S + rows.Z @ np.diag(1 / prior) @ rows.Z.T
     squares = rows.squares(model)

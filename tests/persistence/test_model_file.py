@@ -21,7 +21,8 @@ import sharedspan as ss
 from sharedspan.estimators import ESTIMATORS
 from sharedspan.families import Counts, Gaussian
 from sharedspan.inference.rank_selection import RankPath
-from sharedspan.inputs.columns import Columns, Feature
+from sharedspan.inputs.encoders import Encoding, Number
+from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.persistence.codec import RENAMED
 from sharedspan.persistence.model_file import MODEL_FORMAT
 
@@ -415,7 +416,7 @@ def test_only_classes_of_the_format_are_made(content, tmp_path):
 
 def test_a_file_cannot_bring_its_own_sql(sim, tmp_path):
     """Names and types of columns become part of queries."""
-    columns = Columns("g", "y", (Feature("x"),), (), "BIGINT")
+    columns = TableColumns("g", "y", Encoding(tuple(map(Number, sim.X.shape[1] * ["x"]))), "BIGINT")
     evil = "BIGINT) FROM x; COPY (SELECT 1) TO 'pwned.csv'; SELECT CAST(1 AS BIGINT"
     with pytest.raises(ValueError, match="not columns of a table"):
         replace(columns, label=evil)
@@ -424,7 +425,7 @@ def test_a_file_cannot_bring_its_own_sql(sim, tmp_path):
     model.save(tmp_path / "m.span")
     assert ss.load(tmp_path / "m.span").columns_ == columns
     head, tree, numbers = parts((tmp_path / "m.span").read_bytes())
-    for key, value in (("label", evil), ("task", 7), ("features", {"<tuple>": ["x"]})):
+    for key, value in (("label", evil), ("task", 7), ("encoding", {"<tuple>": ["x"]})):
         changed = json.loads(json.dumps(tree))
         changed["fitted"]["columns_"]["<record>"][1][key] = value
         (tmp_path / "evil.span").write_bytes(sealed(head, changed, numbers))
@@ -626,7 +627,7 @@ def save_golden(name, path, folder):
         statistics, rows = True, zip(task, X[:, 0], task, y, strict=True)
         lines = ["task,x0,text,y", *(f'"{t} ",{x},"{w} ",{v}' for t, x, w, v in rows)]
         (folder / "golden.csv").write_text("\n".join(lines), encoding="utf-8")
-        model.fit_file(folder / "golden.csv", task="task", target="y", text="one_hot")
+        model.fit_file(folder / "golden.csv", task="task", target="y")
     else:
         if variant == "negative_binomial":
             model.set_params(family=variant)

@@ -62,7 +62,10 @@ def test_plots_leave_the_state_of_pyplot_alone():
         "import sys, sharedspan as ss; from sharedspan.report import plots; "
         "sim = ss.simulate(n_tasks=6, n_features=4, rank=2, n_samples=20, random_state=0); "
         "model = ss.SharedSpanRegressor(random_state=0).fit(sim.X, sim.y, sim.task); "
-        "[getattr(plots, name)(model) for name in dir(plots) if name.startswith('plot_')]; "
+        "names = {n for n in dir(plots) if n.startswith('plot_')} - {'plot_curve'}; "
+        "[getattr(plots, name)(model) for name in names]; "
+        "curved = ss.AdaptiveSpanRegressor(columns=ss.Columns(spline=['x0'])); "
+        "ss.plot_curve(curved.fit(sim.X, sim.y, sim.task), 'x0'); "
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

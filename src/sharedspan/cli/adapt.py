@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,7 +16,8 @@ from sharedspan.cli.fit import echo_fit, fit_and_save
 @options.tables
 @options.task_of_model
 @options.target_of_model
-@options.missing
+@options.missing_of_model
+@options.table_text
 @click.option(
     "--method",
     type=click.Choice(["prior", "least_squares", "sgd"]),
@@ -30,7 +32,7 @@ def adapt_command(
     tables: tuple[str, ...],
     task: str | None,
     target: str | None,
-    missing: str,
+    missing: str | None,
     method: str,
     as_json: bool,
     out: Path,
@@ -50,5 +52,7 @@ def adapt_command(
         errors.check_model_output(out, tables, [model])
         new = NewTaskRegressor.from_model(known, method).set_params(task_column=None)
         columns = columns_of(known, task, target, needs_target=True)
-        result = fit_and_save(new, out, path=tables, columns=columns, missing=missing)
+        if missing is not None:
+            columns = replace(columns, encoding=replace(columns.encoding, missing=missing))
+        result = fit_and_save(new.set_params(columns=columns), out, path=tables)
     echo_fit(result, as_json)

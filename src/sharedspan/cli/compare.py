@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 @options.task
 @options.target
 @options.drop
-@options.missing
+@options.columns
+@options.table_text
 @click.option(
     "--family",
     type=click.Choice(["auto", "gaussian", "binomial", "poisson", "negative_binomial"]),
@@ -39,19 +41,20 @@ def compare_command(
     task: str,
     target: str,
     drop: tuple[str, ...],
-    missing: str,
     family: str,
     repeats: int,
     seed: int,
     as_json: bool,
     out: Path | None,
+    **given: Any,
 ) -> None:
     """Rank all estimators on your table and recommend one.
 
-    TABLE is a CSV or Parquet file. All columns except task, target and dropped ones are features
-    and must hold numbers. Each split fits on three quarters of every task's rows and tests on the
-    rest, which takes minutes on tables of thousands of rows; --repeats 2 is quicker. A target of 0
-    and 1 is compared by the log loss, a target of counts by the mean Poisson deviance.
+    TABLE is a CSV or Parquet file. All columns except task, target and dropped ones are features;
+    text becomes a factor and dates become days, as in `sharedspan fit`. Each split fits on three
+    quarters of every task's rows and tests on the rest, which takes minutes on tables of thousands
+    of rows; --repeats 2 is quicker. A target of 0 and 1 is compared by the log loss, a target of
+    counts by the mean Poisson deviance.
 
     Example: sharedspan compare school.csv --task school --target exam_score
     """
@@ -60,16 +63,18 @@ def compare_command(
         from sharedspan.datasets.bundled import load_table
         from sharedspan.diagnosis.comparison import compare
 
-        data = load_table(table, task=task, target=target, drop=drop, missing=missing)
+        columns = options.columns_given(given)
+        data = load_table(table, task=task, target=target, drop=drop, columns=columns)
         comparison = compare(
-            data.X, data.y, data.task, repeats=repeats, seed=seed, progress=progress, family=family
-        )
+            data.X, data.y, data.task, repeats=repeats, seed=seed, progress=progress, family=family,
+            columns=replace(data.columns, encoding=data.columns.encoding.coded()),
+        )  # fmt: skip
         if out is not None:
             with errors.write_errors(out):
                 comparison.write_csv(out)
     if as_json:
-        given = {"table": table, "task": task, "target": target, "dropped_columns": list(drop)}
-        output.echo_json(given | {"n_rows_missing": data.n_dropped} | comparison.to_dict())
+        about = {"table": table, "task": task, "target": target, "dropped_columns": list(drop)}
+        output.echo_json(about | {"n_rows_missing": data.n_dropped} | comparison.to_dict())
     else:
         _print_comparison(comparison, table.name, output.missing_rows(data.n_dropped))
         if out is not None:
@@ -78,7 +83,13 @@ def compare_command(
         if estimator:
             fit = ["sharedspan", "fit", str(table), "--task", task, "--target", target]
             fit += [part for name in drop for part in ("--drop", name)]
-            fit += [*estimator, "-o", f"{table.stem}.span"]
+            fit += [
+                *options.table_text_typed(),
+                *options.as_typed(columns),
+                *estimator,
+                "-o",
+                f"{table.stem}.span",
+            ]
             click.echo(f"Next: {shlex.join(fit)}")
     if comparison.recommended is None:
         sys.exit(1)

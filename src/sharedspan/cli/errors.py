@@ -66,6 +66,9 @@ def exit_interrupted(message: str) -> NoReturn:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     click.echo(f"\n{message}", err=True)
+    # CPython remembers an interrupt inside exec(), which imports use to make named tuples, and
+    # `python -m` would end by the signal instead of our code: another exec() makes it forget.
+    exec("")
     sys.exit(130)
 
 

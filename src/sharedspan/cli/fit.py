@@ -14,7 +14,14 @@ from sharedspan.progress import progress_bar
 
 # NewTaskRegressor needs a fitted model: `sharedspan adapt` uses it.
 FITTED_TO_TABLES = [name for name in ESTIMATORS if name != "NewTaskRegressor"]
-PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine")  # options that estimators take
+PARAMETERS = (
+    "rank",
+    "solver",
+    "noise",
+    "max_iter",
+    "engine",
+    "varying",
+)  # options that estimators take
 FAMILIES = (
     "auto", "gaussian", "binomial", "probit", "poisson", "negative_binomial", "student_t", "huber"
 )  # fmt: skip
@@ -30,18 +37,14 @@ REASONS = {  # why a family is chosen
 @options.task
 @options.target
 @options.drop
-@options.missing
-@click.option(
-    "--text",
-    type=click.Choice(["error", "one_hot"]),
-    default="error",
-    help="Features of text: refuse the table, or a column of zeros and ones for each level.",
-)
+@options.columns
+@options.table_text
 @click.option(
     "--estimator",
     type=click.Choice(FITTED_TO_TABLES),
     metavar="NAME",
     default="AdaptiveSpanRegressor",
+    show_default=False,
     help="What to fit; `sharedspan compare` recommends one for a table.  One of "
     f"{', '.join(FITTED_TO_TABLES)}.  [default: AdaptiveSpanRegressor]",
 )
@@ -50,9 +53,16 @@ REASONS = {  # why a family is chosen
     type=click.Choice(FAMILIES),
     metavar="NAME",
     default="auto",
+    show_default=False,
     help="Distribution of the target: gaussian, binomial or probit (classes 0 and 1), "
     "poisson or negative_binomial (counts), student_t or huber (numbers with outliers).  [default: "
     "auto, by the values of the target]",
+)
+@click.option(
+    "--varying",
+    multiple=True,
+    metavar="COL",
+    help="Column whose effect differs between tasks; repeatable.  [default: as the data say]",
 )
 @click.option(
     "--rank", metavar="K", help="Dimension of the shared span, or auto, evidence or threshold."
@@ -101,8 +111,9 @@ def fit_command(
     """Fit all tasks of your files together, and save the model.
 
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes; the files together may
-    be larger than memory. All columns except task, target and dropped ones are features. During
-    the fit, sorted rows take space in the folder named by the environment variable TMPDIR.
+    be larger than memory. All columns except task, target and dropped ones are features; text
+    becomes a factor and dates become days. What is learned about them is saved with the model.
+    During the fit, sorted rows take space in the folder named by the environment variable TMPDIR.
 
     By default this is the mixed model AdaptiveSpanRegressor, which finds its own rank. A target of
     0 and 1 gives a model of probabilities, and a target of counts one of mean counts; --family
@@ -113,19 +124,21 @@ def fit_command(
     with errors.one_line_errors(out):
         errors.check_model_output(out, tables)
         errors.check_output(coefficients, ".csv", ".parquet", inputs=[out], tables=tables)
+        columns = options.columns_given(given)
+        given["varying"] = list(given["varying"]) or None
         given = {name: value for name, value in given.items() if value is not None}
-        chosen, notes = _choose_family(estimator, family, tables, given)
-        model = _new_model(estimator, seed, given | chosen)
+        chosen, notes = _choose_family(estimator, family, tables, given, columns)
+        model = _new_model(estimator, seed, given | chosen | {"columns": columns})
         reading = {name: value for name, value in given.items() if name not in PARAMETERS}
         result = fit_and_save(model, out, coefficients, path=tables, **reading)
-    data = [part for table in tables for part in ("--data", table)]
+    data = [part for table in tables for part in ("--data", table)] + options.table_text_typed()
     page = str(out.with_suffix(".html"))
     report = shlex.join(["sharedspan", "report", str(out), *data, "-o", page])
     echo_fit(result | {"notes": notes}, as_json, f"Next: {report}")
 
 
 def _choose_family(
-    estimator: str, family: str, tables: tuple[str, ...], given: dict[str, Any]
+    estimator: str, family: str, tables: tuple[str, ...], given: dict[str, Any], columns: Any
 ) -> tuple[dict[str, str], list[str]]:
     """The parameter ``family`` of an estimator that has it, and sentences about the choice."""
     from sharedspan.diagnosis.advice import advice_on_target
@@ -144,7 +157,7 @@ def _choose_family(
                 f"--noise-per-task is for normal responses: leave it or --family {family} out."
             )
         return ({"family": family} if has_families else {}), []
-    looks_like = _family_of_column(tables, given["target"])
+    looks_like = _family_of_column(tables, given["target"], columns)
     if has_families and "engine" not in given:
         if looks_like != "gaussian" and "noise" in given:
             raise ValueError(
@@ -157,14 +170,14 @@ def _choose_family(
     return {}, [] if advice is None else [advice]
 
 
-def _family_of_column(tables: tuple[str, ...], target: str) -> str:
+def _family_of_column(tables: tuple[str, ...], target: str, columns: Any) -> str:
     """The family that the target of files looks like, by its range and whether it is whole."""
     import numpy as np
 
     from sharedspan.families import suggested_family
     from sharedspan.inputs.selection import range_of_column
 
-    found = range_of_column(tables, target)
+    found = range_of_column(tables, target, columns)
     if found is None or not found[2]:
         return "gaussian"
     return suggested_family(np.array(found[:2]))

@@ -1,23 +1,23 @@
-"""Fitted models on the command line: the columns of their tables, and their use on arrays."""
+"""Fitted models on the command line: the columns of their tables."""
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from sharedspan.inputs.columns import Columns, Feature
+from sharedspan.inputs.encoders import Encoding, Number
+from sharedspan.inputs.table_columns import TableColumns
 
 
 def columns_of(
     model: Any, task: str | None = None, target: str | None = None, *, needs_target: bool = False
-) -> Columns:
+) -> TableColumns:
     """The columns that a table for a fitted model must have.
 
     A model that was fitted to files stores them; otherwise the features are ``coef_names_``. Names
     of the task and target columns may differ from the fit.
     """
-    columns: Columns | None = model.fitted_span.extra.get("columns")
+    columns: TableColumns | None = model.fitted_span.extra.get("columns")
     if columns is None:
         columns = _columns_of_arrays(model, task or model.task_column)
     columns = replace(columns, task=task or columns.task, target=target or columns.target)
@@ -28,7 +28,7 @@ def columns_of(
     return columns
 
 
-def _columns_of_arrays(model: Any, task: Any) -> Columns:
+def _columns_of_arrays(model: Any, task: Any) -> TableColumns:
     if not isinstance(task, str):
         raise ValueError(
             "The model was not fitted to a table with a task column: give the column of the tasks "
@@ -42,12 +42,4 @@ def _columns_of_arrays(model: Any, task: Any) -> Columns:
             f"The tasks of the model have labels such as {model.tasks_[0]!r}, which a table cannot "
             "hold: give rows in Python."
         )
-    return Columns(task, None, tuple(map(Feature, model.coef_names_)), (), label)
-
-
-def without_feature_names(model: Any) -> Any:
-    """A copy of a model that predicts arrays of features with separate task labels."""
-    copied = copy(model)
-    copied.__dict__.pop("feature_names_in_", None)
-    copied.task_column, copied.n_features_in_ = None, len(copied.coef_names_)
-    return copied
+    return TableColumns(task, None, Encoding(tuple(map(Number, model.coef_names_))), label)

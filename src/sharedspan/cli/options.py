@@ -15,11 +15,10 @@ json_output = click.option("--json", "as_json", is_flag=True, help="Print JSON a
 tables = click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
 model = click.argument("model", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path))
 drop = click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
-missing = click.option(
+missing_of_model = click.option(
     "--missing",
     type=click.Choice(["error", "drop"]),
-    default="error",
-    help="Rows that lack a value: refuse the table, or leave them out.",
+    help="Rows that lack a value: refuse the table, or leave them out.  [default: as in the fit]",
 )
 rank = click.option(
     "--rank", type=int, required=True, metavar="K", help="Dimension of the shared span."
@@ -31,6 +30,36 @@ n_tasks = click.option(
 n_features = click.option(
     "--features", "n_features", type=POSITIVE, required=True, help="Number of features d."
 )
+
+
+def _table_option(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Read the tables of a command with an option that is no part of a model."""
+    if value is not None:
+        from sharedspan.inputs.table_text import table_options
+
+        try:
+            context.with_resource(table_options(**{str(parameter.name): value}))
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, parameter) from error
+
+
+def table_text(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options --encoding and --sheet of tables."""
+    common: dict[str, Any] = {"expose_value": False, "callback": _table_option, "metavar": "NAME"}
+    for name, text in (
+        ("--sheet", "Sheet of a workbook, if it has several."),
+        ("--encoding", "Encoding of text tables, such as latin-1.  [default: UTF-8]"),
+    ):
+        command = click.option(name, help=text, **common)(command)
+    return command
+
+
+def table_text_typed() -> list[str]:
+    """The options --encoding and --sheet as they were given."""
+    from sharedspan.inputs.table_text import current_options
+
+    given = vars(current_options()).items()
+    return [part for name, value in given if value is not None for part in (f"--{name}", value)]
 
 
 def seed(purpose: str) -> Decorator:
@@ -54,3 +83,128 @@ def out(text: str, **more: Any) -> Decorator:
     kind = click.Path(dir_okay=False, path_type=Path)
     settings: dict[str, Any] = {"type": kind, "help": text, "required": True} | more
     return click.option("-o", "--out", **settings)
+
+
+COLUMN_OPTIONS = (
+    click.option(
+        "--missing",
+        type=click.Choice(["error", "drop", "indicator"]),
+        default="error",
+        help="Rows that lack a value: refuse the table, leave them out, or fill in means and mark "
+        "them by a further feature.",
+    ),
+    click.option(
+        "--categorical", multiple=True, metavar="COL",
+        help="Column of numbers that are categories, such as codes; repeatable.",
+    ),
+    click.option(
+        "--ordinal", multiple=True, metavar="COL=A,B,C",
+        help="Levels of a column in their order; it becomes one feature 0, 1, 2, ...; repeatable.",
+    ),
+    click.option(
+        "--reference", multiple=True, metavar="COL=LEVEL",
+        help="Reference level of a column of text; repeatable.  [default: the first]",
+    ),
+    click.option(
+        "--coding", type=click.Choice(["reference", "sum"]), default="reference",
+        help="Coefficients of levels: differences from the reference level, or from their mean.",
+    ),
+    click.option(
+        "--rare", type=click.IntRange(0), default=5, metavar="N",
+        help="Levels of text with fewer rows are pooled as one; 0 pools none.",
+    ),
+    click.option(
+        "--date", multiple=True, metavar="COL=FORMAT",
+        help="Form of dates that are not ISO, such as sold=%d.%m.%Y; repeatable.",
+    ),
+    click.option(
+        "--season", multiple=True, metavar="COL[=PERIOD]",
+        help="Date with a periodic effect: year (the default), week or day; repeatable.",
+    ),
+    click.option(
+        "--spline", multiple=True, metavar="COL",
+        help="Column of numbers with a curved effect, or all; repeatable.",
+    ),
+    click.option(
+        "--knots", type=click.IntRange(3), default=10, metavar="N", help="Knots of each spline."
+    ),
+    click.option(
+        "--interaction", multiple=True, metavar="A:B",
+        help="Pair of columns whose products are features, too; repeatable.",
+    ),
+    click.option(
+        "--na-values", multiple=True, metavar="TEXT",
+        help="Text that means a missing value, such as unknown; repeatable.",
+    ),
+    click.option(
+        "--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark of numbers."
+    ),
+    click.option(
+        "--thousands", default="", metavar="MARK", help="Mark between thousands, such as a point."
+    ),
+    click.option("--text", type=click.Choice(["error", "one_hot"]), hidden=True),
+)  # fmt: skip
+NAMES_OF_OPTIONS = (
+    "missing", "categorical", "ordinal", "reference", "coding", "rare", "date", "season", "spline",
+    "knots", "interaction", "na_values", "decimal", "thousands", "text",
+)  # fmt: skip
+
+
+def columns(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options about the columns of a table; ``columns_given`` makes ``Columns`` of them."""
+    for option in reversed(COLUMN_OPTIONS):
+        command = option(command)
+    return command
+
+
+def columns_given(given: dict[str, Any]) -> Any:
+    """What the options say about the columns; they are taken out of ``given``."""
+    from sharedspan.inputs.columns import Columns
+
+    options = {name: given.pop(name) for name in NAMES_OF_OPTIONS if name in given}
+    if options.pop("text", None) is not None:
+        click.echo("--text is deprecated and not needed: text is a factor.", err=True)
+    interactions = [_pair("interaction", text, ":") for text in options.pop("interaction")]
+    dates = dict(_pair("date", text, "=") for text in options.pop("date"))
+    ordinal = dict(_pair("ordinal", text, "=") for text in options.pop("ordinal"))
+    season: dict[str, list[str]] = {}
+    for text in options.pop("season"):
+        name, mark, period = text.partition("=")
+        season.setdefault(name, []).append(period if mark else "year")
+    spline = options.pop("spline")
+    return Columns(
+        **options | {"reference": dict(_pair("reference", t, "=") for t in options["reference"])},
+        ordinal={name: levels.split(",") for name, levels in ordinal.items()},
+        dates=dates,
+        season=season,
+        spline="all" if spline == ("all",) else spline,
+        interactions=interactions,
+    )
+
+
+def _pair(option: str, text: str, mark: str) -> tuple[str, str]:
+    """The two parts of the value of an option."""
+    name, found, rest = text.partition(mark)
+    if not name or not found or not rest:
+        raise ValueError(f"--{option} {text} has not the form A{mark}B.")
+    return name, rest
+
+
+def as_typed(columns: Any) -> list[str]:
+    """The options of a command line that give these columns."""
+    typed: list[str] = []
+    for name in ("missing", "coding", "rare", "knots", "decimal", "thousands"):
+        if getattr(columns, name) != getattr(type(columns)(), name):
+            typed += [f"--{name}", str(getattr(columns, name))]
+    for option, values in (
+        ("categorical", columns.categorical),
+        ("ordinal", [f"{name}={','.join(levels)}" for name, levels in columns.ordinal.items()]),
+        ("reference", [f"{name}={level}" for name, level in columns.reference.items()]),
+        ("date", [f"{name}={form}" for name, form in columns.dates.items()]),
+        ("season", [f"{name}={p}" for name, periods in columns.season.items() for p in periods]),
+        ("spline", ["all"] if columns.spline == "all" else columns.spline),
+        ("interaction", [f"{a}:{b}" for a, b in columns.interactions]),
+        ("na-values", columns.na_values),
+    ):
+        typed += [part for value in values for part in (f"--{option}", value)]
+    return typed

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @options.model
 @options.tables
 @options.task_of_model
-@options.missing
+@options.missing_of_model
+@options.table_text
 @click.option(
     "--unseen",
     type=click.Choice(["error", "mean"]),
@@ -40,7 +41,7 @@ def predict_command(
     model: Path,
     tables: tuple[str, ...],
     task: str | None,
-    missing: str,
+    missing: str | None,
     unseen: str | None,
     interval: float | None,
     keep: tuple[str, ...],
@@ -58,9 +59,14 @@ def predict_command(
 
     Example: sharedspan predict sales.span next_week.csv --interval 0.9 -o predicted.csv
     """
-    with errors.one_line_errors(out), progress_bar() as progress:
-        from sharedspan.cli.models import columns_of, without_feature_names
+    with (
+        errors.one_line_errors(out),
+        output.collected_warnings() as messages,
+        progress_bar() as progress,
+    ):
+        from sharedspan.cli.models import columns_of
         from sharedspan.diagnosis.text import short
+        from sharedspan.estimators.preparation import for_coded_rows
         from sharedspan.inputs.reader import read_matching
 
         fitted = errors.read_model(model)
@@ -76,13 +82,20 @@ def predict_command(
             )
         columns = columns_of(fitted, task)
         rows = read_matching(tables, columns, missing, also=keep, needs_target=False)
-        result = _predict(without_feature_names(fitted), rows, interval, out, progress)
+        result = _predict(for_coded_rows(fitted), rows, interval, out, progress)
     lines = [f"{result['n_rows']:,} rows of {result['n_tasks']:,} tasks predicted."]
+    if result["n_tasks_unseen"]:
+        lines.append(
+            f"{result['n_tasks_unseen']:,} of these tasks were not in the fit, and are predicted "
+            "with the mean over tasks; --unseen error refuses them."
+        )
     lines += output.missing_rows(result["n_rows_dropped"])
     if result["rmse"] is not None:
         target = short(result["target"])
         lines.append(f"{result['loss_name']} against {target}: {result['loss']:.5g}")
-    output.echo_result(result, [*lines, f"Predictions: {out}"], as_json=as_json)
+    result["warnings"] = messages
+    lines.append(f"Predictions: {out}")
+    output.echo_result(result, lines, as_json=as_json, warnings=messages)
 
 
 def _predict(
@@ -121,6 +134,7 @@ def _predict(
         "n_rows": n_rows,
         "n_rows_dropped": rows.tally.n_incomplete,
         "n_tasks": len(tasks),
+        "n_tasks_unseen": len(tasks.difference(model.tasks_.tolist())),
         "target": rows.selection.columns.target,
         "rmse": math.sqrt(squares / n_known) if n_known else None,
         "loss_name": loss.words[0].upper() + loss.words[1:],
@@ -146,7 +160,7 @@ def _methods(model: Any) -> tuple[Any, Any]:
 def _copied(batch: RowBatch, rows: RowReader) -> dict[str, Any]:
     """The columns of the table that are copied to the output."""
     columns = rows.selection.columns
-    copied: dict[str, Any] = {columns.task: batch.labels}
+    copied: dict[str, Any] = {columns.task or "task": batch.labels}
     copied |= dict(zip(rows.also, batch.also, strict=True))
     if columns.target is not None:
         copied.setdefault(columns.target, batch.y)

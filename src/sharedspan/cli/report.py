@@ -22,7 +22,8 @@ from sharedspan.progress import progress_bar
 )
 @options.task_of_model
 @options.target_of_model
-@options.missing
+@options.missing_of_model
+@options.table_text
 @click.option("--title", metavar="TEXT", help="Headline of the page.")
 @options.json_output
 @options.out("Where to write the page: an .html file.")
@@ -32,7 +33,7 @@ def report_command(
     data: tuple[str, ...],
     task: str | None,
     target: str | None,
-    missing: str,
+    missing: str | None,
     title: str | None,
     as_json: bool,
     out: Path,
@@ -56,7 +57,8 @@ def report_command(
         output.collected_warnings() as messages,
         progress_bar() as progress,
     ):
-        from sharedspan.cli.models import columns_of, without_feature_names
+        from sharedspan.cli.models import columns_of
+        from sharedspan.estimators.preparation import for_coded_rows
         from sharedspan.inputs.reader import read_matching
         from sharedspan.report.page import write_report
 
@@ -73,7 +75,7 @@ def report_command(
             rows |= {"task_name": columns.task, "target_name": columns.target}
         with errors.write_errors(out):
             # Rows of tasks that were not fitted are left out of the page.
-            reported = without_feature_names(fitted).set_params(unseen="mean")
+            reported = for_coded_rows(fitted).set_params(unseen="mean")
             write_report(reported, out, **rows, title=title, progress=progress)
     from sharedspan.inputs.resources import in_words
 

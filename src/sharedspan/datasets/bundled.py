@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.inputs.columns import Columns
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -25,6 +27,7 @@ class Dataset:
     description: str
     licence: str
     n_dropped: int = 0  # rows of the file that were left out for a missing value
+    columns: Any = None  # what was learned about the columns of a file
 
     def to_frame(self) -> Any:
         """The table as a pandas frame: task column, features, target."""
@@ -109,20 +112,30 @@ def load_table(
     task: str,
     target: str,
     drop: str | Iterable[str] = (),
-    missing: str = "error",
+    missing: str | None = None,
+    columns: Columns | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
 ) -> Dataset:
-    """Read a CSV or Parquet file of your own.
+    """Read a CSV or Parquet file, or a workbook, of your own.
 
     Parameters
     ----------
     path : str or Path
-        Ending in .csv, .tsv or .txt (also with .gz), .parquet or .pq.
+        Ending in .csv, .tsv or .txt (also with .gz), .parquet, .pq or .xlsx.
     task, target : str
         Columns: the task of each row (whole numbers or text), and what to predict.
     drop : str or iterable of str, optional
-        Columns that are not features; all others must hold numbers.
-    missing : {"error", "drop"}, default="error"
-        "drop" leaves out the rows with a missing value and counts them in ``n_dropped``.
+        Columns that are not features.
+    missing : {"error", "drop"}, optional
+        "drop" leaves out the rows with a missing value and counts them in ``n_dropped``; the same
+        as ``missing`` of ``columns``.
+    columns : Columns, optional
+        How columns become features. What was learned about them is the ``columns`` of the result.
+    encoding : str, optional
+        Encoding of a text file, such as "latin-1"; None is UTF-8, or what its byte order mark says.
+    sheet : str, optional
+        Sheet of a workbook; not needed if there is one.
 
     Returns
     -------
@@ -136,14 +149,18 @@ def load_table(
     from sharedspan.inputs.files import require_file
     from sharedspan.inputs.reader import RowReader
     from sharedspan.inputs.selection import select_columns
+    from sharedspan.inputs.table_text import table_options
 
     file = require_file(Path(path))
-    selection = select_columns([file], task=task, target=target, drop=drop, text=None)
-    reader = RowReader(replace(selection, dtype="float64"), missing)
-    X, y, labels = reader.arrays()
+    options = Columns() if columns is None else columns
+    options = options if missing is None else replace(options, missing=missing)
+    with table_options(encoding, sheet):
+        selection = select_columns([file], task=task, target=target, drop=drop, columns=options)
+        reader = RowReader(replace(selection, dtype="float64"), options.missing)
+        X, y, labels = reader.arrays()
     labels = labels.astype(str) if labels.dtype == object else labels
     n_dropped, description = reader.tally.n_incomplete, f"Read from {path}."
     if n_dropped:
         description += f" {n_dropped} rows with missing values were left out."
     about = (selection.columns.names, task, target, description, "not stated", n_dropped)
-    return Dataset(X, y, labels, *about)
+    return Dataset(X, y, labels, *about, selection.columns)

@@ -23,8 +23,11 @@ from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, fit_and_predict, ra
 from sharedspan.diagnosis.losses import RMSE, score_names, scores
 from sharedspan.diagnosis.text import listed
 from sharedspan.estimators import ESTIMATORS, estimator_class
+from sharedspan.estimators.base import TaskEstimator
 from sharedspan.estimators.glm_baselines import GLMBaseline
+from sharedspan.estimators.preparation import prepared_rows
 from sharedspan.families import Binomial, Family, Gaussian, family_of, suggested_family
+from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.progress import ProgressCallback, current_progress
 
@@ -188,6 +191,7 @@ def compare(
     progress: ProgressCallback | None = None,
     tick: ProgressCallback | None = None,
     family: str = "auto",
+    columns: Columns | None = None,
 ) -> Comparison:
     """Fit every estimator on repeated splits within tasks and rank them by their test error.
 
@@ -215,6 +219,9 @@ def compare(
         "auto" looks at the values of y. Classes and counts are also predicted by scikit-learn's
         logistic or Poisson regression ("pooled GLM", with an intercept per task, and "separate
         GLMs"), and by the normal model, whose means are clipped to possible values.
+    columns : Columns, optional
+        How the columns of a frame become features; levels, means and knots are learned from all
+        rows. None applies the defaults where columns are not numbers.
 
     Returns
     -------
@@ -225,6 +232,7 @@ def compare(
     progress = current_progress(progress, tick)
     if repeats < 2:
         raise ValueError(f"repeats={repeats} must be at least 2: one split has no standard error.")
+    X, y, task, learned = prepared_rows(X, y, task, columns)
     tasks = validate_rows(X, y, task)
     size = np.diff(tasks.starts)
     large = size >= FEWEST_ROWS
@@ -249,6 +257,8 @@ def compare(
             progress(name, repeat * len(runs) + i, repeats * len(runs))
             if runs[name].error is None:
                 model = _estimator(name, seed + repeat, chosen)
+                if learned is not None and isinstance(model, TaskEstimator):
+                    model.set_params(columns=learned)
                 _run(runs[name], model, X, y, code, held, chosen)
     entries, preferred = leaderboard(runs), PREFERRED
     if not isinstance(chosen, Gaussian):

@@ -21,6 +21,8 @@ from sharedspan.diagnosis.losses import RMSE, Loss, loss_of
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.estimators import estimator_class
 from sharedspan.estimators.glm_baselines import GLMBaseline
+from sharedspan.estimators.mixed import MixedModel
+from sharedspan.estimators.preparation import for_coded_rows
 from sharedspan.progress import ProgressCallback, no_progress
 from sharedspan.statistics.folds import folds_by_hash
 
@@ -33,7 +35,7 @@ NOTHING_TO_PREDICT = (
 )
 ROUNDING = 1e-9  # relative difference of two errors that is rounding
 # Parameters of the refits, if the model has them.
-PLAIN = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None,
+REFIT_OPTIONS = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None,
          "random_state": 0, "callback": None}  # fmt: skip
 
 
@@ -248,12 +250,16 @@ def mean_responses(model: Any, X: Any, task: Any) -> np.ndarray:
 def _refits(view: ModelView) -> dict[str, Callable[[], Any]]:
     """Constructors of the model, with what it selected, and of baselines that differ from it."""
     model, params, span = view.model, view.params, view.span
-    again = params | {name: value for name, value in PLAIN.items() if name in params}
+    again = params | {name: value for name, value in REFIT_OPTIONS.items() if name in params}
+    again["columns"] = for_coded_rows(model).columns  # the rows are features already
     for name in ("penalty", "slopes"):
         if params.get(name) == "auto" and name in span.extra:
             again[name] = span.extra[name]
     if "rank" in params and span.rank:
         again["rank"] = span.rank
+    if isinstance(model, MixedModel) and "varying" in params and not model.whiten:
+        varying = np.isin(model.coef_names_, model.varying_)
+        again["varying"] = np.flatnonzero(varying).tolist()  # the rows have no names
     makers: dict[str, Callable[[], Any]] = {"model": partial(type(model), **again)}
     if not view.is_normal:
         if len(view.labels) <= MOST_GLMS:

@@ -63,7 +63,7 @@ class ModelView:
         self.span = fitted_span_of(model)
         self.model: TaskEstimator = model
         self.params = model.get_params(deep=False)
-        if pipeline is not None and X is not None:
+        if pipeline is not None and len(pipeline.steps) > 1 and X is not None:
             X = pipeline[:-1].transform(X)
         self.kind = type(model).__name__
         self.centred = bool(model.fit_intercept)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.estimators.prediction import blocks_to_predict, rows_to_predict
+from sharedspan.estimators.preparation import coded_rows
 from sharedspan.inputs.frames import as_target
 from sharedspan.inputs.rows import is_task_list
 
@@ -63,6 +64,7 @@ def rows_by_task(model: Any, X: Any, y: Any, task: Any) -> RowsByTask:
         codes = np.concatenate([part for _, part in parts])
         y = None if y is None else np.concatenate([np.asarray(part).ravel() for part in y])
     else:
+        model, X, y, task = coded_rows(model, X, y, task)
         features, codes = rows_to_predict(model, X, task)
     if y is not None:
         y = _second_class(model, y)

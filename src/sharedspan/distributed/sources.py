@@ -15,7 +15,6 @@ from sharedspan.distributed.matrix import Cluster
 from sharedspan.distributed.objective import ClusterFolds, ClusterStatistics
 from sharedspan.distributed.shard import Shard
 from sharedspan.distributed.shuffle import LabelledRows, ShuffledRows, read_or_error
-from sharedspan.inputs.columns import Selection
 from sharedspan.inputs.external_sort import FileRows
 from sharedspan.inputs.files import SourceFile, nearest
 from sharedspan.inputs.frames import as_target, split_columns
@@ -23,6 +22,7 @@ from sharedspan.inputs.labels import given_labels, label_array, task_codes
 from sharedspan.inputs.reader import partitions, read_partition
 from sharedspan.inputs.resources import INTERPRETER, in_words
 from sharedspan.inputs.rows import TaskRows
+from sharedspan.inputs.table_columns import Selection
 from sharedspan.statistics.task_statistics import TaskStatistics, Units, cheaper_kind
 
 SHARDS_PER_WORKER = 4

@@ -24,7 +24,7 @@ from sharedspan.estimators.mixed import MixedModel
 from sharedspan.estimators.parameters import BOOL, estimator, number_or_auto, one_of
 from sharedspan.estimators.prediction import interval_quantiles, predicted_mean, rows_to_predict
 from sharedspan.families import FAMILIES, Family, StudentT, family_of
-from sharedspan.inputs.frames import as_target
+from sharedspan.inputs.frames import as_target, row_count
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.mixed_model.structures import STRUCTURES
 
@@ -65,14 +65,16 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         predicted worse, or, for "fitted", no better; not by maximum likelihood.
     method : {"evidence", "ml", "reml"}, default="evidence"
         "ml" is maximum likelihood with no prior on b nor on D, as mixed-model software has it.
-        "reml" is the same with b integrated out; not for Gaussian responses.
+        "reml" is the same with b integrated out; not for "student_t" and "huber".
     outliers : bool, default=True
         Whether to look for tasks off the common covariance; not by maximum likelihood.
     {fit_intercept}
     whiten : bool, default=False
         Measure D in whitened instead of standardised features.
-    unseen : {"error", "mean"}, default="error"
-        "mean" predicts new tasks by b.
+    unseen : {"error", "mean"}, default="mean"
+        Prediction for a task that was not fitted: its mean over the population of tasks, which is
+        that of b for Gaussian responses, with its variation in standard deviations and intervals;
+        or an error.
     {task_column}
     random_state : int, numpy.random.Generator or None, default=None
         Draws the tasks that the variances are learned from, where there are very many; None always
@@ -91,7 +93,10 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         and outlier tasks are modelled for "gaussian" alone.
     varying : list of str or int, optional
         Names or numbers of the features whose coefficients may differ between tasks; those of the
-        others are the same in all. Intercepts vary as ``slopes`` says. None lets all vary.
+        others are the same in all. Intercepts vary as ``slopes`` says. None: up to 12 numeric
+        features may all vary. Of more, a few do instead of all if the evidence for them alone is
+        decisively better. Factors and splines vary only if they gain decisively. All but splines
+        vary if ``slopes`` or ``rank`` is given, or with ``whiten``. See ``varying_``.
 
     Attributes
     ----------
@@ -100,7 +105,8 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     mean_intercept_ : float
         b.
     mean_coef_std_ : ndarray of shape (d,)
-        Standard errors of ``mean_coef_``.
+    mean_intercept_std_ : float
+        Standard errors of ``mean_coef_`` and ``mean_intercept_``.
     coef_covariance_ : ndarray of shape (d, d)
         Covariance of the slopes of a new task, the uncertainty of b and L included: the prior that
         ``NewTaskRegressor.from_model`` uses.
@@ -125,7 +131,8 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         responses has, between 2.1 and 100.
     outlier_probability_ : ndarray of shape (T,)
     log_likelihood_ : float
-        Log marginal likelihood, b integrated out (at its best value with "ml"). Outlier tasks count
+        Log marginal likelihood, b integrated out (at its best value with "ml", in the user's units
+        with "reml"). Outlier tasks count
         by their probability of being none. Laplace's approximation for other families than the
         Gaussian.
     dispersion_ : float
@@ -136,9 +143,11 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         A factor on the covariance of the effects by which those of single tasks are shrunk less
         than it says; 1 unless leave-one-out errors are smaller with a larger one, as they are if a
         few tasks have far larger effects than the others.
+    varying_ : ndarray of str
+        Names of the features whose coefficients differ between tasks.
     candidates_ : list of dict
-        The fits that were compared: ``slopes``, ``rank``, ``log_likelihood``, ``score``, the last
-        two in standard units.
+        The fits that were compared: ``slopes``, ``rank``, ``n_varying`` (features that may vary),
+        ``log_likelihood``, ``score``, the last two in standard units.
     {n_iter_, converged_}
     degrees_of_freedom_ : float
         Effective number of parameters.
@@ -168,6 +177,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     outliers: bool = True
     whiten: bool = False
     family: str = "gaussian"
+    unseen: str = "mean"
     varying: Any = None
 
     noise_degrees_of_freedom_: float
@@ -184,11 +194,6 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
             raise ValueError(
                 f"noise={self.noise!r} is for normal responses, and the variance of "
                 f"family={self.family!r} follows from its mean: leave noise='auto'."
-            )
-        if self.method == "reml" and not self.response_family().reweighted:
-            raise ValueError(
-                f"method='reml' is not for family={self.family!r}: use method='evidence', which "
-                "integrates b out too, or 'ml'."
             )
         if self.response_family().reweighted and not fitting.is_local(self):
             raise ValueError(
@@ -284,7 +289,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         ndarray of shape (rows,)
         """
         check_is_fitted(self)
-        y = as_target(y, len(X))
+        y = as_target(y, row_count(X))
         if self.family in ROBUST:
             mean, std = self.predict(X, task, return_std=True, offset=offset, exposure=exposure)
             return -0.5 * (((y - mean) / std) ** 2 + np.log(2 * np.pi * std**2))
@@ -374,7 +379,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         if is_task_list(X):
             raise ValueError("An offset needs one array or frame of rows, and X is a list of them.")
         one_of("family", self.family, tuple(FAMILIES))
-        return log_exposure(family_of(self.family), offset, exposure, len(X))
+        return log_exposure(family_of(self.family), offset, exposure, row_count(X))
 
 
 def mean_and_reach(

@@ -39,21 +39,22 @@ from sharedspan.statistics.canonical import Problem
 from sharedspan.statistics.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
-    from sharedspan.inputs.columns import Columns
     from sharedspan.inputs.files import FilePaths
+    from sharedspan.inputs.table_columns import TableColumns
     from sharedspan.progress import ProgressCallback
 
 
 def _retains_statistics(model: TaskEstimator) -> bool:
     if not model.needs().sums_suffice:
         raise AttributeError(
-            "partial_fit and merge are not available: the sums of the rows depend on the fit, "
-            "unless responses are Gaussian. Fit all rows together by fit or fit_file."
+            "partial_fit, merge and fit_statistics are not available: the sums of the rows depend "
+            "on the fit, unless responses are Gaussian. Fit all rows together by fit or fit_file."
         )
     if not model.incremental or model.needs().kind == "rows":
         raise AttributeError(
-            "partial_fit and merge are not available: this estimator, solver or variant needs the "
-            "rows, and these methods retain only statistics. Use fit, or another solver or variant."
+            "partial_fit, merge and fit_statistics are not available: this estimator, solver or "
+            "variant needs the rows, and these methods have only statistics. Use fit, or another "
+            "solver or variant."
         )
     return True
 
@@ -106,7 +107,8 @@ class TaskEstimator(BaseEstimator):
     coef_names_: np.ndarray
     n_features_in_: int
     feature_names_in_: np.ndarray
-    columns_: Columns
+    columns: Any
+    columns_: TableColumns
     n_rows_dropped_: int
     uses_offset_: bool  # set if the fit had an offset or exposure
     _statistics_: TaskStatistics
@@ -168,9 +170,11 @@ class TaskEstimator(BaseEstimator):
         features: str | Iterable[str] | None = None,
         drop: str | Iterable[str] = (),
         memory_limit: int | str | None = None,
-        missing: str = "error",
-        text: str = "error",
-        columns: Columns | None = None,
+        missing: str | None = None,
+        text: str | None = None,
+        columns: TableColumns | None = None,
+        encoding: str | None = None,
+        sheet: str | None = None,
         progress: ProgressCallback | None = None,
         tick: ProgressCallback | None = None,
     ) -> Self:
@@ -182,8 +186,8 @@ class TaskEstimator(BaseEstimator):
 
         Parameters
         ----------
-        {path, file:task, target, features, drop, memory_limit, missing, text, columns}
-        {progress, tick}
+        {path, file:task, target, features, drop, memory_limit, missing, text, file:columns}
+        {encoding, sheet, progress, tick}
 
         Returns
         -------
@@ -200,8 +204,51 @@ class TaskEstimator(BaseEstimator):
         fitting.fit_files(
             self, path, task=task, target=target, features=features, drop=drop,
             memory_limit=memory_limit, missing=missing, text=text, columns=columns,
-            progress=progress, tick=tick,
+            encoding=encoding, sheet=sheet, progress=progress, tick=tick,
         )  # fmt: skip
+        return self
+
+    @available_if(_retains_statistics)
+    def fit_statistics(self, frame: Any, *, missing: str = "error") -> Self:
+        """Fit all tasks from their statistics, which a database has made.
+
+        ``sharedspan.statistics_query`` returns the SQL that makes the frame. The result is that of
+        ``fit`` to the same rows, except where these are needed: ``rank="auto"`` uses the evidence,
+        unless the query made folds, and no left out rows confirm the structure or the noise of
+        ``AdaptiveSpanRegressor``. If the model retains the statistics, ``partial_fit`` and
+        ``merge`` continue from them.
+
+        Parameters
+        ----------
+        frame : table of pandas, polars or pyarrow
+            A row for each task, in any order, with these columns; the arrays may be written as
+            text, as in CSV:
+
+            - ``task``: the label;
+            - ``n_rows``: number of rows used;
+            - ``means``: array of the d means of the features, and that of the target;
+            - ``products``: array of the sums of products of deviations from ``means``, the upper
+              triangle of d + 1 by d + 1 row by row, the target last;
+            - ``remainders``, optional: means of these deviations, array of d + 1 numbers that are
+              zero but for rounding;
+            - ``n_missing``, optional: number of rows left out for a missing value;
+            - ``names``, optional: in every row the same JSON text, with the names ``task``,
+              ``target`` and ``features``;
+            - ``fold``, optional: from 0 to 4, with a row for each task and fold.
+        missing : {"error", "drop"}, default="error"
+            "error" refuses a frame whose ``n_missing`` says that rows were left out; "drop" takes
+            it, and counts them in ``n_rows_dropped_``.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For a frame that cannot be statistics of rows, with the name of the column and task.
+        """
+        fitting.fit_frame(self, frame, missing)
         return self
 
     @available_if(_retains_statistics)
@@ -391,9 +438,12 @@ class TaskEstimator(BaseEstimator):
         """Write the model as an ONNX graph, for serving (``pip install 'sharedspan[onnx]'``).
 
         Inputs are ``X`` (rows, d), without the task column, and ``task`` (rows,), int64 or string;
-        the output is ``prediction`` (rows,). A task that was not fitted gives NaN, or the mean task
-        with ``unseen="mean"``. Only for normal responses: the predictions of other families are
-        means over the posterior distribution, which a graph does not hold.
+        the output is ``prediction`` (rows,). If columns of the table were prepared (``columns_``),
+        each is an input (rows,) of its own name instead of X: numbers and dates (days since 1970)
+        with NaN for missing values, and text for factors, empty if it is missing. A task that was
+        not fitted gives NaN, or the mean task with ``unseen="mean"``. Only for normal responses:
+        the predictions of other families are means over the posterior distribution, which a graph
+        does not hold.
 
         Parameters
         ----------
@@ -412,6 +462,11 @@ class TaskEstimator(BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return "coef_" in vars(self)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True  # they become dense
+        return tags
 
     def __sklearn_clone__(self) -> Self:
         if fitting.is_local(self):
@@ -435,7 +490,17 @@ class TaskEstimator(BaseEstimator):
         for name in ("family", "link"):
             if name in self.checks:
                 self.checks[name](name, getattr(self, name))
-        widths = {self.coef_.shape[1], self.coef_.shape[1] + (self.task_column is not None)}
+        d, columns = self.coef_.shape[1], vars(self).get("columns_")
+        if columns is not None:
+            if len(columns.names) != d:
+                raise ValueError(f"{len(columns.names)} columns do not match the coefficients.")
+            raw = {column.column for column in columns.encoding.columns}
+            known = set(vars(self).get("feature_names_in_", raw))
+            if not raw <= known:  # format 2 named features, not columns
+                self.__dict__.pop("feature_names_in_", None)
+                self.n_features_in_ = len(raw) + (self.task_column is not None)
+            d = max(len(raw), self.n_features_in_)  # columns of one level have no feature
+        widths = {d, d + (self.task_column is not None)}
         names = vars(self).get("feature_names_in_", ())
         if self.n_features_in_ not in widths or len(names) not in (0, self.n_features_in_):
             raise ValueError(f"{self.n_features_in_} columns do not match the coefficients.")

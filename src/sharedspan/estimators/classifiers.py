@@ -28,10 +28,10 @@ from sharedspan.estimators.parameters import (
     one_of,
     parameter_entry,
 )
-from sharedspan.estimators.prediction import rows_to_predict
+from sharedspan.estimators.prediction import blocks_to_predict, rows_to_predict
 from sharedspan.families import Family, family_of
-from sharedspan.inputs.frames import is_dask_frame
-from sharedspan.inputs.labels import is_missing
+from sharedspan.inputs.frames import is_dask_frame, row_count
+from sharedspan.inputs.labels import as_numpy, is_missing
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.mixed_model.structures import STRUCTURES
 
@@ -97,7 +97,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
                 raise ValueError(
                     "An offset needs one array or frame of rows, and X is a list of them."
                 )
-            offset = log_exposure(self.response_family(), offset, None, len(X))
+            offset = log_exposure(self.response_family(), offset, None, row_count(X))
         if len(classes) <= 2:  # the check of the rows refuses none
             fitting.fit_arrays(self, X, codes(1), task, sample_weight, offset=offset)
         else:
@@ -157,11 +157,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         """
         check_is_fitted(self)
         if is_task_list(X):
-            labels = range(len(X)) if task is None else task
-            return [
-                self.predict_proba(block, [label] * len(block))
-                for block, label in zip(X, labels, strict=True)
-            ]
+            return [self.predict_proba(*pair) for pair in blocks_to_predict(X, task)]
         if len(self.classes_) == 2:
             features, codes, offset = self._rows(X, task, offset)
             eta, variance = linear_predictor(self, features, codes, offset)
@@ -268,11 +264,11 @@ complete_docstrings(MixedClassifier, parameter_entry)
 
 def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
     """The classes, and a function that gives y as ones for one of them and zeros for others."""
-    parts = [np.asarray(part) for part in y] if as_list else [y]
+    parts = [as_numpy(part) for part in y] if as_list else [y]
     if not as_list:
         if y is None:
             raise ValueError("This estimator requires y to be passed, but the target y is None.")
-        parts = [column_or_1d(np.asarray(y), warn=True)]
+        parts = [column_or_1d(as_numpy(y), warn=True)]
     stacked = np.concatenate(parts)
     if stacked.dtype == object:
         lacking = [row for row, label in enumerate(stacked.tolist()) if is_missing(label)]
@@ -327,8 +323,9 @@ class AdaptiveSpanClassifier(MixedClassifier):
     {fit_intercept}
     whiten : bool, default=False
         Measure D in whitened instead of standardised features.
-    unseen : {"error", "mean"}, default="error"
-        "mean" predicts new tasks by the population.
+    unseen : {"error", "mean"}, default="mean"
+        Prediction for a task that was not fitted: its mean probabilities over the population of
+        tasks, or an error.
     {task_column}
     random_state : int, numpy.random.Generator or None, default=None
         Draws the tasks that structures are compared on, where there are very many.
@@ -336,7 +333,8 @@ class AdaptiveSpanClassifier(MixedClassifier):
         1 prints each fit that was compared.
     varying : list of str or int, optional
         Names or numbers of the features whose coefficients may differ between tasks; those of the
-        others are the same in all. Intercepts vary as ``slopes`` says. None lets all vary.
+        others are the same in all. Intercepts vary as ``slopes`` says. None: the evidence decides,
+        as in ``AdaptiveSpanRegressor``.
 
     Attributes
     ----------
@@ -360,6 +358,8 @@ class AdaptiveSpanClassifier(MixedClassifier):
         The kind of D that was chosen.
     log_likelihood_ : float
     approximation_ : {"laplace", "quadrature"}
+    varying_ : ndarray of str
+        Names of the features whose coefficients differ between tasks.
     candidates_ : list of dict
         The fits that were compared.
     {n_iter_, converged_}
@@ -387,6 +387,7 @@ class AdaptiveSpanClassifier(MixedClassifier):
     link: str = "logit"
     method: str = "evidence"
     whiten: bool = False
+    unseen: str = "mean"
     varying: Any = None
 
 
@@ -407,8 +408,9 @@ class SharedSpanClassifier(MixedClassifier):
     {fit_intercept}
     whiten : bool, default=False
         Measure coefficients in whitened instead of standardised features.
-    unseen : {"error", "mean"}, default="error"
-        "mean" predicts new tasks by the population.
+    unseen : {"error", "mean"}, default="mean"
+        Prediction for a task that was not fitted: its mean probabilities over the population of
+        tasks, or an error.
     {task_column}
     random_state : int, numpy.random.Generator or None, default=None
         Draws the tasks that ranks are compared on, where there are very many.
@@ -437,3 +439,4 @@ class SharedSpanClassifier(MixedClassifier):
 
     link: str = "logit"
     whiten: bool = False
+    unseen: str = "mean"

@@ -45,7 +45,11 @@ ATTRIBUTES = {
     ),
     "n_iter_": ("int", "Iterations made."),
     "converged_": ("bool", "Whether the fit ended by ``tol``."),
-    "coef_names_": ("ndarray of shape (d,)", "Names of the features."),
+    "coef_names_": (
+        "ndarray of shape (d,)",
+        """Names of the features: the columns of X, or of what they became. ``columns_`` then holds
+        what was learned about them.""",
+    ),
     "n_features_in_": ("int", "Columns of X as passed, task column included."),
     "feature_names_in_": (
         "ndarray of shape (n_features_in_,)",
@@ -57,14 +61,17 @@ ATTRIBUTES = {
 ARGUMENTS = {  # of fit and fit_file; text before a colon is not part of the name
     "X": (
         "array-like or frame of shape (rows, d), or a list of T arrays (n_t, d)",
-        """With ``engine="dask"`` also a Dask DataFrame; y and task are then names of its columns,
-        or Dask Series, and its rows are never copied to this machine.""",
+        """Frames of pandas, polars or pyarrow, too. Sparse matrices become dense, unless they would
+        then take more than half of the machine's memory. With ``engine="dask"`` also a Dask
+        DataFrame; y and task are then names of its columns, or Dask Series, and its rows are never
+        copied to this machine.""",
     ),
     "y": ("array-like of shape (rows,), or a list of T arrays", "Responses."),
     "task": (
         "array-like of shape (rows,), optional",
-        """The task of each row, labels of any hashable type. Without it, and without
-        ``task_column``, all rows are one task (each array of a list is one).""",
+        """The task of each row, labels of any hashable type, or one label for all rows. Without it,
+        and without ``task_column``, all rows are one task (each array of a list is one), with a
+        warning if X is a frame.""",
     ),
     "sample_weight": (
         "array-like of shape (rows,), optional",
@@ -113,21 +120,18 @@ ARGUMENTS = {  # of fit and fit_file; text before a colon is not part of the nam
         the rest must hold the statistics, about 4 T d (d + 7) bytes for T tasks of d features,
         twice. None reads within 2 GB and lets the fit take what the machine has.""",
     ),
-    "missing": (
-        '{"error", "drop"}, default="error"',
-        '"drop" leaves out the rows that lack a value; ``n_rows_dropped_`` is their number.',
+    "missing": ("str, optional", "Deprecated: use ``columns=ss.Columns(missing=...)``."),
+    "text": ("str, optional", "Deprecated: text is a factor, see ``Columns``."),
+    "file:columns": (
+        "optional",
+        "Deprecated: give the ``columns_`` of a fitted model to the constructor.",
     ),
-    "text": (
-        '{"error", "one_hot"}, default="error"',
-        """Treatment of features of text: refuse them, or replace each by columns of zeros and
-        ones, one for each of its levels but the first in sorted order, named such as "colour=red".
-        The intercepts contain the effect of the first level.""",
+    "encoding": (
+        "str, optional",
+        """The encoding of text files, such as "latin-1". None is UTF-8, or what the byte order mark
+        of a file says.""",
     ),
-    "columns": (
-        "Columns, optional",
-        """The ``columns_`` of a model that was fitted to files: these files are then read in the
-        same way, levels of text included, and no other argument about columns is needed.""",
-    ),
+    "sheet": ("str, optional", "The sheet of a workbook; not needed if there is one."),
     "progress": (
         "callable of (stage, done, total), optional",
         "Called repeatedly with the stage and its progress; a total of 0 means unknown.",

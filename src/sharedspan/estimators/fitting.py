@@ -7,13 +7,14 @@
     store(model, fitted)                   attributes in the user's units
 
 Families of responses other than the Gaussian need further passes over the rows, within
-``estimate``. ``fit`` and ``fit_file`` follow the line from its beginning; ``partial_fit`` and
-``merge`` start from statistics that a model has retained. ``needs()`` of an estimator are its
-requirements for the pass over the rows.
+``estimate``. ``fit`` and ``fit_file`` follow the line from its beginning; ``fit_statistics`` starts
+from statistics that a database has made, ``partial_fit`` and ``merge`` from those that a model has
+retained. ``needs()`` of an estimator are its requirements for the pass over the rows.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -24,10 +25,13 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import as_generator, check_parameters
+from sharedspan.estimators.preparation import complete_rows, prepare
+from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.external_sort import open_files
-from sharedspan.inputs.frames import is_dask_frame
+from sharedspan.inputs.frames import as_table, is_dask_frame, row_count, text_columns
 from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
+from sharedspan.inputs.table_text import table_options
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.progress import current_progress
 from sharedspan.solvers import SUM_SOLVERS
@@ -37,6 +41,7 @@ from sharedspan.statistics.canonical import (
     canonical,
     feature_covariance,
 )
+from sharedspan.statistics.from_frame import read_statistics
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.rows import RowStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, gather
@@ -66,7 +71,7 @@ def fit_rows(model: TaskEstimator, rows: Any, checkpointing: Any = None) -> None
     Parameters
     ----------
     model : TaskEstimator
-    rows : TaskRows, or for a cluster FileRows or DaskFrame
+    rows : TaskRows, for a cluster FileRows or DaskFrame, or the TaskStatistics of rows elsewhere
     checkpointing : CheckpointOptions, optional
         Files in which the solver saves its state, and from which it continues.
     """
@@ -145,9 +150,8 @@ def fit_arrays(
     """Fit an estimator to arrays, frames or a Dask DataFrame; see ``TaskEstimator.fit``."""
     with unfitted_on_error(model):
         check_parameters(model)
-        rows = open_rows(model, X, y, task, sample_weight)
-        if offset is not None:
-            rows = replace(rows, offset=offset_of_rows(offset, len(rows.X)))
+        offset = None if offset is None else offset_of_rows(offset, row_count(X))
+        rows = open_rows(model, X, y, task, sample_weight, offset=offset)
         fit_rows(model, rows, checkpointing)
         if offset is not None:
             model.uses_offset_ = True
@@ -157,7 +161,9 @@ def fit_files(model: TaskEstimator, path: Any, checkpointing: Any = None, **opti
     """Fit an estimator to files; see ``TaskEstimator.fit_file``."""
     given = options.get("progress"), options.pop("tick", None)
     options["progress"] = current_progress(*given, stacklevel=4)
-    with unfitted_on_error(model):
+    options |= column_options(model, options)
+    text_of_tables = table_options(options.pop("encoding", None), options.pop("sheet", None))
+    with text_of_tables, unfitted_on_error(model):
         check_parameters(model)
         rows = open_files(path, **options)
         columns = rows.selection.columns
@@ -166,11 +172,60 @@ def fit_files(model: TaskEstimator, path: Any, checkpointing: Any = None, **opti
                 f"task={columns.task!r}, but the model has task_column={model.task_column!r}: "
                 "give the same column, or leave task_column out."
             )
-        with_task = model.task_column is not None
-        set_feature_names(model, rows.selection.names_with_task() if with_task else columns.names)
+        with_task, selection = model.task_column is not None, rows.selection
+        names = selection.names_with_task() if with_task else selection.raw_names()
+        set_feature_names(model, names)
+        model.columns_ = columns
         with rows.open() if is_local(model) else nullcontext(rows) as opened:
             fit_rows(model, opened, checkpointing)
-        model.columns_, model.n_rows_dropped_ = columns, rows.n_dropped
+        model.n_rows_dropped_ = rows.n_dropped
+
+
+def column_options(model: TaskEstimator, options: dict[str, Any]) -> dict[str, Any]:
+    """How columns are prepared: by the model, or by the deprecated arguments of ``fit_file``."""
+    columns, text = vars(model).get("columns"), options.pop("text")
+    old = {"missing": options["missing"], "text": text, "columns": options["columns"]}
+    if given := [name for name, value in old.items() if value is not None]:
+        warnings.warn(
+            f"fit_file({', '.join(f'{name}=' for name in given)}) is deprecated: give the "
+            "constructor columns=ss.Columns(...), or columns= the columns_ of a fitted model.",
+            FutureWarning,
+            stacklevel=4,
+        )
+    if text not in (None, "error", "one_hot"):
+        raise ValueError(f"text={text!r} is unknown: use 'error' or 'one_hot'.")
+    if columns is None:
+        columns = options["columns"]
+    missing = options["missing"]
+    if missing is not None and isinstance(columns, Columns | None):
+        columns, missing = replace(columns or Columns(), missing=missing), None
+    return {"columns": columns, "refuse_text": text == "error", "missing": missing}
+
+
+def fit_frame(model: TaskEstimator, frame: Any, missing: str) -> None:
+    """Fit an estimator to statistics in a frame; see ``TaskEstimator.fit_statistics``."""
+    with unfitted_on_error(model):
+        check_parameters(model)
+        if isinstance(model.columns, Columns) and model.columns != Columns():
+            raise ValueError(
+                "columns= prepares rows, and fit_statistics has their sums only: leave columns "
+                "out, and make the features in the query."
+            )
+        scale = model.needs().common_scale
+        read = read_statistics(frame, model.fit_intercept, common_scale=scale, missing=missing)
+        statistics, given = read.statistics, model.task_column
+        if given is not None and given != read.task:
+            named = "has no names" if read.task is None else f"has the task column {read.task!r}"
+            raise ValueError(
+                f"The model has task_column={given!r}, but the frame {named}: leave task_column "
+                "out, or give the same column to sharedspan.statistics_query."
+            )
+        if read.names is None:
+            model.n_features_in_ = len(statistics.names)
+        else:
+            set_feature_names(model, read.names if given is None else (given, *read.names))
+        fit_rows(model, statistics)
+        model.n_rows_dropped_ = read.n_dropped
 
 
 def add_rows(
@@ -240,7 +295,13 @@ def is_local(model: TaskEstimator) -> bool:
 
 
 def open_rows(
-    model: TaskEstimator, X: Any, y: Any, task: Any, sample_weight: Any, reset: bool = True
+    model: TaskEstimator,
+    X: Any,
+    y: Any,
+    task: Any,
+    sample_weight: Any,
+    reset: bool = True,
+    offset: np.ndarray | None = None,
 ) -> Any:
     """Validated rows of arrays, frames or a Dask DataFrame.
 
@@ -249,15 +310,39 @@ def open_rows(
     if not is_local(model) and is_dask_frame(X):
         from sharedspan.distributed.sources import DaskFrame
 
+        if vars(model).get("columns") is not None:
+            raise ValueError(
+                "columns= prepares frames of this machine and files, and X is a Dask DataFrame: "
+                "write it to Parquet files and use fit_file, or encode its columns with Dask first."
+            )
         frame = DaskFrame.of(X, y, task, model.task_column, sample_weight)
         set_feature_names(model, frame.names_in)
         return frame
-    as_list = is_task_list(X)
+    X, as_list = as_table(X), is_task_list(X)
+    if task is None and model.task_column is None and (likely := text_columns(X)) is not None:
+        column = repr(likely[0]) if likely else "..."
+        warnings.warn(
+            "X is a frame, but neither task nor task_column says which rows belong to which task, "
+            f"so all rows are fitted as one task: use {type(model).__name__}(task_column={column})"
+            ", or give their labels as task= (task=0 if there is one task).",
+            UserWarning,
+            stacklevel=4,
+        )
     if not as_list and getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
         y = column_or_1d(np.asarray(y), warn=True)
-    rows = validate_rows(
-        X, y, task, sample_weight, task_column=model.task_column, check_finite=False
-    )
+    prepared = None if as_list else prepare(model, X, task, reset)
+    if prepared is None:
+        rows = validate_rows(
+            X, y, task, sample_weight, task_column=model.task_column, check_finite=False
+        )
+    else:
+        parts, model.n_rows_dropped_ = complete_rows(*prepared, y, sample_weight, offset)
+        *parts, offset = parts
+        rows = validate_rows(*parts, check_finite=False)
+        rows = replace(rows, names=prepared[0].columns.names)
+        model.columns_ = prepared[0].columns
+    if offset is not None:
+        rows = replace(rows, offset=offset)
     if not as_list:
         validate_data(model, X, reset=reset, skip_check_array=True)
     elif reset:
@@ -274,7 +359,9 @@ def open_rows(
 def task_statistics(model: TaskEstimator, rows: Any) -> Iterator[TaskStatistics]:
     """Statistics of the rows, built in this process, or on a cluster that is freed afterwards."""
     needs = model.needs()
-    if needs.kind is None:
+    if isinstance(rows, TaskStatistics):
+        yield rows
+    elif needs.kind is None:
         rows.require_finite()
         yield TaskStatistics(None, None, rows.labels, rows.names, rows)
     elif is_local(model):

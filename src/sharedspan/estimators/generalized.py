@@ -21,6 +21,7 @@ from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.posterior import posterior_of
 from sharedspan.mixed_model.quadrature import fit_by_quadrature, quadrature_matters
+from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Canonical, Problem
 
@@ -42,12 +43,13 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
         )
     check_responses(family, rows)
     statistics = problem.statistics.gather_local()
-    scaling = replace(Scaling.of(statistics, model.fit_intercept), y_centre=0.0, y_scale=1.0)
+    coefficients = model.coefficients(statistics.n_features)
+    scaling = replace(model.scaling(statistics, coefficients), y_centre=0.0, y_scale=1.0)
     del statistics
     canonical = replace(problem.canonical, units=replace(problem.canonical.units, y_scale=1.0))
     try:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            fitted = _estimate(model, rows, canonical, scaling, family)
+            fitted = _estimate(model, rows, canonical, scaling, coefficients)
         if not (np.isfinite(fitted.coef).all() and np.isfinite(fitted.intercept).all()):
             raise np.linalg.LinAlgError("Coefficients are not finite.")
         return fitted
@@ -60,37 +62,43 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
 
 
 def _estimate(
-    model: MixedModel, rows: TaskRows, canonical: Canonical, scaling: Scaling, family: Family
-) -> FittedSpan:
-    from sharedspan.estimators.mixed import mixed_fit
+    model: MixedModel, rows: TaskRows, canonical: Canonical, scaling: Scaling,
+    coefficients: Coefficients,
+) -> FittedSpan:  # fmt: skip
+    from sharedspan.estimators.mixed import log_volume, mixed_fit
 
     candidates: list[dict[str, Any]] = []
+    family = model.response_family()
     source = FamilyRows(rows, canonical, scaling, family, model.fit_intercept)
     flat, restricted = model.method != "evidence", model.method == "reml"
     if not flat:  # the modes need not be known better than the objective
         source.mode_tol = min(1e-3 / source.n_tasks, COARSE_DECREMENT)
-    varying = model.varying_coefficients()
-    if varying is not None:
-        source.varying = varying
+    source.coefficients = coefficients
     with one_blas_thread():
         source.centre()
         ids = model.searched_tasks(source.n_tasks, source.p)
         searched = source if len(ids) == source.n_tasks else source.take(ids)
         optimizer = FamilyOptimizer(searched, flat, restricted)
         selected = model.select(optimizer, candidates)
+        optimizer = optimizer.with_coefficients(selected.tasks.coefficients)
+        source = source.with_coefficients(selected.tasks.coefficients)
         if not flat and selected.rivals:
             selected = select_by_rows(HeldOutResponses(searched), [selected])
         fit = selected.fit
         if optimizer.is_lost(fit):
             raise np.linalg.LinAlgError("The fit is worse than one without effects.")
-        if searched is not source:
+        if len(ids) < source.n_tasks:
             optimizer = FamilyOptimizer(source, flat, restricted, fit)
         fit = optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit)
         value, approximation = fit.evidence.value, "laplace"
         quadrature = None
         if model.method != "reml" and quadrature_matters(source, fit):
             quadrature = fit_by_quadrature(source, optimizer, fit)
-            prior = 0.0 if flat else value - float(fit.evidence.task_values.sum())
+            prior = (
+                0.0
+                if flat and not coefficients.members
+                else value - float(fit.evidence.task_values.sum())
+            )
             value = quadrature.value + prior
             fit, approximation = quadrature.fit, "quadrature"
         posterior = posterior_of(fit.modes.tasks, canonical, fit, None)
@@ -114,9 +122,8 @@ def _estimate(
             stacklevel=7,
         )
     if model.method == "reml":  # b is integrated out in the user's units
-        J = canonical.to_user(np.diag(1 / scaling.scale))
-        value += 0.5 * source.p * np.log(2 * np.pi)
-        value += np.log(np.linalg.svd(J, compute_uv=False)).sum()
+        value += 0.5 * np.count_nonzero(coefficients.groups < 0) * np.log(2 * np.pi)
+        value += log_volume(canonical, scaling, coefficients)
     extra: dict[str, Any] = {
         "candidates": candidates,
         "log_likelihood": value,

@@ -17,6 +17,7 @@ from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.parameters import as_generator
 from sharedspan.families import Family, Huber, StudentT
 from sharedspan.inference.noise import gain_of_noise_levels, shrink_noise
+from sharedspan.inputs.frames import find_task_column
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
@@ -33,13 +34,15 @@ from sharedspan.mixed_model.search import (
     reconsider,
     select_model,
 )
-from sharedspan.mixed_model.structures import STRUCTURES, n_parameters
+from sharedspan.mixed_model.structures import STRUCTURES, Coefficients, n_parameters
 from sharedspan.mixed_model.terms import Scaling
+from sharedspan.mixed_model.varying import only, select_varying
 from sharedspan.statistics.canonical import Canonical, Problem
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 
 ROUTED = {"task": True, "offset": True, "exposure": True}
 SEARCH_WORK = 1e7  # T p^3 of the tasks that structures are compared on
+ROUNDING = 1e-12  # of an entry of an orthonormal basis
 NOISE_ROUNDS = 3  # of noise levels and the covariance in turn
 FEWEST_SPARE_ROWS = 4.0  # of the median task beyond its coefficients, to tell its noise level
 SMALLEST_RELATED_NOISE = (
@@ -66,6 +69,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
     noise: str
     method: str
     outliers: bool
+    slope_std_: np.ndarray
     candidates_: list[dict[str, Any]]
     _uncertainty_: Posterior
 
@@ -91,23 +95,26 @@ class MixedModel(SpanTransformer, TaskEstimator):
             return estimate_family(self, problem)
         self._check_rows(problem.rows)
         statistics, canonical = problem.statistics.gather_local(), problem.canonical
-        scaling = Scaling.of(statistics, self.fit_intercept)
+        coefficients = self.coefficients(statistics.n_features)
+        scaling = self.scaling(statistics, coefficients)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
-            tasks = MixedTasks(statistics, scaling, varying=self.varying_coefficients())
+            options = None, None, self.method == "reml", coefficients
+            tasks = MixedTasks(statistics, scaling, *options)
             ids = self.searched_tasks(tasks.n_tasks, tasks.p)
             searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
-            rows = None
-            if isinstance(problem.rows, TaskRows):
-                rows = HeldOutRows(problem.rows, ids, canonical, searched)
             optimizer = CovarianceOptimizer(searched, flat=self.method != "evidence")
             model = self.select(optimizer, candidates)
-            few = searched is tasks and rows_are_few(model)
+            tasks = tasks.with_coefficients(model.tasks.coefficients)
+            rows = None
+            if isinstance(problem.rows, TaskRows):
+                rows = HeldOutRows(problem.rows, ids, canonical, model.tasks)
+            few = len(ids) == tasks.n_tasks and rows_are_few(model)
             if few:
                 model = replace(model, rivals=contenders(model)[1:])
             models = self._models(model, tasks, rows)
             model = models[0]
-            compared = self.method != "ml" and (len(models) > 1 or model.rivals)
+            compared = self.method == "evidence" and (len(models) > 1 or model.rivals)
             if rows is not None and compared:
                 model = select_by_rows(RefittedFolds(rows) if few else rows, models)
             model, degrees = refined_with_noise(model, tasks)
@@ -126,6 +133,8 @@ class MixedModel(SpanTransformer, TaskEstimator):
             )
         shift = math.log(canonical.units.y_scale / scaling.y_scale)
         log_likelihood = fit.evidence.value + float(tasks.n.sum()) * shift
+        if tasks.restricted:
+            log_likelihood += log_volume(canonical, scaling, coefficients)
         extra = {
             "candidates": candidates,
             "log_likelihood": log_likelihood,
@@ -139,19 +148,23 @@ class MixedModel(SpanTransformer, TaskEstimator):
         rows, canonical, flat = problem.rows, problem.canonical, self.method != "evidence"
         self._check_robust(rows)
         statistics = problem.statistics.gather_local()
-        scaling = Scaling.of(statistics, self.fit_intercept)
+        coefficients = self.coefficients(statistics.n_features)
+        scaling = self.scaling(statistics, coefficients)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
-            tasks = MixedTasks(statistics, scaling, varying=self.varying_coefficients())
+            tasks = MixedTasks(statistics, scaling, coefficients=coefficients)
             ids = self.searched_tasks(tasks.n_tasks, tasks.p)
             turns = RobustOptimizer(RobustRows(rows, canonical, tasks), flat)
             at = turns.start()
             model = self.select(CovarianceOptimizer(at.tasks.take(ids), flat), [])
-            at = turns.fit(replace(at, fit=model.fit), first=True)
-            searched = at.tasks.take(ids)
+            at = turns.with_coefficients(model.tasks.coefficients).fit(
+                replace(at, fit=model.fit), first=True
+            )
+            searched = at.tasks.with_coefficients(coefficients).take(ids)
             model = self.select(CovarianceOptimizer(searched, flat), candidates)
+            turns = turns.with_coefficients(model.tasks.coefficients)
             if not flat and model.rivals:
-                held_out = HeldOutRows(at.rows, ids, canonical, searched)
+                held_out = HeldOutRows(at.rows, ids, canonical, model.tasks)
                 few = len(ids) == tasks.n_tasks and rows_are_few(model)
                 if few:
                     model = replace(model, rivals=contenders(model)[1:])
@@ -204,30 +217,53 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 "a cluster keep only their sums: fit with engine='local', or use fit_file."
             )
 
-    def varying_coefficients(self) -> np.ndarray | None:
-        """Which of the p coefficients differ between tasks; None for all."""
-        given = vars(self).get("varying")
-        if given is None:
-            return None
-        d = self.n_features_in_ - (self.task_column is not None)
-        names = list(vars(self).get("feature_names_in_", ()))
-        if self.task_column is not None and self.task_column in names:
-            names.remove(self.task_column)
-        places = []
+    def scaling(self, statistics: Any, coefficients: Coefficients) -> Scaling:
+        """Standard units of the features, which those of a variance group share."""
+        groups = [group - int(self.fit_intercept) for group in coefficients.members]
+        return Scaling.of(statistics, self.fit_intercept, groups)
+
+    def coefficients(self, d: int) -> Coefficients:
+        """Which of d slopes and the intercept differ between tasks, and which form groups."""
+        given, first = vars(self).get("varying"), int(self.fit_intercept)
+        groups = getattr(vars(self).get("columns_"), "groups", None)
+        if groups is None:
+            groups = np.full(d, -1)
+        elif self.whiten and (np.asarray(groups) >= 0).any():
+            raise ValueError(
+                "whiten=True mixes all features, and those of a spline share one scale: leave "
+                "whiten out, or the splines."
+            )
+        groups = np.append(np.full(first, -1), groups[:d]).astype(int)
+        varying = np.ones(first + d, dtype=bool)
+        if given is not None:
+            varying[first:] = self._named(given, d)
+            # Features of one group vary together or not at all.
+            varying |= (groups >= 0) & np.isin(groups, groups[varying])
+        return Coefficients(varying, groups)
+
+    def _named(self, given: Any, d: int) -> np.ndarray:
+        """The features that ``varying`` names, by their columns or by their numbers, (d,)."""
+        columns = vars(self).get("columns_")
+        if columns is not None:
+            sources, names = columns.column_of, columns.names
+        else:
+            names = list(vars(self).get("feature_names_in_", ()))
+            if self.task_column is not None and names:
+                names.remove(find_task_column(names, self.task_column))
+            sources = names = names or range(d)
+        named = np.zeros(d, dtype=bool)
         for each in [given] if isinstance(given, str) else list(given):
             if isinstance(each, str):
-                if each not in names:
-                    known = ", ".join(map(repr, names[:8])) or "numbers, since X has no names"
+                which = [each in pair for pair in zip(sources, names, strict=True)]
+                if not any(which):
+                    known = ", ".join(map(repr, list(dict.fromkeys(sources))[:8]))
                     raise ValueError(f"varying={given!r} names {each!r}, and features are {known}.")
-                places.append(names.index(each))
+                named |= which
+            elif not 0 <= int(each) < d:
+                raise ValueError(f"varying={given!r}: features are numbered from 0 to {d - 1}.")
             else:
-                places.append(int(each))
-                if not 0 <= places[-1] < d:
-                    raise ValueError(f"varying={given!r}: features are numbered from 0 to {d - 1}.")
-        varying = np.zeros(d + self.fit_intercept, dtype=bool)
-        varying[: int(self.fit_intercept)] = True
-        varying[np.array(places, dtype=int) + int(self.fit_intercept)] = True
-        return varying
+                named[int(each)] = True
+        return named
 
     def check_combination(self) -> None:
         """Raise for features that vary in directions which mix all of them."""
@@ -249,9 +285,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
         """Raise if the noise depends on rows that cannot be read again."""
         if self.noise == "fitted" and not isinstance(rows, TaskRows):
             raise ValueError(
-                "noise='fitted' needs the rows, which are not at hand on a cluster, in partial_fit "
-                "and in merge: fit all rows on this machine, or give noise='auto', 'shared' or "
-                "'per_task'."
+                "noise='fitted' needs the rows, which are not at hand on a cluster and in "
+                "partial_fit, merge and fit_statistics: fit all rows on this machine, or give "
+                "noise='auto', 'shared' or 'per_task'."
             )
 
     def searched_tasks(self, n_tasks: int, p: int) -> np.ndarray:
@@ -265,7 +301,38 @@ class MixedModel(SpanTransformer, TaskEstimator):
     def select(
         self, optimizer: CovarianceOptimizer, candidates: list[dict[str, Any]]
     ) -> SelectedModel:
-        """D, L and the outliers by their evidence; the fits that were compared join the list."""
+        """D, L, the outliers and, if nothing is said of it, which coefficients vary, by evidence.
+
+        The fits that were compared join the list.
+        """
+        if vars(self).get("varying") is not None:
+            return self._search(optimizer, candidates, True)
+        units = self.units(optimizer.tasks.coefficients)
+        if self.slopes != "auto" or self.rank != "auto" or self.whiten:
+            groups = optimizer.tasks.coefficients.groups
+            plain = {i for i, unit in enumerate(units) if groups[unit[0]] < 0}
+            return self._search(only(optimizer, units, plain), candidates, True)
+
+        def search(restricted: CovarianceOptimizer, outliers: bool) -> SelectedModel:
+            return self._search(restricted, candidates, outliers)
+
+        return select_varying(optimizer, units, search)
+
+    def units(self, coefficients: Coefficients) -> list[np.ndarray]:
+        """Slopes that vary together or not at all: of a number, a factor or a spline."""
+        first = int(self.fit_intercept)
+        groups = coefficients.groups[first:]
+        columns = vars(self).get("columns_")
+        sources: Any = range(len(groups)) if columns is None else columns.column_of
+        named: dict[Any, list[int]] = {}
+        for i, (source, group) in enumerate(zip(sources, groups, strict=True)):
+            named.setdefault((source if group < 0 else None, group), []).append(first + i)
+        return [np.array(unit) for unit in named.values()]
+
+    def _search(
+        self, optimizer: CovarianceOptimizer, candidates: list[dict[str, Any]], outliers: bool
+    ) -> SelectedModel:
+        """D, L and perhaps the outliers, with the coefficients that vary being given."""
         tasks = optimizer.tasks
         structures = STRUCTURES if self.slopes == "auto" else (self.slopes,)
         ranks = (self.rank, self.rank)
@@ -275,9 +342,11 @@ class MixedModel(SpanTransformer, TaskEstimator):
             # A row per task does not tell its effects from noise.
             structures, ranks = ("zero",), (ranks[0], ranks[0])
 
+        n_varying = int(tasks.coefficients.varying[int(self.fit_intercept) :].sum())
+
         def note(fit: CovarianceFit) -> None:
             row: dict[str, Any] = {
-                "slopes": fit.structure, "rank": fit.rank,
+                "slopes": fit.structure, "rank": fit.rank, "n_varying": n_varying,
                 "log_likelihood": fit.evidence.value, "score": fit.score,
             }  # fmt: skip
             candidates.append(row)
@@ -289,9 +358,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
             structures,
             ranks,
             outliers=(
-                self.outliers
+                outliers
+                and self.outliers
                 and self.method == "evidence"
-                and bool(tasks.varying.all())
                 and not self.response_family().reweighted
             ),
             note=note,
@@ -304,7 +373,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
 
         The first one is preferred.
         """
-        if self.noise == "shared" or (self.noise == "auto" and self.method == "ml"):
+        if self.noise == "shared" or (self.noise == "auto" and self.method != "evidence"):
             return [model]
         models: list[SelectedModel | None] = []
         if levels_pay(self.noise, model):
@@ -322,16 +391,37 @@ class MixedModel(SpanTransformer, TaskEstimator):
         return [each for each in models if each is not None]
 
     @property
+    def varying_(self) -> np.ndarray:
+        """Names of the features whose coefficients differ between tasks."""
+        check_is_fitted(self)
+        varies = self.slope_std_ > 0
+        if self.rank_:
+            spread = np.abs(self.representation_).max(axis=1, initial=0.0)
+            varies |= spread > ROUNDING if spread.any() else True
+        return self.coef_names_[varies]
+
+    @property
     def mean_coef_std_(self) -> np.ndarray:
         """Standard errors of ``mean_coef_``, (d,)."""
         check_is_fitted(self)
+        return row_norms(self._mean_root()[int(self.fit_intercept) :])
+
+    @property
+    def mean_intercept_std_(self) -> float:
+        """The standard error of ``mean_intercept_``, zero without intercepts."""
+        check_is_fitted(self)
+        return float(row_norms(self._mean_root()[:1])[0]) if self.fit_intercept else 0.0
+
+    def _mean_root(self) -> np.ndarray:
+        """R with RR' the covariance of the intercept, if there is one, and the slopes of b."""
         posterior = self._uncertainty_
-        first, scaling = int(self.fit_intercept), posterior.scaling
-        J = posterior.canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
-        values, axes = np.linalg.eigh(posterior.b_covariance[first:, first:])
-        root = J @ (axes * np.sqrt(np.maximum(values, 0.0)))
-        largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
-        return largest * np.linalg.norm(root / largest[:, None], axis=1)  # squares might overflow
+        first, scaling, canonical = int(self.fit_intercept), posterior.scaling, posterior.canonical
+        values, axes = np.linalg.eigh(posterior.b_covariance)
+        root = axes * np.sqrt(np.maximum(values, 0.0))
+        slopes, level = replace(scaling, y_centre=0.0).from_standard(root.T, bool(first))
+        slopes = canonical.to_user(slopes.T)
+        level = canonical.intercept_to_user(level, slopes)
+        return np.vstack([level, slopes]) if first else slopes
 
     @property
     def coef_covariance_(self) -> np.ndarray:
@@ -343,9 +433,30 @@ class MixedModel(SpanTransformer, TaskEstimator):
         return J @ posterior.new[first:, first:] @ J.T
 
 
+def row_norms(root: np.ndarray) -> np.ndarray:
+    """Lengths of the rows of a matrix whose squares might overflow."""
+    largest = np.abs(root).max(axis=1, initial=np.finfo(float).tiny)
+    return largest * np.linalg.norm(root / largest[:, None], axis=1)
+
+
+def log_volume(canonical: Canonical, scaling: Scaling, coefficients: Coefficients) -> float:
+    """The log of the volume in the user's units of a unit cube of b in standard units.
+
+    A restricted likelihood, in which a flat b is integrated out, depends on the units of b; groups
+    have a prior.
+    """
+    J = canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
+    first = len(coefficients.groups) - len(scaling.scale)
+    if coefficients.members:
+        flat = coefficients.groups[first:] < 0
+        J = J[np.ix_(flat, flat)]
+    level = first * math.log(scaling.y_scale / canonical.units.y_scale)
+    return float(np.log(np.linalg.svd(J, compute_uv=False)).sum()) + level
+
+
 def largest_rank(tasks: MixedTasks) -> int:
     """The largest rank that is tried: L has at most half as many free numbers as there are rows."""
-    p = int(tasks.varying.sum())
+    p = int(tasks.coefficients.directed.sum())
     rank = min(p, max(tasks.n_tasks - 1, 0), LARGEST_RANK)
     while rank and n_parameters(p, rank) > tasks.n.sum() / 2:
         rank -= 1
@@ -403,7 +514,6 @@ def mixed_fit(
     deviation = fit.covariance.root if fit.structure == "full" else fit.covariance.diagonal_root
     deviation = deviation * math.sqrt(posterior.new_noise) * scaling.y_scale
     root = canonical.to_user(deviation[first:] / scaling.scale[:, None])
-    largest = np.maximum(np.abs(root).max(axis=1), np.finfo(float).tiny)
     loadings = fit.covariance.loadings[:, : fit.rank]
     span = canonical.to_user(loadings[first:] / scaling.scale[:, None])
     coef, mean_coef = slopes[:T].copy(), slopes[T].copy()
@@ -429,7 +539,7 @@ def mixed_fit(
         extra=extra
         | {
             "slopes": fit.structure,
-            "slope_std": largest * np.linalg.norm(root / largest[:, None], axis=1),
+            "slope_std": row_norms(root),
             "intercept_std": float(np.linalg.norm(deviation[0])) / unit if first else 0.0,
             "outlier_probability": posterior.off,
         },

@@ -19,6 +19,8 @@ import numpy as np
 
 from sharedspan.estimators.docstrings import Entry, complete_docstrings
 from sharedspan.inference.rank_selection import RANK_METHODS
+from sharedspan.inputs.columns import Columns
+from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.statistics.canonical import Problem
 
 Check = Callable[[str, Any], object]  # of the name and the value; raises for an invalid value
@@ -88,6 +90,14 @@ def check_verbose(name: str, value: Any) -> None:
     """Raise unless value is an integer or a bool."""
     if not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}={value!r} must be an integer or a bool.")
+
+
+def check_columns(name: str, value: Any) -> None:
+    """Raise unless value says how columns become features."""
+    if not isinstance(value, Columns | TableColumns | None):
+        raise TypeError(
+            f"{name}={value!r} must be ss.Columns(...), the columns_ of a fitted model, or None."
+        )
 
 
 def as_generator(random_state: Any) -> np.random.Generator:
@@ -184,7 +194,18 @@ SHARED = {
         "error",
         partial(one_of, known=("error", "mean")),
     ),
-    "task_column": Parameter("str or int, optional", "The column of X that holds the task labels."),
+    "task_column": Parameter(
+        "str or int, optional",
+        """The column of X that holds the task labels; "school" also finds the only column whose
+        name ends in "__school", such as the "remainder__school" of a ColumnTransformer.""",
+    ),
+    "columns": Parameter(
+        "Columns, or the ``columns_`` of a fitted model, optional",
+        """How text, dates, missing values and codes become features; see ``Columns``. None applies
+        its defaults where columns are not numbers. Learned columns are used as they are.""",
+        None,
+        check_columns,
+    ),
     "max_iter": Parameter(
         "int", "The most iterations.", None, partial(at_least, smallest=1, kind=numbers.Integral)
     ),
@@ -226,11 +247,13 @@ def estimator(parameters: str) -> Callable[[Estimator], Estimator]:
 
     def decorate(cls: Estimator) -> Estimator:
         own = inspect.get_annotations(cls)
-        names = parameters.split()
+        names = [*parameters.split(), "columns"]
         for name in names:
             if name not in cls.__dict__:
                 setattr(cls, name, SHARED[name].default)
         cls.__annotations__ = {name: own.pop(name, "Any") for name in names}
+        last = "\n\n    Attributes\n"  # every estimator has this parameter, after its own ones
+        cls.__doc__ = (cls.__doc__ or "").replace(last, f"\n    {{columns}}{last}", 1)
         complete_docstrings(cls, parameter_entry)
         return dataclass(eq=False, repr=False)(cls)  # type: ignore[return-value]
 

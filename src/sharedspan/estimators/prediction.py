@@ -10,8 +10,9 @@ from sklearn.utils.validation import validate_data
 
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
-from sharedspan.inputs.frames import split_columns
-from sharedspan.inputs.labels import codes_of, given_labels
+from sharedspan.estimators.preparation import encoded_columns, is_prepared
+from sharedspan.inputs.frames import as_table, row_count, split_columns
+from sharedspan.inputs.labels import codes_of, given_labels, written_alike
 from sharedspan.kernels.cpu import predict_rows
 from sharedspan.kernels.threads import over_tasks
 
@@ -24,8 +25,13 @@ ROW_COST = 4.0  # operations per number of a row, most of the time waiting for m
 
 def feature_columns(model: TaskEstimator, X: Any) -> tuple[np.ndarray, Any]:
     """Features (rows, d) of rows with the columns of the fit, and the task column if named."""
-    features, column, _ = split_columns(X, model.task_column)
-    validate_data(model, X, reset=False, skip_check_array=True)
+    X = as_table(X)
+    columns = vars(model).get("columns_")
+    if columns is not None and is_prepared(X, columns, model.task_column):
+        features, column = encoded_columns(X, columns, model.task_column)
+    else:
+        features, column, _ = split_columns(X, model.task_column)
+        validate_data(model, X, reset=False, skip_check_array=True)
     if len(features) == 0:
         raise ValueError(
             f"Found array with 0 sample(s) (shape={features.shape}) while a minimum of 1 is "
@@ -53,13 +59,18 @@ def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray
             f"{len(known)} tasks, such as {first!r}. Fit them too, adapt the model to them, or "
             "use unseen='mean' (--unseen mean) to predict them by the mean over tasks."
         )
+    if unknown and (pair := written_alike(unknown, known)) is not None:
+        raise ValueError(
+            f"Task {pair[0]!r} was not in the fit, but {pair[1]!r} was, a label of another type: "
+            "give labels of the type that was fitted."
+        )
     return features, codes
 
 
 def blocks_to_predict(X: Any, task: Any) -> Iterator[tuple[Any, list[Any]]]:
     """The arrays of a list, each with the label of each of its rows."""
     labels = range(len(X)) if task is None else task
-    return ((block, [label] * len(block)) for block, label in zip(X, labels, strict=True))
+    return ((block, [label] * row_count(block)) for block, label in zip(X, labels, strict=True))
 
 
 def population_mean(model: TaskEstimator) -> tuple[np.ndarray, float]:

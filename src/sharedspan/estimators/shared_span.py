@@ -38,8 +38,8 @@ from sharedspan.statistics.canonical import PreviousFit, Problem
 from sharedspan.statistics.rows import RowStatistics
 
 if TYPE_CHECKING:
-    from sharedspan.inputs.columns import Columns
     from sharedspan.inputs.files import FilePaths
+    from sharedspan.inputs.table_columns import TableColumns
     from sharedspan.progress import ProgressCallback
 
 NOISE_ROUNDS = 3  # fits with per-task noise after the first one
@@ -195,9 +195,11 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         features: str | Iterable[str] | None = None,
         memory_limit: int | str | None = None,
         drop: str | Iterable[str] = (),
-        missing: str = "error",
-        text: str = "error",
-        columns: Columns | None = None,
+        missing: str | None = None,
+        text: str | None = None,
+        columns: TableColumns | None = None,
+        encoding: str | None = None,
+        sheet: str | None = None,
         progress: ProgressCallback | None = None,
         tick: ProgressCallback | None = None,
         checkpoint: Any = None,
@@ -208,8 +210,8 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
 
         Parameters
         ----------
-        {path, file:task, target, features, memory_limit, drop, missing, text, columns}
-        {progress, tick, checkpoint, resume, checkpoint_seconds}
+        {path, file:task, target, features, memory_limit, drop, missing, text, file:columns}
+        {encoding, sheet, progress, tick, checkpoint, resume, checkpoint_seconds}
 
         Returns
         -------
@@ -221,7 +223,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         fitting.fit_files(
             self, path, checkpointing, task=task, target=target, features=features, drop=drop,
             memory_limit=memory_limit, missing=missing, text=text, columns=columns,
-            progress=progress, tick=tick,
+            encoding=encoding, sheet=sheet, progress=progress, tick=tick,
         )  # fmt: skip
         return self
 

@@ -185,6 +185,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
             "method": method,
             "fit_intercept": settings.get("fit_intercept", True),
             "task_column": settings.get("task_column"),
+            "columns": vars(model).get("columns_"),
         }
         if fitted.mean_coef is not None:  # a model of the population of tasks
             return cls(

@@ -9,58 +9,81 @@ its runs and for the result, and takes longer (`benchmarks/files.py`).
 from __future__ import annotations
 
 import itertools
+import shlex
 import tempfile
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+import warnings
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sharedspan.inputs.columns import Columns, Selection
+from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.files import FilePaths, open_duckdb, reading
 from sharedspan.inputs.reader import RowReader, Tally
 from sharedspan.inputs.resources import Budget, DiskRows, TemporaryDisk
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.inputs.selection import match_columns, select_columns
+from sharedspan.inputs.table_columns import Selection, TableColumns
 from sharedspan.kernels.threads import over_tasks
 from sharedspan.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+TOTALS = {
+    "total",
+    "totals",
+    "grand total",
+    "sum",
+    "summe",
+    "gesamt",
+    "insgesamt",
+    "totale",
+    "somme",
+}
+
 
 def open_files(
     path: FilePaths,
-    columns: Columns | None = None,
+    columns: Columns | TableColumns | None = None,
     *,
     task: str | None = None,
     target: str | None = None,
     features: str | Iterable[str] | None = None,
     drop: str | Iterable[str] = (),
-    text: str = "error",
-    missing: str = "error",
+    refuse_text: bool = False,
+    missing: str | None = None,
     memory_limit: int | str | None = None,
     progress: ProgressCallback | None = None,
 ) -> FileRows:
-    """The rows of files, for a fit; parameters as of ``fit_file``."""
-    given = {"task": task, "target": target, "features": features, "drop": drop, "text": text}
-    if columns is None:
+    """The rows of files, for a fit; parameters as of ``fit_file``.
+
+    Columns that a model has learned are read as that model read them.
+    """
+    if isinstance(columns, TableColumns):
+        given = {"features": features, "drop": drop}
+        given = {name: value for name, value in given.items() if value not in (None, ())}
+        if given:
+            raise ValueError(f"columns= defines all columns: leave out {', '.join(given)}.")
+        columns = replace(columns, task=task or columns.task, target=target or columns.target)
+        if columns.target is None or columns.task is None:
+            raise ValueError(
+                "columns= has no target or no task, and a fit needs both: give task= and target=."
+            )
+        selection = match_columns(path, columns)
+    else:
         if task is None or target is None:
             raise TypeError(
                 f"task={task!r}, target={target!r}: fit_file needs the names of both columns."
             )
-        selection = select_columns(path, **given)  # type: ignore[arg-type]
-    else:
-        given = {name: value for name, value in given.items() if value not in (None, (), "error")}
-        if given:
-            raise ValueError(f"columns= defines all columns: leave out {', '.join(given)}.")
-        if columns.target is None:
-            raise ValueError(
-                "columns= has no target, and a fit needs one: use replace(columns, target=...)."
-            )
-        selection = match_columns(path, columns)
+        selection = select_columns(
+            path, task=task, target=target, features=features, drop=drop, columns=columns,
+            refuse_text=refuse_text,
+        )  # fmt: skip
+    missing = selection.columns.encoding.missing if missing is None else missing
     return FileRows(selection, missing, memory_limit, progress or no_progress)
 
 
@@ -69,7 +92,7 @@ class FileRows:
     """Rows of files for a fit, sorted in a temporary file while they are open."""
 
     selection: Selection
-    missing: str = "error"  # "drop" leaves out the rows that lack a value
+    missing: str = "error"  # otherwise rows that still lack a value are left out
     memory_limit: int | str | None = None  # of the whole process: bytes, or a text such as "2GB"
     progress: ProgressCallback = no_progress
     n_dropped: int = field(default=0, init=False)  # rows left out, known once ``open`` has read all
@@ -86,7 +109,7 @@ class FileRows:
             If the disk of the temporary folder is full.
         """
         selection, reader = self.selection, RowReader(self.selection, self.missing)
-        columns, d = selection.columns, len(selection.columns.features)
+        columns, d = selection.columns, len(selection.columns.names)
         budget, disk = Budget.of(self.memory_limit), TemporaryDisk()
         row_bytes = d * np.dtype(selection.dtype).itemsize + 12
         with ExitStack() as stack:
@@ -116,9 +139,24 @@ class FileRows:
             self.n_dropped = reader.tally.n_incomplete
             with disk.explained():
                 counts = buckets.sort(self.progress)
+            _warn_of_totals(tasks.labels, counts)
             labels = tuple(label for label, n in zip(tasks.labels, counts, strict=True) if n)
             starts = np.append(0, np.cumsum(counts[counts > 0]))
             yield TaskRows(buckets.X, buckets.y, None, labels, starts, None, columns.names)
+
+
+def _warn_of_totals(labels: Sequence[Hashable], sizes: np.ndarray) -> None:
+    """Warn of a task of one row whose label is a word for a total."""
+    for i in np.flatnonzero(sizes == 1).tolist():
+        label = labels[i]
+        if isinstance(label, str) and label.strip().lower() in TOTALS:
+            warnings.warn(
+                f"The task {label!r} has one row, which looks like a total: leave it out by "
+                f"--na-values {shlex.quote(label)} --missing drop, in Python "
+                f"columns=ss.Columns(na_values=[{label!r}], missing='drop').",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 class _Tasks:
@@ -175,7 +213,7 @@ class _Buckets:
 
     def __init__(self, selection: Selection, tasks: _Tasks, bucket_rows: int) -> None:
         n_rows = int(tasks.sizes.sum())
-        self.X = DiskRows(n_rows, (len(selection.columns.features),), selection.dtype)
+        self.X = DiskRows(n_rows, (len(selection.columns.names),), selection.dtype)
         self.y = DiskRows(n_rows, (), "float64")
         self.code = DiskRows(n_rows, (), "uint32")
         starts = np.append(0, np.cumsum(tasks.sizes))  # (T + 1,)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sharedspan.inputs.csv_header import CsvFormat, broken_line, read_header
+from sharedspan.inputs.csv_header import CsvFormat, read_header
+from sharedspan.inputs.table_text import EXCEL_ENDINGS, NOT_READ, read_through
 from sharedspan.kernels.threads import n_threads
 
 if TYPE_CHECKING:
@@ -24,9 +25,12 @@ FilePaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 FOLDER_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")  # a .txt in a folder may be anything
 CSV_ENDINGS = (*FOLDER_ENDINGS, ".txt", ".txt.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
-CSV_OPTIONS = "quote='\"', escape='\"', comment='', header=true, skip=0"
+CSV_OPTIONS = "quote='\"', escape='\"', comment='', header=true"
 CSV_DETECTION = "sample_size=-1, auto_type_candidates=['BOOLEAN', 'BIGINT', 'DOUBLE', 'VARCHAR']"
-MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?")  # in CSV
+MISSING_MARKS = (  # in CSV; those with # are errors of a spreadsheet
+    "", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "<NA>", "NaT",
+    "#N/A", "#NA", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!",
+)  # fmt: skip
 DESCRIBE_MEMORY = 200_000_000  # bytes that are enough to describe columns
 THREAD_MEMORY = 50_000_000  # bytes that DuckDB reads with in one thread
 MOST_NAMED = 5  # columns named in one message
@@ -60,11 +64,11 @@ def find_files(paths: FilePaths) -> list[Path]:
 def _expand(path: Path) -> list[Path]:
     """The files of a path, a folder or a pattern."""
     if path.is_dir():
-        endings = FOLDER_ENDINGS + PARQUET_ENDINGS
+        endings = FOLDER_ENDINGS + PARQUET_ENDINGS + EXCEL_ENDINGS
         files = [
             file
             for file in path.iterdir()
-            if file.is_file() and file.name[0] not in "._" and file.name.lower().endswith(endings)
+            if file.is_file() and file.name[0] not in "._~" and file.name.lower().endswith(endings)
         ]
         if not files:
             advice = "give another folder."
@@ -89,17 +93,17 @@ def require_file(path: Path) -> Path:
     if not path.is_file():
         others = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
         raise ValueError(f"There is no file {path}.{nearest(path.name, others)}")
-    if not path.name.lower().endswith(CSV_ENDINGS + PARQUET_ENDINGS):
+    if not path.name.lower().endswith(CSV_ENDINGS + PARQUET_ENDINGS + EXCEL_ENDINGS):
         raise ValueError(
             f"{path} is of an unknown format: give a file that ends in .csv, .tsv, .txt (or these "
-            "with .gz), .parquet or .pq."
+            "with .gz), .parquet, .pq or .xlsx."
         )
     return path
 
 
 def is_csv(path: Path) -> bool:
-    """Whether a file is CSV by its name; otherwise it is Parquet."""
-    return path.name.lower().endswith(CSV_ENDINGS)
+    """Whether a file is read as CSV, by its name; otherwise it is Parquet."""
+    return path.name.lower().endswith(CSV_ENDINGS + EXCEL_ENDINGS)
 
 
 @dataclass(frozen=True)
@@ -111,16 +115,43 @@ class SourceFile:
     csv: CsvFormat | None  # None for Parquet
     rows: tuple[int, int] | None = None  # of Parquet, to read from the first up to the second
 
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the end of the file has the range of each column."""
+        return self.csv is None
+
+    def unused(self) -> list[str]:
+        """Columns that are features only if they are named: indices that pandas and R write.
+
+        Their first column has no name, and neither has what follows a delimiter at the end of each
+        line; in Parquet, pandas writes the labels of shuffled rows as a column.
+        """
+        return [name for name in self.types if re.match(r"Unnamed: \d+$|__index_level_", name)]
+
+    def require_unique(self, names: Iterable[str]) -> None:
+        """Raise if a column has the name of an earlier one in the file."""
+        repeated = set() if self.csv is None else set(self.csv.repeated)
+        for name in names:
+            if name in repeated:
+                first = name.rpartition(".")[0]
+                raise ValueError(
+                    f"{self.path} has two columns {first!r}, of which the second is read as "
+                    f"{name!r}: leave it out (--drop {name}, or drop={name!r} in Python), or give "
+                    "it another name in the file."
+                )
+
     def scan(self) -> str:
         """SQL that reads the rows in the order of the file.
 
         A CSV file whose types are not known is read as a whole to detect them: a type guessed from
         some rows would fail far into the file.
         """
-        file = literal(glob.escape(self.path))
+        copy = None if self.csv is None else self.csv.copy
+        file = literal(glob.escape(self.path if copy is None else copy.path))
         if self.csv is not None:
             marks = ", ".join(map(literal, MISSING_MARKS))
             options = f"delim={literal(self.csv.delimiter)}, nullstr=[{marks}], {CSV_OPTIONS}"
+            options += f", skip={self.csv.skip}"
             if self.csv.line_end is not None:
                 options += f", new_line={literal(repr(self.csv.line_end)[1:-1])}"
             types = ", ".join(f"{literal(name)}: '{t.upper()}'" for name, t in self.types.items())
@@ -134,22 +165,50 @@ class SourceFile:
 
 def describe(connection: DuckDBPyConnection, path: Path) -> SourceFile:
     """Names and types of a file's columns; only the end of a Parquet file is read for them."""
+    if is_csv(path):
+        return _describe_csv(connection, path)
     import pyarrow.parquet
 
-    names, csv = read_header(path) if is_csv(path) else ([], None)
     with reading(path):
-        if csv is None:
-            names = pyarrow.parquet.read_schema(path).names
-        source = connection.sql(f"FROM {SourceFile(str(path), {}, csv).scan()}")
+        names = pyarrow.parquet.read_schema(path).names
+        source = connection.sql(f"FROM {SourceFile(str(path), {}, None).scan()}")
     for name in names:
-        if name and names.count(name) > 1:
+        if names.count(name) > 1:
             raise ValueError(f"{path} has two columns {name!r}: give them different names.")
-    if csv is None or len(names) != len(source.columns):
-        names = source.columns
-    # DuckDB has names for columns without one.
-    named = (name or other for name, other in zip(names, source.columns, strict=True))
-    types = (str(column_type.id) for column_type in source.types)
-    return SourceFile(str(path), dict(zip(named, types, strict=True)), csv)
+    return SourceFile(str(path), dict(zip(source.columns, _types(source), strict=True)), None)
+
+
+def _describe_csv(connection: DuckDBPyConnection, path: Path) -> SourceFile:
+    """The whole file is read. What DuckDB does not read, such as short lines, is copied first."""
+    import duckdb
+
+    names, csv = read_header(path)
+    if csv.copy is None:
+        try:
+            with reading(path, duckdb.InvalidInputException, duckdb.ConversionException):
+                file = _with_types(connection, path, names, csv)
+                # Lines of another length are noticed only when they are read.
+                connection.sql(f"SELECT count(*) FROM {file.scan()}").fetchall()
+                return file
+        except (duckdb.InvalidInputException, duckdb.ConversionException):
+            names, csv = read_header(path, as_copy=True)
+    with reading(path):
+        return _with_types(connection, path, names, csv)
+
+
+def _with_types(
+    connection: DuckDBPyConnection, path: Path, names: Sequence[str], csv: CsvFormat
+) -> SourceFile:
+    source = connection.sql(f"FROM {SourceFile(str(path), {}, csv).scan()}")
+    if len(source.columns) != len(names):
+        import duckdb
+
+        raise duckdb.InvalidInputException("another number of columns")
+    return SourceFile(str(path), dict(zip(names, _types(source), strict=True)), csv)
+
+
+def _types(relation: Any) -> list[str]:
+    return [str(column_type.id) for column_type in relation.types]
 
 
 def open_duckdb(
@@ -195,13 +254,15 @@ def arrow_batches(
 
 
 @contextmanager
-def reading(path: str | Path) -> Iterator[None]:
-    """Turn the errors of DuckDB and Arrow into one line that names the file."""
+def reading(path: str | Path, *but: type[Exception]) -> Iterator[None]:
+    """Turn the errors of DuckDB and Arrow, but some, into one line that names the file."""
     import duckdb
     import pyarrow
 
     try:
         yield
+    except but:
+        raise
     except duckdb.InterruptException as error:
         raise KeyboardInterrupt from error
     # Arrow raises DuckDB's errors in the middle of a stream as OSError without a number.
@@ -214,7 +275,7 @@ def reading(path: str | Path) -> Iterator[None]:
                 f"{path} could not be read within the memory limit: give a larger one "
                 "(--memory-limit, or memory_limit= in Python)."
             ) from error
-        raise ValueError(f"{path} could not be read: {_reason(Path(path), error)}") from error
+        raise ValueError(f"{path}{NOT_READ}{_reason(Path(path), error)}") from error
     except RuntimeError as error:
         if "interrupted" in str(error):  # Ctrl-C while DuckDB reads the next rows
             raise KeyboardInterrupt from error
@@ -229,8 +290,10 @@ def tells_full_disk(error: Exception) -> bool:
 def _reason(path: Path, error: Exception) -> str:
     """The reason why a file could not be read, as a sentence."""
     if is_csv(path):
-        if (reason := broken_line(path)) is not None:
-            return reason
+        try:
+            read_through(path)
+        except ValueError as other:
+            return str(other).partition(NOT_READ)[2]
     elif any(word in str(error).lower() for word in ("magic bytes", "too small", "footer")):
         return "it is not a Parquet file, or only a part of one: write or copy it again."
     text = re.sub(r'^[A-Z][A-Za-z/ ]* Error: (Failed to read file "[^"]*": )?', "", str(error))

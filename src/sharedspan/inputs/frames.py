@@ -2,20 +2,97 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from sharedspan.inputs.labels import is_missing
+from sharedspan.inputs.labels import as_numpy, is_missing
+from sharedspan.inputs.resources import in_words, machine_memory
 from sharedspan.kernels.threads import extremes
 
+MOST_COLUMNS = 5  # that a message names
+REMEDY = (  # for rows that lack a value
+    "leave these rows out (columns=ss.Columns(missing='drop')), fill values in and mark them "
+    "(missing='indicator'), or leave the columns out."
+)
 FINITE_BLOCK = 1 << 19  # numbers checked together in the search for one that is not finite
+DENSE_SHARE = 0.5  # of the machine's memory that a sparse table may take once it is dense
 
 
 def is_dask_frame(X: Any) -> bool:
     """Whether X is a Dask DataFrame."""
-    return type(X).__module__.split(".")[0].startswith("dask") and hasattr(X, "columns")
+    return package_of(X).startswith("dask") and hasattr(X, "columns")
+
+
+def package_of(X: Any) -> str:
+    """The package of X's class; attributes of a frame of pandas may be columns of that name."""
+    return type(X).__module__.split(".")[0]
+
+
+def as_table(X: Any) -> Any:
+    """X itself, but lazy frames of polars collected, and record batches of pyarrow as tables."""
+    if isinstance(X, np.ndarray):
+        return X
+    kind = package_of(X), type(X).__name__
+    if kind == ("polars", "LazyFrame"):
+        return X.collect()
+    if kind == ("pyarrow", "RecordBatch"):
+        import pyarrow
+
+        return pyarrow.Table.from_batches([X])
+    return X
+
+
+def column_names(X: Any) -> list[Any] | None:
+    """Names of the columns of a frame of pandas, polars or pyarrow; None for arrays."""
+    names = getattr(X, "column_names" if package_of(X) == "pyarrow" else "columns", None)
+    return None if names is None else list(names)
+
+
+def text_columns(X: Any) -> list[str] | None:
+    """Names of the columns of a frame whose first value is text; None unless it is in memory."""
+    names = column_names(X)
+    if names is None or is_dask_frame(X):
+        return None
+    first = X.slice(0, 1) if package_of(X) == "pyarrow" else X.head(1)
+    values = {name: as_numpy(first[name]) for name, n in Counter(names).items() if n == 1}
+    return [str(name) for name, value in values.items() if value.size and type(value[0]) is str]
+
+
+def row_count(X: Any) -> int:
+    """Rows of an array, sparse matrix or frame."""
+    X = as_table(X)
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
+
+
+def find_task_column(names: Sequence[Any], task_column: Any) -> Any:
+    """The name among the columns' names that ``task_column`` means.
+
+    It may have the prefix of a ColumnTransformer: "remainder__school" is "school" if no other
+    column ends in "__school".
+    """
+    count = names.count(task_column)
+    if count == 1:
+        return task_column
+    if count > 1:
+        raise ValueError(f"X has {count} columns {task_column!r}: give each its own name.")
+    prefixed = []
+    if isinstance(task_column, str):
+        prefixed = [name for name in names if str(name).endswith(f"__{task_column}")]
+    if len(prefixed) == 1:
+        return prefixed[0]
+    if prefixed:
+        listed = ", ".join(map(repr, prefixed))
+        raise ValueError(
+            f"Several columns of X may be the task column {task_column!r}, {listed}: give one of "
+            "these names, or pass that column through one transformer only."
+        )
+    shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+    raise ValueError(
+        f"There is no task column {task_column!r} in X: give one of its columns, {shown}."
+    )
 
 
 def split_columns(
@@ -23,22 +100,23 @@ def split_columns(
 ) -> tuple[np.ndarray, Any, tuple[str, ...]]:
     """Features (rows, d) as finite floats, the task column (or None), and the features' names.
 
-    Arrays of floats are returned as they are; everything else is converted to float64. Without
-    ``check_finite`` they may contain NaN and infinity.
+    Arrays of floats are returned as they are; everything else is converted to float64, sparse
+    matrices and columns to dense ones unless these would take more than half of the machine's
+    memory. Without ``check_finite`` they may contain NaN and infinity.
     """
-    if hasattr(X, "tocsr") or type(X).__module__.startswith("scipy.sparse"):
-        raise TypeError(
-            "A sparse matrix was passed, but dense data is required: use X.toarray() if it fits."
-        )
-    if hasattr(X, "npartitions"):
+    X = as_table(X)
+    if hasattr(type(X), "tocsr"):
+        require_dense_fits(X.shape)
+        X = X.tocsr().toarray(order="C")
+    if hasattr(type(X), "npartitions"):
         raise ValueError(
             "X is a Dask DataFrame, and engine='local' works on this machine's memory: use "
             "engine='dask' or a client, or call compute() first."
         )
-    if hasattr(X, "column_names") or hasattr(X, "collect"):
+    if hasattr(type(X), "collect"):
         raise TypeError(
-            f"X is a {type(X).__name__} of {type(X).__module__.split('.')[0]}: use its to_pandas() "
-            "or collect() first, so that it is a frame of pandas or polars."
+            f"X is a {type(X).__name__} of {package_of(X)}: use its to_pandas() or to_arrow() "
+            "first, so that it is a frame of pandas, polars or pyarrow."
         )
     if hasattr(X, "columns"):
         features, column, names = _split_frame(X, task_column)
@@ -51,6 +129,16 @@ def split_columns(
     if check_finite:
         require_finite(features, names)
     return features, column, names
+
+
+def task_labels(X: Any, task_column: Any) -> Any:
+    """The task column of a frame or array, or None."""
+    if task_column is None:
+        return None
+    names = column_names(X)
+    if names is not None:
+        return X[find_task_column(names, task_column)]
+    return _split_array(_as_array(X), task_column)[1]
 
 
 def _as_array(X: Any) -> np.ndarray:
@@ -84,7 +172,9 @@ def _split_array(array: np.ndarray, task_column: Any) -> tuple[np.ndarray, Any, 
         if isinstance(task_column, bool) or task_column not in numbers:
             raise ValueError(
                 f"There is no task column {task_column!r} in an array of {len(numbers)} columns: "
-                "give its number, or pass a frame that has column names."
+                "give its number, or pass a frame, which has names. Transformers of scikit-learn "
+                "return frames after set_output(transform='pandas'), OneHotEncoder only with "
+                "sparse_output=False."
             )
         numbers.remove(int(task_column))
         column = array[:, task_column]
@@ -93,32 +183,46 @@ def _split_array(array: np.ndarray, task_column: Any) -> tuple[np.ndarray, Any, 
 
 
 def _split_frame(frame: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[str, ...]]:
-    columns = list(frame.columns)
-    column = None
+    columns, column = column_names(frame) or [], None
+    is_arrow, is_polars = (package_of(frame) == name for name in ("pyarrow", "polars"))
     if task_column is not None:
-        if task_column not in columns:
-            shown = ", ".join(map(repr, columns[:20])) + (", ..." if len(columns) > 20 else "")
-            raise ValueError(
-                f"There is no task column {task_column!r} in X: give one of its columns, {shown}."
-            )
-        if columns.count(task_column) > 1:
-            raise ValueError(
-                f"X has {columns.count(task_column)} columns {task_column!r}: give each its own "
-                "name."
-            )
+        task_column = find_task_column(columns, task_column)
         column = frame[task_column]
         columns.remove(task_column)
-        frame = frame[columns]
+        frame = frame.select(columns) if is_arrow else frame[columns]
     names = tuple(str(name) for name in columns)
-    if hasattr(frame, "schema"):  # polars would turn dates among floats into numbers
-        values = [frame[name].to_numpy() for name in columns]
-        if any(value.dtype.kind not in "biuf" for value in values):
+    if is_arrow or is_polars:  # polars would turn dates among floats into numbers
+        values = [column.to_numpy() for column in (frame.columns if is_arrow else frame)]
+        if is_arrow or any(value.dtype.kind not in "biuf" for value in values):
             return _stack_columns(values, names), column, names
+    elif has_sparse_columns(frame):
+        require_dense_fits(frame.shape)
+        values = [np.asarray(frame.iloc[:, j]) for j in range(len(columns))]
+        return _stack_columns(values, names), column, names
     return frame.to_numpy(), column, names
+
+
+def has_sparse_columns(frame: Any) -> bool:
+    """Whether a frame of pandas has sparse columns."""
+    return any(hasattr(dtype, "fill_value") for dtype in getattr(frame, "dtypes", ()))
+
+
+def require_dense_fits(shape: tuple[int, int]) -> None:
+    """Raise if a sparse table of this shape takes more than DENSE_SHARE of the memory as dense."""
+    needed, memory = 8 * shape[0] * shape[1], machine_memory()
+    if needed > DENSE_SHARE * memory:
+        raise ValueError(
+            f"X is sparse, with {shape[0]:,} rows and {shape[1]:,} columns, and takes "
+            f"{in_words(needed)} once it is dense, more than half of this machine's "
+            f"{in_words(memory)}: use fewer columns, for example "
+            "OneHotEncoder(max_categories=30), or fewer rows."
+        )
 
 
 def _stack_columns(values: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
     """Columns of any dtype as one float64 matrix, each checked under its own name."""
+    if not values:
+        return np.empty((0, 0))
     return np.column_stack(
         [
             _as_numbers(value, f"Column {name!r} (number {j}) of X").astype(np.float64)
@@ -164,11 +268,28 @@ def require_finite(features: np.ndarray, names: Sequence[str]) -> None:
         bad = np.argwhere(~np.isfinite(features[lo : lo + step]))
         if len(bad):
             row, column = bad[0]
-            value = features[lo + row, column]
+            if np.isnan(features[lo + row, column]):
+                raise ValueError(f"Input X contains NaN{missing_words(features, names)}: {REMEDY}")
             raise ValueError(
-                f"Input X contains {'NaN' if np.isnan(value) else 'infinity'} in row {lo + row}, "
-                f"column {names[column]!r}: drop or fill such values first."
+                f"Input X contains infinity in row {lo + row}, column {names[column]!r}: drop or "
+                "fill such values first."
             )
+
+
+def missing_words(X: np.ndarray, columns: Sequence[str]) -> str:
+    """The place of the first missing value, the number of rows and the columns that lack one."""
+    rows, n_missing, first = 0, np.zeros(X.shape[1], dtype=int), None
+    step = max(FINITE_BLOCK // X.shape[1], 1)
+    for lo in range(0, len(X), step):
+        lacking = np.isnan(X[lo : lo + step])
+        rows, n_missing = rows + int(lacking.any(axis=1).sum()), n_missing + lacking.sum(axis=0)
+        if first is None and lacking.any():
+            row, column = np.argwhere(lacking)[0]
+            first = f" in row {lo + row}, column {columns[column]!r}"
+    counts = {name: n for name, n in zip(columns, n_missing.tolist(), strict=True) if n}
+    listed = ", ".join(f"{name!r} {n}" for name, n in list(counts.items())[:MOST_COLUMNS])
+    more = f" and {len(counts) - MOST_COLUMNS} more" if len(counts) > MOST_COLUMNS else ""
+    return f"{first} ({rows} of {len(X)} rows lack a value: {listed}{more})"
 
 
 def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
@@ -180,7 +301,7 @@ def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
         )
     if np.ma.isMaskedArray(y):
         y = np.ma.filled(y.astype(np.float64), np.nan)
-    values = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+    values = as_numpy(as_table(y))
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:

@@ -33,6 +33,13 @@ def given_labels(task: Any, column: Any, task_column: Any) -> Any:
     return task if column is None else column
 
 
+def as_numpy(values: Any) -> np.ndarray:
+    """A column of pandas, polars or pyarrow, or any array-like, as an array."""
+    # The to_numpy of an array of pyarrow refuses text and missing values.
+    of_frame = hasattr(values, "to_numpy") and not type(values).__module__.startswith("pyarrow")
+    return np.asarray(values.to_numpy() if of_frame else values)
+
+
 def ascending_runs(task: Any, n_rows: int) -> tuple[tuple[Hashable, ...], np.ndarray] | None:
     """Labels and the first row of each task (and the end), if they are integers in ascending order.
 
@@ -231,7 +238,7 @@ def _as_vector(task: Any, n_rows: int, name: str) -> np.ndarray:
     if np.ma.isMaskedArray(task):
         task = np.ma.filled(task.astype(object), None)
     if hasattr(task, "to_numpy"):
-        labels = np.asarray(task.to_numpy())
+        labels = as_numpy(task)
     elif isinstance(task, np.ndarray):
         labels = task
     else:
@@ -297,6 +304,14 @@ def codes_of(
         heads, n_distinct = number_rows(_as_keys(others), np.empty(len(others), dtype=np.int64))
         others = others[heads[:n_distinct]]
     return codes, list(dict.fromkeys(map(_without_numpy, _as_python(others))))
+
+
+def written_alike(unknown: list[Any], known: np.ndarray) -> tuple[Any, Any] | None:
+    """An unknown and a known label that differ in their type alone, such as "3" and 3."""
+    if known.dtype.kind != "O" and {type(label) for label in unknown} <= {type(known[0].item())}:
+        return None
+    written = {str(label): label for label in _as_python(known)}
+    return next(((label, written[str(label)]) for label in unknown if str(label) in written), None)
 
 
 def _codes_in_array(known: np.ndarray, labels: np.ndarray) -> np.ndarray:

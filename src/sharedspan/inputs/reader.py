@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
@@ -9,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sharedspan.inputs.columns import Columns, Selection
+from sharedspan.inputs.columns import MISSING
+from sharedspan.inputs.encoders import UNSEEN_CODE, Encoding, Factor
 from sharedspan.inputs.files import (
     FilePaths,
     SourceFile,
     arrow_batches,
     fetch,
     joined,
+    literal,
     open_duckdb,
     reading,
+    shortened,
 )
 from sharedspan.inputs.selection import match_columns
+from sharedspan.inputs.table_columns import Selection, TableColumns
+from sharedspan.inputs.text_format import TextFormat
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -62,7 +69,7 @@ class Tally:
     def require(self, selection: Selection, missing: str) -> None:
         """Raise if there are no rows, infinite values, or missing ones that are not dropped."""
         columns = selection.columns
-        names = [columns.task, columns.target, *(f.column for f in columns.features)]
+        names = [columns.task, columns.target, *columns.column_of]
         if self.n_rows == 0:
             where = selection.files[0].path
             if len(selection.files) > 1:
@@ -79,13 +86,59 @@ class Tally:
         by_name = dict(zip(names, self.n_missing, strict=True))  # levels of a column count once
         counts = [f"{name!r} {count}" for name, count in by_name.items() if count]
         problem = f"{self.n_incomplete} of {self.n_rows} rows lack a value ({joined(counts)})"
+        empty = [name for name, count in by_name.items() if count == self.n_rows]
+        if empty and set(empty) <= set(columns.column_of):
+            typed = " ".join(f"--drop {shlex.quote(str(name))}" for name in empty)
+            one = len(empty) == 1
+            raise ValueError(
+                f"The column{'' if one else 's'} {joined([repr(name) for name in empty])} "
+                f"{'has' if one else 'have'} no values: leave {'it' if one else 'them'} out "
+                f"({typed}, or drop={empty} in Python)."
+            )
         if missing == "error":
             raise ValueError(
-                f"{problem}: leave these rows out (--missing drop, or missing='drop' in Python), "
-                "leave the columns out, or fill them in."
+                f"{problem}: leave these rows out (--missing drop, or "
+                "columns=ss.Columns(missing='drop') in Python), fill values in and mark them "
+                "(--missing indicator, or missing='indicator'), or leave the columns out."
             )
         if self.n_incomplete == self.n_rows:
             raise ValueError(f"{problem}: none is left, so leave out the columns that lack most.")
+
+
+@dataclass
+class UnseenLevels:
+    """Refuses levels that were not in the fit, or warns of them once for each column."""
+
+    columns: dict[str, Factor] = field(default_factory=dict)  # with such levels
+    warned: set[str] = field(default_factory=set)
+
+    def note(self, encoding: Encoding, values: Sequence[np.ndarray]) -> None:
+        """Note the columns that have such levels in some rows."""
+        for column, codes in zip(encoding.columns, values, strict=True):
+            if isinstance(column, Factor) and not column.pools and (codes == UNSEEN_CODE).any():
+                self.columns[column.column] = column
+
+    def tell(self, connection: DuckDBPyConnection, file: SourceFile, text: TextFormat) -> None:
+        """Raise or warn, after the rows of a file have been read."""
+        for name, column in self.columns.items():
+            if name in self.warned:
+                continue
+            self.warned.add(name)
+            value = column.value_sql(file.types[name], text)
+            known = ", ".join(map(literal, column.known))
+            sql = f"SELECT v FROM (SELECT {value} AS v FROM {file.scan()}) WHERE v NOT IN ({known})"
+            ((level,),) = fetch(connection, f"{sql} LIMIT 1", file.path)
+            problem = (
+                f"{file.path}: the column {name!r} holds {shortened(level)!r}, which was not in "
+                f"the fit, only {joined([repr(known) for known in column.known])}"
+            )
+            if column.unseen == "error":
+                raise ValueError(f"{problem}: leave such rows out, or fit with them.")
+            warnings.warn(
+                f"{problem}. Such rows are predicted by the mean over the fitted rows.",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 @dataclass(frozen=True)
@@ -107,14 +160,16 @@ class RowReader:
     """
 
     selection: Selection
-    missing: str = "error"  # "drop" leaves out rows that lack a value
+    missing: str = "error"  # otherwise rows that still lack a value are left out
     also: Sequence[str] = ()  # other columns to read
     needs_target: bool = True  # whether rows without the target lack a value
     tally: Tally = field(default_factory=Tally)  # of all rows so far
+    unseen: UnseenLevels = field(default_factory=UnseenLevels)
 
     def __post_init__(self) -> None:
-        if self.missing not in ("error", "drop"):
-            raise ValueError(f"missing={self.missing!r} is unknown: use 'error' or 'drop'.")
+        if self.missing not in MISSING:
+            listed = ", ".join(map(repr, MISSING))
+            raise ValueError(f"missing={self.missing!r} is unknown: use {listed}.")
 
     def __len__(self) -> int:
         """Rows of all files, incomplete ones too."""
@@ -140,14 +195,14 @@ class RowReader:
         """Batches of one file; ``label_sql`` selects codes in place of labels."""
         import pyarrow
 
-        columns, dtype = self.selection.columns, self.selection.dtype
-        d, sql = len(columns.features), columns.query(file, dtype, label_sql, self.also)
+        columns, encoding = self.selection.columns, self.selection.columns.encoding
+        last, sql = len(encoding.columns) + 2, columns.query(file, label_sql, self.also)
         for batch in arrow_batches(connection, sql, file.path, batch_rows):
-            labels, also = batch.column(0), batch.columns[d + 2 :]
+            labels, also = batch.column(0), batch.columns[last:]
             y = np.array(batch.column(1).to_numpy(zero_copy_only=False))
-            X = np.empty((len(y), d), dtype)
-            for j, column in enumerate(batch.columns[2 : d + 2]):
-                X[:, j] = column.to_numpy(zero_copy_only=False)
+            values = [column.to_numpy(zero_copy_only=False) for column in batch.columns[2:last]]
+            self.unseen.note(encoding, values)
+            X = encoding.encode(values, self.selection.dtype)
             complete = self.tally.count(labels, y if self.needs_target else np.zeros(len(y)), X)
             lacking = self.tally.n_incomplete > 0 and self.missing == "error"
             if lacking or np.any(self.tally.n_infinite):
@@ -157,6 +212,7 @@ class RowReader:
                 labels, also = labels.filter(mask), [column.filter(mask) for column in also]
             if len(y):
                 yield RowBatch(labels, y, X, also)
+        self.unseen.tell(connection, file, encoding.text)
 
     def arrays(
         self, batches: Iterable[RowBatch] | None = None
@@ -166,7 +222,7 @@ class RowReader:
         Labels are int64, uint64, float64, or str objects.
         """
         columns, dtype = self.selection.columns, LABEL_DTYPES[self.selection.columns.label]
-        Xs, ys = [np.empty((0, len(columns.features)), self.selection.dtype)], [np.empty(0)]
+        Xs, ys = [np.empty((0, len(columns.names)), self.selection.dtype)], [np.empty(0)]
         labels = [np.empty(0, dtype)]
         for batch in self if batches is None else batches:
             encoded = batch.labels.dictionary_encode()  # so that each text is made once
@@ -179,14 +235,18 @@ class RowReader:
 
 def read_matching(
     paths: FilePaths,
-    columns: Columns,
-    missing: str = "error",
+    columns: TableColumns,
+    missing: str | None = None,
     *,
     also: Sequence[str] = (),
     needs_target: bool = True,
 ) -> RowReader:
-    """A reader of rows in double precision, from files with the columns of an earlier fit."""
+    """A reader of rows in double precision, from files with the columns of an earlier fit.
+
+    Rows that lack a value are treated as in the fit, or as ``missing`` says.
+    """
     selection = match_columns(paths, columns, also=also, needs_target=needs_target)
+    missing = columns.encoding.missing if missing is None else missing
     return RowReader(replace(selection, dtype="float64"), missing, also, needs_target)
 
 

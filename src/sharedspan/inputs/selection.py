@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sharedspan.inputs.columns import (
-    EXACT_IN_FLOAT32,
-    LABEL_TYPES,
-    NUMBERS,
-    Columns,
-    Feature,
-    FileColumns,
-    Selection,
-)
+from sharedspan.inputs.columns import Columns
+from sharedspan.inputs.encoders import Factor, Number
 from sharedspan.inputs.files import (
     MOST_NAMED,
     FilePaths,
     SourceFile,
     fetch,
     joined,
-    literal,
     nearest,
     open_duckdb,
-    quoted,
     shortened,
 )
+from sharedspan.inputs.learning import learn_encoding, text_format
+from sharedspan.inputs.table_columns import LABEL_TYPES, OpenTable, Selection, TableColumns
+from sharedspan.inputs.text_format import NUMBERS, TEXTS, TextFormat
 
 
 def select_columns(
@@ -35,12 +29,13 @@ def select_columns(
     target: str,
     features: str | Iterable[str] | None = None,
     drop: str | Iterable[str] = (),
-    text: str | None = "error",
+    columns: Columns | None = None,
+    refuse_text: bool = False,
 ) -> Selection:
-    """Check the columns of all files and select the ones to read.
+    """Check the columns of all files, select the ones to read and learn how to encode them.
 
-    Only the end of each Parquet file is read. CSV is read once, to know the type of each column,
-    and text columns are searched for a value that is not a number, or for their levels.
+    Only the end of a Parquet file of numbers is read. CSV is read once, to know the type of each
+    column, and columns of text further times, for their levels.
 
     Parameters
     ----------
@@ -50,48 +45,52 @@ def select_columns(
     features : str or iterable of str, optional
         Columns of X in this order; None for all that are neither task, target nor dropped.
     drop : str or iterable of str
-    text : {"error", "one_hot"} or None
-        Treatment of text among the features: refuse it, or make a column of zeros and ones of each
-        level but the first, in sorted order; the intercepts contain the effect of the first. None
-        refuses it with a message that does not mention encoding.
+    columns : Columns, optional
+        How columns become features.
+    refuse_text : bool
+        Whether a feature of text is an error.
 
     Raises
     ------
     ValueError
         In one line, with the name of the file or column.
     """
-    if text not in ("error", "one_hot", None):
-        raise ValueError(f"text={text!r} is unknown: use 'error' or 'one_hot'.")
+    options = Columns() if columns is None else columns
     with open_duckdb() as connection:
-        table = FileColumns(connection, paths)
+        table = OpenTable.of_files(connection, paths)
         names = _feature_names(table.files[0], task, target, features, drop)
         if table.files[0].csv is not None:
             table.read_csv_labels(task)
-        table.require_numbers([target], "target")
-        selected, base = [Feature(name) for name in names], list[Feature]()
-        if text == "one_hot":
-            selected = [feature for name in names for feature in table.encoded(name, base)]
-        else:
-            table.require_numbers(names, "feature", can_encode=text is not None)
-    if not selected:
+        encoding = learn_encoding(table, names, options, target=target, refuse_text=refuse_text)
+        is_text = table.files[0].csv is not None and table.types[task] == "varchar"
+        if is_text and table.has_spaced_twins(task):
+            encoding = replace(encoding, text=replace(encoding.text, strip=True))
+        table.require_numbers([target], "target", encoding.text)
+    if not encoding.names:
         raise ValueError(
             f"The columns {joined([repr(name) for name in names])} hold one level each, so no "
             "feature is left: give a column whose values differ."
         )
     label = LABEL_TYPES.get(table.types[task], "VARCHAR")
-    return _selection(Columns(task, target, tuple(selected), tuple(base), label), table)
+    return _selection(TableColumns(task, target, encoding, label), table)
 
 
-def range_of_column(paths: FilePaths, name: str) -> tuple[float, float, bool] | None:
+def range_of_column(
+    paths: FilePaths, name: str, columns: Columns | None = None
+) -> tuple[float, float, bool] | None:
     """Least and largest value of a column of numbers, and whether all of them are whole.
 
     None for a column that is absent, has no value or does not hold numbers: the fit says so.
     """
+    text = text_format(Columns() if columns is None else columns)
     with open_duckdb() as connection:
-        table = FileColumns(connection, paths)
-        if name not in table.types or table.types[name] not in (*NUMBERS, "varchar"):
+        table = OpenTable.of_files(connection, paths)
+        if name not in table.types or table.types[name] not in (*NUMBERS, *TEXTS):
             return None
-        values = f"SELECT TRY_CAST({quoted(name)} AS DOUBLE) AS value FROM"
+        if text.has_marks and table.files[0].csv is not None:
+            table.read_csv_as({name: "varchar"})
+        number = text.number(name, table.types[name])
+        values = f"SELECT TRY_CAST({number} AS DOUBLE) AS value FROM"
         parts = []
         for file in table.files:
             sql = f"SELECT min(value), max(value), bool_and(value = floor(value)) FROM ({values}"
@@ -134,16 +133,16 @@ def _feature_names(
             other = "dropped too" if name in drop else "given twice"
             raise ValueError(f"The column {name!r} is a feature and {other}: give it once.")
     if features is None:
-        left_out = {task, target, *drop}
-        # pandas writes the labels of shuffled rows as a column of such a name.
-        wanted = [n for n in names if n not in left_out and not n.startswith("__index_level_")]
+        left_out = {task, target, *drop, *file.unused()}
+        wanted = [name for name in names if name not in left_out]
+        file.require_unique(wanted)
     if not wanted:
         raise ValueError("No column is left as a feature: give one besides task and target.")
     return wanted
 
 
 def match_columns(
-    paths: FilePaths, columns: Columns, *, also: Sequence[str] = (), needs_target: bool = True
+    paths: FilePaths, columns: TableColumns, *, also: Sequence[str] = (), needs_target: bool = True
 ) -> Selection:
     """Select the columns of an earlier fit; files may have others, which are not read.
 
@@ -152,38 +151,41 @@ def match_columns(
     selection has none. Errors are one line, with the name of the file or column.
     """
     with open_duckdb() as connection:
-        table = FileColumns(connection, paths)
+        table = OpenTable.of_files(connection, paths)
         if not needs_target and columns.target not in table.types:
             columns = replace(columns, target=None)
         _require_columns(table.files[0], columns, also)
+        text, encoded = columns.encoding.text, columns.encoding.columns
+        numbers = [c.column for c in encoded if isinstance(c, Number) and not c.is_date]
         if table.files[0].csv is not None:  # what was text in the fit stays text
-            texts = {feature.column for feature in columns.base}
-            texts |= {columns.task} if columns.label == "VARCHAR" else set()
+            texts = {column.column for column in encoded if isinstance(column, Factor)}
+            texts |= {columns.task} if columns.label == "VARCHAR" and columns.task else set()
+            if text.has_marks:
+                marked = [*numbers, *([columns.target] if columns.target else [])]
+                texts |= {name for name in marked if table.types[name] != "boolean"}
             table.read_csv_as(dict.fromkeys(texts, "varchar"))
-        numbers = [feature.column for feature in columns.features if feature.level is None]
-        table.require_numbers(numbers, "fitted")
+        table.require_numbers(numbers, "fitted", text)
         if columns.target is not None:
-            table.require_numbers([columns.target], "target")
-        _require_known_levels(table, columns)
+            table.require_numbers([columns.target], "target", text)
         label = _matching_label(table, columns)
     return _selection(replace(columns, label=label), table)
 
 
-def _selection(columns: Columns, table: FileColumns) -> Selection:
-    exact = all(feature.level is not None or table.types[feature.column] in EXACT_IN_FLOAT32
-                for feature in columns.features)  # fmt: skip
-    dtype = "float32" if exact else "float64"
+def _selection(columns: TableColumns, table: OpenTable) -> Selection:
+    dtype = "float32" if columns.encoding.fits_float32(table.types) else "float64"
     return Selection(columns, tuple(table.files), dtype)
 
 
-def _require_columns(file: SourceFile, columns: Columns, also: Sequence[str]) -> None:
+def _require_columns(file: SourceFile, columns: TableColumns, also: Sequence[str]) -> None:
     for name in also:
         if name not in file.types:
             raise ValueError(
                 f"{file.path} has no column {name!r}, which was to be copied to the output: give "
                 f"another name (--keep).{nearest(name, file.types)}"
             )
-    parts = {columns.task: "task"} | {feature.column: "feature" for feature in columns.features}
+    parts = {column.column: "feature" for column in columns.encoding.columns}
+    if columns.task is not None:
+        parts = {columns.task: "task"} | parts
     if columns.target is not None:
         parts[columns.target] = "target"
     lacking = [name for name in parts if name not in file.types]
@@ -195,28 +197,13 @@ def _require_columns(file: SourceFile, columns: Columns, also: Sequence[str]) ->
         )
 
 
-def _require_known_levels(table: FileColumns, columns: Columns) -> None:
-    """Raise for a text that was not in the fit: it would count as the first level."""
-    for base in columns.base:
-        levels = [f.level for f in (base, *columns.features) if f.column == base.column and f.level]
-        unknown = table.value_where(
-            base.column, f"value NOT IN ({', '.join(map(literal, levels))})"
-        )
-        if unknown is not None:
-            raise ValueError(
-                f"{unknown[1]}: the column {base.column!r} holds {shortened(unknown[0])!r}, which "
-                f"was not in the fit, only {joined([repr(level) for level in levels])}: leave such "
-                "rows out, or fit with them."
-            )
-
-
-def _matching_label(table: FileColumns, columns: Columns) -> str:
+def _matching_label(table: OpenTable, columns: TableColumns) -> str:
     """The SQL type to read labels in, so that they equal the labels of the fit."""
-    if columns.label == "VARCHAR":
-        return "VARCHAR"
+    if columns.label == "VARCHAR" or columns.task is None:
+        return columns.label
     if table.types[columns.task] in NUMBERS - {"boolean"}:
         return LABEL_TYPES.get(table.types[columns.task], "DOUBLE")
-    odd = table.not_a_number(columns.task)
+    odd = table.not_a_number(columns.task, TextFormat())
     if odd is not None:
         raise ValueError(
             f"{odd[1]}: the task column {columns.task!r} holds {shortened(odd[0])!r}, but the "

@@ -63,7 +63,7 @@ def mixed_terms(  # type: ignore[no-untyped-def]
     d = len(scale)
     level = p - d
     G_array = np.empty(p * p * LANES)
-    U_array = np.empty(max(q, 1) * (p + 1) * LANES)  # R'G, then H; the last column is w
+    U_array = np.empty(max(q, 1) * (p + 1) * LANES)  # R'G, then H, by columns; the last is w
     A_array = np.empty(max(q, 1) * max(q, 1) * LANES)
     h_array = np.empty(p * LANES)
     lost_array = np.empty(LANES)
@@ -122,41 +122,37 @@ def _load_gram(packed, n, mean, scale, precision, t, level, lane, G):  # type: i
 def _project(G, h, active, root, L, p, m, k, U, A):  # type: ignore[no-untyped-def]
     """U = R'[G, h] and the upper triangle of A = I + R'GR."""
     q, one = m + k, broadcast(1.0)
-    width = p + 1
     for a in range(m):
         i, factor = active[a], broadcast(root[a])
         for j in range(p):
-            store8(U, (a * width + j) * LANES, multiply(factor, load8(G, (i * p + j) * LANES)))
-        store8(U, (a * width + p) * LANES, multiply(factor, load8(h, i * LANES)))
+            store8(U, (j * q + a) * LANES, multiply(factor, load8(G, (i * p + j) * LANES)))
+        store8(U, (p * q + a) * LANES, multiply(factor, load8(h, i * LANES)))
     for c in range(k):
         for j in range(p):
             total = broadcast(0.0)
             for i in range(p):
                 total = add_product(broadcast(L[i, c]), load8(G, (i * p + j) * LANES), total)
-            store8(U, ((m + c) * width + j) * LANES, total)
+            store8(U, (j * q + m + c) * LANES, total)
         total = broadcast(0.0)
         for i in range(p):
             total = add_product(broadcast(L[i, c]), load8(h, i * LANES), total)
-        store8(U, ((m + c) * width + p) * LANES, total)
+        store8(U, (p * q + m + c) * LANES, total)
     for a in range(q):
         for b in range(a, m):
-            value = multiply(load8(U, (a * width + active[b]) * LANES), broadcast(root[b]))
+            value = multiply(load8(U, (active[b] * q + a) * LANES), broadcast(root[b]))
             if a == b:
                 value = add_product(one, one, value)
             store8(A, (a * q + b) * LANES, value)
         for b in range(max(a, m), q):
             total = one if a == b else broadcast(0.0)
             for j in range(p):
-                total = add_product(
-                    load8(U, (a * width + j) * LANES), broadcast(L[j, b - m]), total
-                )
+                total = add_product(load8(U, (j * q + a) * LANES), broadcast(L[j, b - m]), total)
             store8(A, (a * q + b) * LANES, total)
 
 
 @part
 def _solve(A, U, p, q):  # type: ignore[no-untyped-def]
     """The factor of A = F'F in place, its diagonal inverted, and U = F'^-1 U."""
-    width = p + 1
     for a in range(q):
         for b in range(a, q):
             total = load8(A, (a * q + b) * LANES)
@@ -170,32 +166,31 @@ def _solve(A, U, p, q):  # type: ignore[no-untyped-def]
                 total = multiply(total, load8(A, (a * q + a) * LANES))
             store8(A, (a * q + b) * LANES, total)
         inverse = load8(A, (a * q + a) * LANES)
-        for j in range(width):
-            total = load8(U, (a * width + j) * LANES)
+        for j in range(p + 1):
+            total = load8(U, (j * q + a) * LANES)
             for c in range(a):
-                x, y = load8(A, (c * q + a) * LANES), load8(U, (c * width + j) * LANES)
+                x, y = load8(A, (c * q + a) * LANES), load8(U, (j * q + c) * LANES)
                 total = subtract_product(x, y, total)
-            store8(U, (a * width + j) * LANES, multiply(total, inverse))
+            store8(U, (j * q + a) * LANES, multiply(total, inverse))
 
 
 @part
 def _subtract(G, U, h, lost, p, q):  # type: ignore[no-untyped-def]
     """G - H'H in the upper triangle of G, h - H'w, and w'w."""
-    width = p + 1
     for i in range(p):
         for j in range(i, p):
             total = load8(G, (i * p + j) * LANES)
             for a in range(q):
-                x, y = load8(U, (a * width + i) * LANES), load8(U, (a * width + j) * LANES)
+                x, y = load8(U, (i * q + a) * LANES), load8(U, (j * q + a) * LANES)
                 total = subtract_product(x, y, total)
             store8(G, (i * p + j) * LANES, total)
         total = load8(h, i * LANES)
         for a in range(q):
-            x, y = load8(U, (a * width + i) * LANES), load8(U, (a * width + p) * LANES)
+            x, y = load8(U, (i * q + a) * LANES), load8(U, (p * q + a) * LANES)
             total = subtract_product(x, y, total)
         store8(h, i * LANES, total)
     total = broadcast(0.0)
     for a in range(q):
-        x = load8(U, (a * width + p) * LANES)
+        x = load8(U, (p * q + a) * LANES)
         total = add_product(x, x, total)
     store8(lost, 0, total)

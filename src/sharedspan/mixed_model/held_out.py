@@ -84,9 +84,8 @@ class HeldOutRows:
         statistics = collect(rows, self.canonical.units, self.tasks.intercept, kind)
         if self.canonical.P is not None:
             statistics.transform(self.canonical.P)
-        return MixedTasks(
-            statistics, self.tasks.scaling, variances=variances, varying=self.tasks.varying
-        )
+        options = variances, self.tasks.restricted, self.tasks.coefficients
+        return MixedTasks(statistics, self.tasks.scaling, None, *options)
 
     def noise(self, squares: np.ndarray) -> float:
         """The mean square of the errors."""

@@ -9,6 +9,7 @@ a larger one looks worse than it is.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, replace
 
@@ -18,13 +19,14 @@ from sharedspan.families import Family, NegativeBinomial
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.optimize import MAX_STEPS, CovarianceFit, CovarianceOptimizer
+from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import Covariance
 
 MOST_TURNS = 100
 SEARCH_TURNS = 8  # of a fit that is compared with others
 POOLED_STEPS = 60
 MOST_HALVINGS = 12  # of a step
-FIRST_TAU = 1.0  # prior variance of the slopes of b in the pooled fit
+FIRST_TAU = 1.0  # prior variances of b in the pooled fit
 FIRST_LOSS = 5.0  # of the objective, that another structure may begin with
 SMALLEST_START = 0.02  # of a variance of D, at the modes of other covariances
 SMALLEST_DISPERSION, LARGEST_DISPERSION = 1e-3, 1e6
@@ -65,14 +67,16 @@ class FamilyOptimizer(CovarianceOptimizer):
     ) -> None:
         self.rows, self.restricted, self.n_turns = rows, restricted, 0
         self.integrated = restricted or not flat
+        self.grouped = bool(rows.coefficients.members)  # groups of b are always integrated out
         p = rows.p
         none = Covariance(np.zeros(p), np.zeros((p, 0)))
         zeros = np.zeros((rows.n_tasks, p))
         if start is None:
-            tau = math.inf if flat else FIRST_TAU
-            self.first_modes = self._pooled(none, zeros, tau, 1e-6 if flat else 1e-3)
+            taus = np.full(len(rows.coefficients.members) + 1, FIRST_TAU)
+            taus[0] = math.inf if flat else FIRST_TAU
+            self.first_modes = self._pooled(none, zeros, taus, 1e-6 if flat else 1e-3)
             tasks = self.first_modes.tasks
-            precision = tasks.slope_precision(tau)
+            precision = tasks.prior_precision(taus)
             self.first_value = tasks.evaluate(none, precision, integrated=self.integrated).value
         else:
             e, self.first_value = start.evidence, -math.inf
@@ -96,7 +100,8 @@ class FamilyOptimizer(CovarianceOptimizer):
         """
         modes = self.first_modes
         if start is not None and start.modes.tasks.n_tasks == modes.tasks.n_tasks:
-            modes = start.modes
+            tasks = start.modes.tasks.with_coefficients(self.rows.coefficients)
+            modes = replace(start.modes, tasks=tasks)
         inner = CovarianceOptimizer(modes.tasks, self.flat)
         begin = inner.fit(structure, rank, start, steps=0)
         if not steps:
@@ -134,6 +139,14 @@ class FamilyOptimizer(CovarianceOptimizer):
                 break
         return replace(fit, modes=modes, n_iter=taken, converged=converged)
 
+    def with_coefficients(self, coefficients: Coefficients) -> FamilyOptimizer:
+        """See CovarianceOptimizer."""
+        other = copy.copy(self)
+        other.tasks = self.tasks.with_coefficients(coefficients)
+        other.rows = self.rows.with_coefficients(coefficients)
+        other.first_modes = replace(self.first_modes, tasks=other.tasks)
+        return other
+
     def is_lost(self, fit: CovarianceFit) -> bool:
         """Whether the rows are far less likely at the modes of a fit than without effects."""
         with_effects, without = fit.modes.log_likelihood, self.first_modes.log_likelihood
@@ -145,7 +158,10 @@ class FamilyOptimizer(CovarianceOptimizer):
         modes = self._turn(fit.modes.family, b, covariance, e.scores, e.mean_covariance)
         tasks = modes.tasks
         new = tasks.evaluate(
-            covariance, tasks.slope_precision(fit.tau), integrated=self.integrated, information=True
+            covariance,
+            tasks.prior_precision(fit.taus),
+            integrated=self.integrated,
+            information=True,
         )
         _, scores, _ = tasks.task_values(covariance, b, 1.0)
         new = replace(new, mean=b, scores=scores)
@@ -154,7 +170,8 @@ class FamilyOptimizer(CovarianceOptimizer):
 
     def new_directions(self, fit: CovarianceFit, count: int) -> np.ndarray:
         """See CovarianceOptimizer; at the modes of the fit."""
-        return CovarianceOptimizer(fit.modes.tasks, self.flat).new_directions(fit, count)
+        tasks = fit.modes.tasks.with_coefficients(self.rows.coefficients)
+        return CovarianceOptimizer(tasks, self.flat).new_directions(fit, count)
 
     def _turn(
         self, family: Family, b: np.ndarray, covariance: Covariance, scores: np.ndarray,
@@ -163,21 +180,21 @@ class FamilyOptimizer(CovarianceOptimizer):
         """Read the rows: the tasks at their modes, near those that the scores (T, p) give."""
         self.n_turns += 1
         turn = self.rows.with_family(family).turn(
-            b, covariance, scores, b_covariance if self.integrated else None
+            b, covariance, scores, b_covariance if self.integrated or self.grouped else None
         )
         information = turn.statistics.packed.max()
         if not (np.isfinite(turn.statistics.score).all() and 0 < information < math.inf):
             raise np.linalg.LinAlgError("The likelihood has no curvature left at these numbers.")
         tasks = MixedTasks(
             turn.statistics, self.rows.scaling, restricted=self.restricted,
-            varying=self.rows.varying,
+            coefficients=self.rows.coefficients,
         )  # fmt: skip
         gain = 0.0
         if isinstance(family, NegativeBinomial):
             family, gain = next_dispersion(family, *turn.dispersion)
         return Modes(tasks, family, gain, b)
 
-    def _pooled(self, none: Covariance, zeros: np.ndarray, tau: float, tol: float) -> Modes:
+    def _pooled(self, none: Covariance, zeros: np.ndarray, taus: np.ndarray, tol: float) -> Modes:
         """The fit without effects of tasks, by Newton's method with step halving.
 
         The dispersion changes only where b is the best for the present one.
@@ -188,12 +205,12 @@ class FamilyOptimizer(CovarianceOptimizer):
             modes = self._turn(family, b, none, zeros, None)
             tasks = modes.tasks
             assert tasks.working is not None
-            precision = tasks.slope_precision(tau)
+            precision = tasks.prior_precision(taus)
             value = float(tasks.working.value.sum() - 0.5 * b @ (precision * b))
             if not value > best - 1e-9 * abs(best) and halvings < MOST_HALVINGS:
                 b, halvings = 0.5 * (b + at), halvings + 1
                 continue
-            evidence = tasks.evaluate(none, precision, integrated=False)
+            evidence = tasks.evaluate(none, precision, integrated=self.integrated)
             step = evidence.mean - b
             gain = 0.5 * float(step @ (evidence.total + np.diag(precision)) @ step)
             best, at, b, halvings = value, b, evidence.mean, 0
@@ -212,7 +229,7 @@ def objective(fit: CovarianceFit, modes: Modes) -> float:
     """
     e, tasks = fit.evidence, modes.tasks
     gap = e.mean - modes.b
-    curvature = e.total + np.diag(tasks.slope_precision(fit.tau))
+    curvature = e.total + np.diag(tasks.prior_precision(fit.taus))
     return fit.value - 0.5 * float(gap @ curvature @ gap)
 
 

@@ -19,6 +19,7 @@ symmetric part of sum q_t e_t', q_t = rho_t, less K_t P^-1 sum rho_t if b is int
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sharedspan.kernels.threads import over_tasks
+from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import (
     Covariance,
     GramTerms,
@@ -52,11 +54,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Information:
-    """Sums over tasks, with weights w_t, that the expected information on D and L consists of."""
+    """Sums over tasks, with weights w_t, that the expected information on D and L consists of.
 
-    squared: np.ndarray  # (p, p) K_ij^2
-    crossed: np.ndarray  # (p, p, k) K_ij (KL)_ib
-    loadings: np.ndarray  # (p k, p k) of the entries of L, empty if they are very many
+    It is information on the v coefficients that vary.
+    """
+
+    squared: np.ndarray  # (v, v) K_ij^2
+    crossed: np.ndarray  # (v, v, k) K_ij (KL)_ib
+    loadings: np.ndarray  # (v k, v k) of the entries of L, empty if they are very many
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,10 @@ class Evidence:
     value: float
     noise: float  # s2
     mean: np.ndarray  # (p,) b
-    mean_covariance: np.ndarray  # (p, p) of b, over s2
-    gradient: np.ndarray  # (p, p) in C, symmetric
-    prior_gradient: float  # in the log of the common prior variance of b
-    prior_information: float
+    mean_covariance: np.ndarray  # (p, p) of what is integrated out of b, over s2
+    gradient: np.ndarray  # (p, p) in C, symmetric; zero for coefficients that do not vary
+    prior_gradient: np.ndarray  # (m,) in the logs of the prior variances of b
+    prior_information: np.ndarray  # (m, m)
     total: np.ndarray  # (p, p) sum of w_t K_t
     information: Information | None
     scores: np.ndarray  # (T, p) e_t
@@ -102,9 +107,10 @@ class MixedTasks:
     variances : RowVariances, optional
         If the weights of the statistics are sample weights over noise variances.
     restricted : bool
-        Whether b is integrated out also where its prior is flat.
-    varying : ndarray of bool of shape (p,), optional
-        Coefficients that differ between tasks; by default all.
+        Whether b is integrated out also where its prior is flat (REML): the noise variance then
+        has as many degrees of freedom less as b has such coefficients.
+    coefficients : Coefficients, optional
+        Which coefficients differ between tasks, and which form groups; by default all, and none.
     """
 
     def __init__(
@@ -114,7 +120,7 @@ class MixedTasks:
         levels: np.ndarray | None = None,
         variances: RowVariances | None = None,
         restricted: bool = False,
-        varying: np.ndarray | None = None,
+        coefficients: Coefficients | None = None,
     ) -> None:
         self.statistics, self.scaling, self.restricted = statistics, scaling, restricted
         self.levels = np.ones(statistics.n_tasks) if levels is None else levels
@@ -123,7 +129,7 @@ class MixedTasks:
         self.variances = variances or RowVariances(n, self.levels, n * np.log(self.levels))
         self.n = self.variances.n
         self.p = statistics.n_features + self.intercept
-        self.varying = np.ones(self.p, dtype=bool) if varying is None else varying
+        self.coefficients = coefficients or Coefficients.plain(self.p)
         self.size = max(CHUNK_ENTRIES // self.p**2 // 8 * 8, 8)  # tasks of a chunk
         self.working = statistics if isinstance(statistics, WorkingStatistics) else None
         options = scaling, 1 / self.levels, self.size
@@ -153,25 +159,38 @@ class MixedTasks:
 
     def with_noise(self, levels: np.ndarray) -> MixedTasks:
         """The same tasks with other noise variances (T,), relative to s2."""
-        return MixedTasks(self.statistics, self.scaling, levels, varying=self.varying)
+        options = levels, None, self.restricted, self.coefficients
+        return MixedTasks(self.statistics, self.scaling, *options)
+
+    def with_coefficients(self, coefficients: Coefficients) -> MixedTasks:
+        """The same tasks with other coefficients that vary, the groups being what they are."""
+        other = copy.copy(self)
+        other.coefficients = coefficients
+        return other
 
     def take(self, ids: np.ndarray) -> MixedTasks:
         """Some of the tasks."""
         statistics, variances = self.statistics.take(ids), self.variances.take(ids)
-        options = self.levels[ids], variances, self.restricted, self.varying
+        options = self.levels[ids], variances, self.restricted, self.coefficients
         return MixedTasks(statistics, self.scaling, *options)
 
-    def slope_precision(self, tau: float) -> np.ndarray:
-        """Precision (p,) of a prior on b: slopes of variance tau, the intercept flat.
+    @cached_property
+    def prior_groups(self) -> list[np.ndarray]:
+        """Coefficients whose means in b share a prior variance: slopes, then each group."""
+        slopes = np.flatnonzero(self.coefficients.groups < 0)[int(self.intercept) :]
+        return [slopes, *self.coefficients.members]
+
+    def prior_precision(self, taus: np.ndarray) -> np.ndarray:
+        """Precision (p,) of a prior on b: slopes and groups of variances taus, the intercept flat.
 
         If the noise is known, the intercept has the largest variance of an effect, so that
         responses which are all the same have a finite one.
         """
         precision = np.zeros(self.p)
-        if math.isfinite(tau):
-            precision[int(self.intercept) :] = 1 / tau
-            if self.working is not None and self.intercept:
-                precision[0] = 1 / LARGEST_EFFECT**2
+        for group, tau in zip(self.prior_groups, taus, strict=True):
+            precision[group] = 1 / tau
+        if math.isfinite(taus[0]) and self.working is not None and self.intercept:
+            precision[0] = 1 / LARGEST_EFFECT**2
         return precision
 
     def map_terms(self, function: Callable[..., Result], *covariances: Covariance) -> list[Result]:
@@ -194,7 +213,10 @@ class MixedTasks:
     def task_values(
         self, covariance: Covariance, b: np.ndarray, noise: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log likelihoods (T,), scores (T, p) and traces of K (T,) at known b and noise."""
+        """Log likelihoods (T,), scores (T, p) and traces of K (T,) at known b and noise.
+
+        The traces are over the coefficients that vary.
+        """
         values, scores = np.empty(self.n_tasks), np.empty((self.n_tasks, self.p))
         traces = np.empty(self.n_tasks)
 
@@ -203,7 +225,7 @@ class MixedTasks:
             scores[ids], squares = terms.scores_and_squares(b)
             constant = self._constants(noise)[ids]
             values[ids] = constant - 0.5 * (terms.log_determinants + squares / noise)
-            traces[ids] = np.einsum("tii->t", terms.K)
+            traces[ids] = np.einsum("tii->ti", terms.K) @ self.coefficients.varying
 
         self.map_terms(work, covariance)
         return values, scores, traces
@@ -228,11 +250,12 @@ class MixedTasks:
         ----------
         covariance : Covariance
         precision : ndarray of shape (p,)
-            Of the prior on b, relative; zero is flat.
+            Of the prior on b, relative; zero is flat, and tau infinite.
         weight : ndarray of shape (T,), optional
             Weights of the tasks in the likelihood; by default one each.
         integrated : bool
-            Integrate b out; otherwise take its best value (maximum likelihood).
+            Integrate b out; otherwise take the best value of what has a flat prior (maximum
+            likelihood).
         information : bool
             Also compute the sums of the expected information.
         """
@@ -248,7 +271,8 @@ class MixedTasks:
             return self.map_terms(function, covariance)
 
         linear = None if self.working is None else self.working.linear
-        C = covariance.matrix
+        C, varying = covariance.matrix, np.flatnonzero(self.coefficients.varying)
+        inside = np.ix_(varying, varying)
 
         def moved_linear(terms: TaskTerms) -> np.ndarray:
             """rho_t, (m, p)."""
@@ -263,9 +287,17 @@ class MixedTasks:
             return (weights @ flat).reshape(p, p), weights @ terms.right_sides(), moved
 
         total, right, moved = added(each(first_sums))
-        inverse, root, log_determinant = inverse_precision(total + np.diag(precision), integrated)
-        shift = inverse @ moved
-        b = inverse @ right if integrated else inverse @ right + shift
+        proper = bool((precision[int(self.intercept) :] > 0).all())
+        P = total + np.diag(precision)
+        inverse, root, log_determinant, rank = inverse_precision(P, proper)
+        inner = inverse  # covariance of what is integrated out, given the rest
+        if not integrated:
+            at = np.flatnonzero(precision)
+            inner, root = np.zeros((p, p)), np.zeros((p, len(at)))
+            proper_part = inverse_precision(P[np.ix_(at, at)], True)
+            inner[np.ix_(at, at)], root[at], log_determinant, _ = proper_part
+        shift = inner @ moved
+        b = inverse @ right + (inverse @ moved - shift)
         scores, squares = np.empty((self.n_tasks, p)), np.empty(self.n_tasks)
         log_determinants = np.empty(self.n_tasks)
 
@@ -277,23 +309,28 @@ class MixedTasks:
             added_linear = np.zeros(1)
             if linear is not None:
                 q = moved_linear(terms)
-                if integrated:
-                    q -= terms.K @ shift
+                q -= terms.K @ shift
                 cross = (q.T * weights) @ e
                 outer = outer + cross + cross.T
                 gap = b + e @ C - terms.anchor
                 added_linear[0] = weights @ np.einsum("ti,ti->t", linear[ids], gap)
-            shrunk = np.zeros((p, p))
-            if integrated:
+            shrunk = np.zeros((len(varying), len(varying)))
+            if root.size and len(varying):
                 # sum K P^-1 K; K is symmetric, so the product's rows and columns may be exchanged.
-                half = (np.sqrt(weights)[:, None, None] * terms.K).reshape(-1, p) @ root
-                half = half.reshape(-1, p, p).transpose(0, 2, 1).reshape(-1, p)
+                K = terms.K if len(varying) == p else terms.K[:, varying]
+                half = (np.sqrt(weights)[:, None, None] * K).reshape(-1, p) @ root
+                half = half.reshape(*K.shape[:2], -1).transpose(0, 2, 1).reshape(-1, len(varying))
                 shrunk = half.T @ half
-            sums = information_sums(terms, covariance.loadings, weights) if information else ()
+            sums: tuple[np.ndarray, ...] = ()
+            if information:
+                K = terms.K if len(varying) == p else terms.K[:, varying[:, None], varying]
+                sums = information_sums(K, covariance.loadings[varying], weights)
             return outer, shrunk, added_linear, *sums
 
         outer, shrunk, added_linear, *sums = added(each(second_sums))
         N, noise = float(w @ self.n), 1.0
+        if self.restricted:
+            N = max(N - (rank - np.count_nonzero(precision)), 1.0)
         all_squares = w @ squares + b @ (precision * b)
         if self.working is None:
             noise = max(all_squares / N, SMALLEST_NOISE)
@@ -302,22 +339,23 @@ class MixedTasks:
         else:
             value = w @ self.working.value - 0.5 * (w @ log_determinants + all_squares)
             value += added_linear[0]
-        if integrated:
-            value -= 0.5 * (log_determinant - np.log(precision[precision > 0]).sum())
-        proper = precision > 0
-        proper[: int(self.intercept)] = False  # its prior is not of variance tau
-        b_squares = (b[proper] ** 2 + 2 * b[proper] * shift[proper]) / noise
-        if integrated:
-            b_squares = b_squares + np.diag(inverse)[proper]
-        relative = inverse[np.ix_(proper, proper)] * precision[proper]
+        value -= 0.5 * (log_determinant - np.log(precision[precision > 0]).sum())
+        gradient = np.zeros((p, p))
+        gradient[inside] = 0.5 * ((outer / noise - total)[inside] + shrunk)
+        member = np.zeros((len(self.prior_groups), p))
+        for row, group in zip(member, self.prior_groups, strict=True):
+            row[group] = precision[group] > 0
+        b_squares = (b**2 + 2 * b * shift) / noise + np.diag(inner)
+        half = np.sqrt(precision)
+        unknown = (np.eye(p) - half[:, None] * inner * half) ** 2
         return Evidence(
             value=float(value),
             noise=float(noise),
             mean=b,
-            mean_covariance=inverse,
-            gradient=0.5 * (outer / noise - total + shrunk),
-            prior_gradient=0.5 * float(np.sum(precision[proper] * b_squares - 1.0)),
-            prior_information=0.5 * float(np.sum((np.eye(len(relative)) - relative) ** 2)),
+            mean_covariance=inner,
+            gradient=gradient,
+            prior_gradient=0.5 * member @ (precision * b_squares - 1.0),
+            prior_information=0.5 * member @ unknown @ member.T,
             total=total,
             information=Information(*sums) if information else None,
             scores=scores,
@@ -325,14 +363,13 @@ class MixedTasks:
         )
 
 
-def information_sums(terms: TaskTerms, L: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The sums of ``Information`` over some tasks with weights w (m,).
+def information_sums(K: np.ndarray, L: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The sums of ``Information`` over some tasks of K (m, p, p) with weights w (m,).
 
     The information on two changes dC_1 and dC_2 of C is 1/2 sum_t tr(K_t dC_1 K_t dC_2). Changes
     E_1 and E_2 of L, dC = E L' + L E', have tr(K E_1 L'Y E_2') + tr(E_1 Y'E_2 Y') with Y = K L.
     """
-    K, (p, k) = terms.K, L.shape
-    m = len(K)
+    m, (p, k) = len(K), L.shape
     flat = K.reshape(m, p * p)
     squared = (w @ flat**2).reshape(p, p)
     Y = (K.reshape(m * p, p) @ L).reshape(m, p, k)
@@ -349,19 +386,24 @@ def information_sums(terms: TaskTerms, L: np.ndarray, w: np.ndarray) -> tuple[np
 
 def added(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     """Sums over chunks, in their order, of each of the arrays that a chunk gives."""
-    return [np.sum(arrays, axis=0) for arrays in zip(*parts, strict=True)]
+    total = [array.copy() for array in parts[0]]
+    for part in parts[1:]:
+        for array, more in zip(total, part, strict=True):
+            array += more
+    return total
 
 
-def inverse_precision(P: np.ndarray, proper: bool) -> tuple[np.ndarray, np.ndarray, float]:
-    """Inverse of the precision P (p, p) of b, a root R of it with P^-1 = RR', and log |P|.
+def inverse_precision(P: np.ndarray, proper: bool) -> tuple[np.ndarray, np.ndarray, float, int]:
+    """The inverse of the precision P (p, p) of b, its root R, P^-1 = RR', log |P|, and its rank.
 
     If the prior is improper, P is singular for collinear features and the inverse is a
-    pseudo-inverse; otherwise only rounding can make it so.
+    pseudo-inverse, as the determinant is; otherwise only rounding can make it so.
     """
     values, axes = np.linalg.eigh(P)
-    least = values[-1] * len(P) * np.finfo(float).eps
+    least = values.max(initial=0.0) * len(P) * np.finfo(float).eps
     if proper:
         values = np.maximum(values, least)
-    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values >= least)
+    used = (values >= least) & (values > 0)
+    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=used)
     root = axes * np.sqrt(inverse)
-    return root @ root.T, root, float(np.sum(np.log(np.maximum(values, least))))
+    return root @ root.T, root, float(np.log(values[used]).sum()), int(used.sum())

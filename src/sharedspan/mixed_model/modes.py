@@ -32,6 +32,7 @@ from sharedspan.kernels.reweighting import (
     weighted_sums,
 )
 from sharedspan.kernels.threads import over_tasks
+from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import Covariance, Scaling, WorkingTerms
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.working import WorkingStatistics
@@ -93,7 +94,7 @@ class FamilyRows:
         self.size = -(-self.p // 8) * 8
         self.level = 0.0  # of the linear predictor, near that of all rows
         self.mode_tol = SMALL_DECREMENT
-        self.varying = np.ones(self.p, dtype=bool)  # coefficients that differ between tasks
+        self.coefficients = Coefficients.plain(self.p)
         self.n_tasks = rows.n_tasks
         self._ranges = list(rows.ranges(max(rows.block_rows // 4, 1)))
         self._held: dict[int, StandardRows] | None = None
@@ -106,11 +107,18 @@ class FamilyRows:
         other.__dict__.update(vars(self), family=family)
         return other
 
+    def with_coefficients(self, coefficients: Coefficients) -> FamilyRows:
+        """The same rows, other coefficients of which vary."""
+        other = object.__new__(FamilyRows)
+        other.__dict__.update(vars(self), coefficients=coefficients)
+        return other
+
     def take(self, ids: np.ndarray) -> FamilyRows:
         """The rows of some tasks."""
         rows = self.rows.take(ids)
         some = FamilyRows(rows, self.canonical, self.scaling, self.family, self.intercept)
-        some.level, some.mode_tol, some.varying = self.level, self.mode_tol, self.varying
+        some.level, some.mode_tol = self.level, self.mode_tol
+        some.coefficients = self.coefficients
         return some
 
     @property

@@ -14,13 +14,19 @@ from typing import Any
 import numpy as np
 
 from sharedspan.mixed_model.likelihood import LARGEST_EXACT, Evidence, MixedTasks
-from sharedspan.mixed_model.structures import VarianceGroups, n_parameters, variance_groups
+from sharedspan.mixed_model.structures import (
+    Coefficients,
+    VarianceGroups,
+    n_parameters,
+    variance_groups,
+)
 from sharedspan.mixed_model.terms import Covariance, TaskTerms
 
 PRIOR_STD = 1.0  # prior deviation of the log variances of single slopes around their mean
 LOWEST, HIGHEST = -18.0, 12.0  # bounds of a log variance, relative to the noise
 NEGLIGIBLE_LOG = -14.0  # log variances below are set to zero variance
 FIRST_VARIANCE = 0.03
+FIRST_TAU = 0.1
 LONGEST_STRETCH = 16.0  # of a step along a slow ascent
 LARGEST_STEP = 3.0  # of a log variance
 MAX_STEPS = 1000
@@ -36,20 +42,26 @@ class CovarianceFit:
 
     structure: str
     covariance: Covariance
-    tau: float  # prior variance of the slopes of b, over the noise; infinite is flat
+    taus: np.ndarray  # (m,) prior variances of b's slopes and groups, over the noise; inf is flat
     evidence: Evidence
     value: float
     penalty: float
     n_iter: int
     converged: bool
     member: np.ndarray  # (groups, p) one where an entry of D belongs to a group
-    information: np.ndarray  # on the groups' log variances, and on the entries of L if not too many
+    varying: np.ndarray  # (v,) coefficients that differ between tasks
+    information: np.ndarray  # on the groups' log variances, and on v k entries of L if not too many
     modes: Any = None  # Modes that it was fitted at, if responses are not normal
 
     @property
     def rank(self) -> int:
         """Directions that coefficients share; an unrestricted covariance has none."""
         return 0 if self.structure == "full" else int(self.covariance.loadings.shape[1])
+
+    @property
+    def tau(self) -> float:
+        """The prior variance of the slopes of b that are in no group."""
+        return float(self.taus[0])
 
     @property
     def score(self) -> float:
@@ -64,7 +76,7 @@ class CovarianceOptimizer:
     ----------
     tasks : MixedTasks
     flat : bool
-        No prior on b, which takes its best value, nor on D: maximum likelihood.
+        No prior on b but on its groups, nor on D: maximum likelihood.
     weight : ndarray of shape (T,), optional
         Weights of the tasks in the likelihood; by default one each.
     """
@@ -73,6 +85,7 @@ class CovarianceOptimizer:
         self, tasks: MixedTasks, flat: bool = False, weight: np.ndarray | None = None
     ) -> None:
         self.tasks, self.flat = tasks, flat
+        self.first_tau = int(flat)  # the first prior variance that is fitted
         self.weight = np.ones(tasks.n_tasks) if weight is None else weight
         self.p, self.intercept = tasks.p, tasks.intercept
         self.highest = min(HIGHEST, math.log(tasks.largest_variance))
@@ -82,6 +95,11 @@ class CovarianceOptimizer:
     def reweighted(self, weight: np.ndarray) -> CovarianceOptimizer:
         """The same optimisation with other weights (T,) of the tasks."""
         return CovarianceOptimizer(self.tasks, self.flat, weight)
+
+    def with_coefficients(self, coefficients: Coefficients) -> CovarianceOptimizer:
+        """The same optimisation with other coefficients that vary."""
+        tasks = self.tasks.with_coefficients(coefficients)
+        return CovarianceOptimizer(tasks, self.flat, self.weight)
 
     def fit(
         self,
@@ -107,7 +125,7 @@ class CovarianceOptimizer:
             The most steps, those that were refused included.
         """
         tol = (1e-8 if self.flat else 1e-3) if tol is None else tol
-        groups = variance_groups(structure, self.p, self.intercept, self.flat, self.tasks.varying)
+        groups = variance_groups(structure, self.tasks.coefficients, self.intercept, self.flat)
         at = _Point(
             self, groups, self._initial_theta(groups, structure, start),
             self._initial_loadings(structure, rank, start),
@@ -138,27 +156,30 @@ class CovarianceOptimizer:
     def _initial_theta(
         self, groups: VarianceGroups, structure: str, start: CovarianceFit | None
     ) -> np.ndarray:
-        """Log variances of the groups and, unless the prior on b is flat, log tau."""
-        theta, tau = np.full(len(groups.entries), math.log(FIRST_VARIANCE)), 0.1
+        """Log variances of the groups and the logs of the prior variances that are fitted."""
+        theta = np.full(len(groups.entries), math.log(FIRST_VARIANCE))
+        taus = np.full(len(self.tasks.prior_groups), FIRST_TAU)
         theta = np.minimum(theta, self.highest)
         if start is not None:
             D = start.covariance.variances
             typical = float(D[int(self.intercept) :].mean()) or FIRST_VARIANCE
             least = 0.05 * typical if start.structure != structure else math.exp(LOWEST)
             theta = np.array([math.log(max(D[g].mean(), least)) for g in groups.entries])
-            theta, tau = np.minimum(theta, self.highest), start.tau
+            theta, taus = np.minimum(theta, self.highest), start.taus
         least = 1e-6 if self.tasks.working is None else math.exp(LOWEST)
-        return theta if self.flat else np.append(theta, math.log(min(max(tau, least), 1e4)))
+        return np.append(theta, np.log(np.clip(taus[self.first_tau :], least, 1e4)))
 
     def _initial_loadings(
         self, structure: str, rank: int, start: CovarianceFit | None
     ) -> np.ndarray:
         """L (p, k) to start from."""
+        if structure == "full" and start is not None and start.structure == "full":
+            return start.covariance.loadings
         if structure == "full":
             C = FIRST_VARIANCE * np.eye(self.p) if start is None else start.covariance.matrix
-            varying = self.tasks.varying
-            values, axes = np.linalg.eigh(C[np.ix_(varying, varying)])
-            least = 1e-3 * max(values[-1], FIRST_VARIANCE)
+            directed = self.tasks.coefficients.directed
+            values, axes = np.linalg.eigh(C[np.ix_(directed, directed)])
+            least = 1e-3 * values.max(initial=FIRST_VARIANCE)
             return self.embedded(axes * np.sqrt(np.maximum(values, least)))
         if start is None:
             if rank:
@@ -173,27 +194,28 @@ class CovarianceOptimizer:
         Lengths are measured by the information, so units do not matter, and the size is that of
         the best step along the direction.
         """
+        if not count:
+            return np.zeros((self.p, 0))
         columns, slopes, squares = self._steepest(fit, count)
         size = np.maximum(slopes, 1e-3) / np.maximum(0.5 * squares, 1e-12)
         return columns * np.sqrt(np.clip(size, 1e-2, 1e2))
 
     def embedded(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of the coefficients that vary (., k) among those of all, (p, k)."""
+        """Rows of the coefficients that have directions (., k) among those of all, (p, k)."""
         L = np.zeros((self.p, rows.shape[1]))
-        L[self.tasks.varying] = rows
+        L[self.tasks.coefficients.directed] = rows
         return L
 
     def _steepest(
         self, fit: CovarianceFit, count: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Directions l (p, count) of the steepest ascent, their slopes, and sums of (l'K_t l)^2."""
-        varying = np.ix_(self.tasks.varying, self.tasks.varying)
-        values, Q = np.linalg.eigh(fit.evidence.total[varying] / self.weight.sum())
+        directed = self.tasks.coefficients.directed
+        inside = np.ix_(directed, directed)
+        values, Q = np.linalg.eigh(fit.evidence.total[inside] / self.weight.sum())
         root = Q * (1 / np.sqrt(np.maximum(values, 1e-8 * values[-1])))
-        slopes, axes = np.linalg.eigh(root.T @ fit.evidence.gradient[varying] @ root)
+        slopes, axes = np.linalg.eigh(root.T @ fit.evidence.gradient[inside] @ root)
         columns = self.embedded((root @ axes[:, ::-1])[:, :count])
-        if not count:
-            return columns, slopes[:0], slopes[:0]
 
         def squared(terms: TaskTerms) -> np.ndarray:
             along = np.einsum("ic,tic->tc", columns, terms.K @ columns)
@@ -204,7 +226,10 @@ class CovarianceOptimizer:
 
 
 class _Point:
-    """Parameters theta (log variances, then log tau unless flat) and L, with the evidence there."""
+    """Parameters theta (logs of variances, then of taus) and L, with the evidence there.
+
+    Rows of L are those of the v coefficients that vary, as far as derivatives are concerned.
+    """
 
     def __init__(
         self, optimizer: CovarianceOptimizer, groups: VarianceGroups, theta: np.ndarray,
@@ -213,13 +238,15 @@ class _Point:
         self.optimizer, self.groups, self.theta = optimizer, groups, theta
         largest = math.sqrt(optimizer.tasks.largest_variance)
         loadings = loadings * np.minimum(1, largest / (np.linalg.norm(loadings, axis=0) + 1e-300))
+        self.varying = np.flatnonzero(optimizer.tasks.coefficients.varying)
         self.member = groups.membership(optimizer.p)
         D = np.exp(theta[: len(self.member)]) @ self.member
         self.covariance = Covariance(D, loadings)
-        self.tau = math.inf if optimizer.flat else math.exp(theta[-1])
+        self.taus = np.full(len(optimizer.tasks.prior_groups), math.inf)
+        self.taus[optimizer.first_tau :] = np.exp(theta[len(self.member) :])
         self.evidence = optimizer.tasks.evaluate(
             self.covariance,
-            optimizer.tasks.slope_precision(self.tau),
+            optimizer.tasks.prior_precision(self.taus),
             optimizer.weight,
             integrated=not optimizer.flat or optimizer.tasks.restricted,
             information=True,
@@ -234,30 +261,37 @@ class _Point:
         m = len(self.theta)
         if len(H) > m:
             # A column of L that should vanish has no expected information, but it has curvature.
-            values, axes = np.linalg.eigh(self.evidence.gradient)
+            inside = np.ix_(self.varying, self.varying)
+            values, axes = np.linalg.eigh(self.evidence.gradient[inside])
             curvature = (axes * np.maximum(-2 * values, 0.0)) @ axes.T
             H[m:, m:] += np.kron(curvature, np.eye(self.covariance.loadings.shape[1]))
         # A variance at its bound whose gradient points outwards stays there.
         slope, highest = gradient[:m], self.optimizer.highest
         stuck = (self.theta <= LOWEST) & (slope <= 0) | (self.theta >= highest) & (slope >= 0)
-        varying = np.repeat(self.optimizer.tasks.varying, self.covariance.loadings.shape[1])
-        free = np.append(~stuck, varying[: len(H) - m])
+        directed = self._directed()
+        free = np.append(~stuck, directed[: len(H) - m])
         step = np.zeros_like(gradient)
         if free.any():
             at = np.flatnonzero(free)
             H = H[np.ix_(at, at)]
             step[at] = _solve(H + np.diag(damping * np.diag(H) + 1e-10), gradient[at])
         if len(free) < len(gradient):
-            step[m:] = self._loadings_step(gradient[m:], damping) * varying
+            step[m:] = self._loadings_step(gradient[m:], damping) * directed
         step[:m] = np.clip(step[:m], -LARGEST_STEP, LARGEST_STEP)
         return step
+
+    def _directed(self) -> np.ndarray:
+        """Whether an entry of the rows of L is free, (v k,)."""
+        directed = self.optimizer.tasks.coefficients.directed[self.varying]
+        return np.repeat(directed, self.covariance.loadings.shape[1])
 
     def _loadings_step(self, gradient: np.ndarray, damping: float) -> np.ndarray:
         """A step in very many entries of L.
 
         Their information, sum_t K_t (x) L'K_t L, is taken as the product of its means.
         """
-        L, total = self.covariance.loadings, self.evidence.total
+        L = self.covariance.loadings[self.varying]
+        total = self.evidence.total[np.ix_(self.varying, self.varying)]
         inner = L.T @ total @ L / float(self.optimizer.weight.sum())
         left, right = ((1 + damping) * np.diag(np.diag(M)) * 1e-6 + M for M in (total, inner))
         step = np.linalg.solve(left, gradient.reshape(L.shape))
@@ -265,32 +299,35 @@ class _Point:
 
     def moved(self, step: np.ndarray) -> _Point:
         """The point a step further."""
-        m, L = len(self.theta), self.covariance.loadings
+        m, L = len(self.theta), self.covariance.loadings.copy()
         theta = np.clip(self.theta + step[:m], LOWEST, self.optimizer.highest)
-        return _Point(self.optimizer, self.groups, theta, L + step[m:].reshape(L.shape))
+        L[self.varying] += step[m:].reshape(len(self.varying), L.shape[1])
+        return _Point(self.optimizer, self.groups, theta, L)
 
     def gradient(self) -> np.ndarray:
         """Gradient of ``value`` in theta and the entries of L."""
         e = self.evidence
         slope = self.member @ (np.diag(e.gradient) * self.covariance.variances)
         slope[self.groups.tied] -= self.deviations / PRIOR_STD
-        prior = [] if self.optimizer.flat else [e.prior_gradient]
-        return np.concatenate([slope, prior, 2 * (e.gradient @ self.covariance.loadings).ravel()])
+        prior = e.prior_gradient[self.optimizer.first_tau :]
+        by_loadings = 2 * e.gradient[self.varying] @ self.covariance.loadings
+        return np.concatenate([slope, prior, by_loadings.ravel()])
 
     def information(self) -> np.ndarray:
         """Expected information on theta and on the entries of L, unless these are very many."""
-        e, sums, L = self.evidence, self.evidence.information, self.covariance.loadings
+        e, sums, varying = self.evidence, self.evidence.information, self.varying
+        L = self.covariance.loadings[varying]
         assert sums is not None
-        J = self.member * self.covariance.variances  # of dC by theta
+        J = (self.member * self.covariance.variances)[:, varying]  # of dC by theta
         g, m = len(J), len(self.theta)
         pk = L.size if L.size <= LARGEST_EXACT else 0
         H, common = np.zeros((m + pk, m + pk)), np.zeros(m + pk)
         H[:g, :g] = 0.5 * J @ sums.squared @ J.T
-        common[:g] = 0.5 * J @ np.diag(e.total)
+        common[:g] = 0.5 * J @ np.diag(e.total)[varying]
         if pk:
             H[:g, m:] = J @ sums.crossed.reshape(len(L), pk)
             H[m:, :g] = H[:g, m:].T
-            common[m:] = (e.total @ L).ravel()
+            common[m:] = (e.total[np.ix_(varying, varying)] @ L).ravel()
             H[m:, m:] = sums.loadings
         if self.optimizer.tasks.working is None:
             # The noise is profiled out: what it explains is no information on the covariance.
@@ -299,8 +336,8 @@ class _Point:
         tied = self.groups.tied
         if len(tied):
             H[np.ix_(tied, tied)] += _centring(len(tied)) / PRIOR_STD**2
-        if not self.optimizer.flat:
-            H[g, g] = e.prior_information
+        first = self.optimizer.first_tau
+        H[g:m, g:m] = e.prior_information[first:, first:]
         return H
 
     def fit(self, structure: str, n_iter: int, converged: bool) -> CovarianceFit:
@@ -308,13 +345,14 @@ class _Point:
         D, L = self.covariance.variances, self.covariance.loadings
         D = np.where(math.exp(NEGLIGIBLE_LOG) < D, D, 0.0)
         H, tau = self.information(), np.arange(len(self.member), len(self.theta))
-        fixed = np.repeat(~self.optimizer.tasks.varying, L.shape[1])
+        fixed = ~self._directed()
         if fixed.any() and len(H) > len(self.theta):
             H[len(self.theta) :][fixed] = 0.0
             H[:, len(self.theta) :][:, fixed] = 0.0
+        information = np.delete(np.delete(H, tau, axis=0), tau, axis=1)
         return CovarianceFit(
-            structure, Covariance(D, L), self.tau, self.evidence, self.value, self._penalty(H),
-            n_iter, converged, self.member, np.delete(np.delete(H, tau, axis=0), tau, axis=1),
+            structure, Covariance(D, L), self.taus, self.evidence, self.value, self._penalty(H),
+            n_iter, converged, self.member, self.varying, information,
         )  # fmt: skip
 
     def _penalty(self, information: np.ndarray) -> float:
@@ -327,8 +365,8 @@ class _Point:
             scaled = np.eye(len(tied)) + PRIOR_STD**2 * centring @ inside @ centring
             laplace = 0.5 * np.linalg.slogdet(scaled)[1]
             count += 1 - len(tied)
-        varying = int(self.optimizer.tasks.varying.sum())
-        count += n_parameters(varying, self.covariance.loadings.shape[1])
+        directed = int(self.optimizer.tasks.coefficients.directed.sum())
+        count += n_parameters(directed, self.covariance.loadings.shape[1])
         return float(laplace + price * count)
 
 

@@ -19,16 +19,20 @@ LARGEST_SHARE = 0.4  # of outliers among the tasks
 
 @dataclass(frozen=True)
 class OutlierComponent:
-    """Tasks with u_t ~ N(0, s2 (C + variance I)): any task is one with probability ``share``."""
+    """Tasks with u_t ~ N(0, s2 (C + variance I)): any task is one with probability ``share``.
+
+    Coefficients that do not vary are the same in outliers, too.
+    """
 
     probability: np.ndarray  # (T,) of each task to be an outlier
     share: float
     variance: float
     gain: float  # in log likelihood over a model without outliers
+    varying: np.ndarray  # (p,) coefficients that differ between tasks
 
     def covariance(self, regular: Covariance) -> Covariance:
         """Covariance of outlier tasks, given the covariance of the others."""
-        return Covariance(regular.variances + self.variance, regular.loadings)
+        return Covariance(regular.variances + self.variance * self.varying, regular.loadings)
 
     def probabilities(self, regular: np.ndarray, outlying: np.ndarray) -> np.ndarray:
         """Probability of each task to be an outlier, from its log likelihoods (T,) as either."""
@@ -44,7 +48,11 @@ def find_outliers(
     Expectation maximisation over memberships, the component's share and its variance, while D and L
     follow. Effects have heavy tails in most tables; an outlier is a task that is decisively off.
     """
-    tasks, T, p = optimizer.tasks, optimizer.tasks.n_tasks, optimizer.p
+    tasks, T = optimizer.tasks, optimizer.tasks.n_tasks
+    varying = tasks.coefficients.varying
+    p = int(varying.sum())
+    if not p:
+        return None, fit
     if surprise(tasks, fit).max() < SURPRISING:
         return None, fit
     plain, without = fit, float(fit.evidence.task_values.sum())
@@ -52,13 +60,13 @@ def find_outliers(
     variance = 10 * max(float(np.trace(fit.covariance.matrix)) / p, 1e-3)
     for step in range(EM_STEPS):
         e, C = fit.evidence, fit.covariance
-        wide = Covariance(C.variances + variance, C.loadings)
+        wide = Covariance(C.variances + variance * varying, C.loadings)
         regular = tasks.task_values(C, e.mean, e.noise)[0]
         outlying, scores, traces = tasks.task_values(wide, e.mean, e.noise)
         joint = np.logaddexp(math.log1p(-share) + regular, math.log(share) + outlying)
         probability = np.exp(math.log(share) + outlying - joint)
         last, total = total, float(joint.sum())
-        component = OutlierComponent(probability, share, variance, total - without)
+        component = OutlierComponent(probability, share, variance, total - without, varying)
         # Each coefficient that is set free must bring a factor of e.
         price = math.log(max(T, 2)) + float(probability @ np.minimum(tasks.n, p))
         if probability.sum() < 0.5 or probability.mean() > LARGEST_SHARE:
@@ -68,7 +76,7 @@ def find_outliers(
         if step == 2 and component.gain < 0.5 * price:
             return None, plain
         share = float(np.clip(probability.mean(), 0.5 / T, LARGEST_SHARE))
-        size = variance**2 * np.sum(scores**2, axis=1) / e.noise
+        size = variance**2 * scores**2 @ varying / e.noise
         size += variance * p - variance**2 * traces
         variance = float(probability @ size / (p * probability.sum()))
         variance = min(max(variance, 1e-6), math.exp(HIGHEST))
@@ -85,12 +93,14 @@ def surprise(tasks: MixedTasks, fit: CovarianceFit) -> np.ndarray:
     The larger of two: its effects against C, and, since these may lie outside of C, its residual
     squares against its number of rows.
     """
-    e, C = fit.evidence, fit.covariance.matrix
+    e, varying = fit.evidence, np.flatnonzero(tasks.coefficients.varying)
+    C = fit.covariance.matrix[np.ix_(varying, varying)]
     out = np.empty(tasks.n_tasks)
 
     def measure(terms: TaskTerms) -> None:
         n = tasks.n[terms.ids]
-        CK, (scores, squares) = C @ terms.K, terms.scores_and_squares(e.mean)
+        scores, squares = terms.scores_and_squares(e.mean)
+        CK, scores = C @ terms.K[:, varying[:, None], varying], scores[:, varying]
         size = np.einsum("ti,ti->t", scores @ C, scores) / e.noise
         expected = np.einsum("tii->t", CK)
         deviation = np.sqrt(np.maximum(2 * np.einsum("tij,tji->t", CK, CK), 1e-12))

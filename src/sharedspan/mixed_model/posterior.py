@@ -140,6 +140,23 @@ class Posterior:
                 "many tasks: fit it again to get standard deviations of predictions."
             )
 
+    def feature_means(self) -> np.ndarray:
+        """Means of the features over all rows of the fit, in the user's units, (d,)."""
+        units, centre = self.canonical.units, self.scaling.centre
+        if self.canonical.P is not None:
+            centre = np.linalg.lstsq(self.canonical.P.T, centre, rcond=None)[0]
+        return np.asarray(centre / units.scale + units.origin)
+
+    def mean_std(self, X: np.ndarray) -> np.ndarray:
+        """Standard errors of the linear predictor of the mean task, in the user's units, (m,)."""
+        Z = self._standard(X)
+        variance = np.einsum("ij,ij->i", Z @ self.b_covariance, Z)
+        return self.user_scale() * np.sqrt(np.maximum(variance, 0.0))
+
+    def user_scale(self) -> float:
+        """The unit of the linear predictor here, in the user's units."""
+        return self.scaling.y_scale / self.canonical.units.y_scale
+
     def _standard(self, X: np.ndarray) -> np.ndarray:
         """Rows as [1, standardised features], (m, p)."""
         units = self.canonical.units
@@ -215,8 +232,9 @@ def posterior_of(
     left = max(counted - parts[1], 1.0)
     spent = min(n_parameters(*C.loadings.shape), left / 2) if np.isfinite(fit.tau) else 0.0
     squares = parts[0] + population.prior_squares
-    if widening != 1:
-        squares = e.noise * counted  # at the covariance that fits best
+    if widening != 1 or tasks.restricted:
+        # At the covariance that fits best, and with the degrees of freedom that b leaves.
+        squares = e.noise * counted
     noise = squares / counted * left / (left - spent)
     noise = max(noise, float(np.finfo(float).tiny))
     if tasks.working is not None:
@@ -254,7 +272,7 @@ class Population:
 
     b: np.ndarray  # (p,)
     inverse: np.ndarray  # (p, p) covariance of b, over the noise
-    flat: np.ndarray  # (p, p) the same without the prior on b
+    flat: np.ndarray  # (p, p) the same without the prior on b, of coefficients that vary
     inner: np.ndarray  # (k, k) mean of L'K L
     prior_squares: float  # b' precision b
 
@@ -262,7 +280,7 @@ class Population:
 def estimate_population(tasks: MixedTasks, fit: CovarianceFit, off: np.ndarray) -> Population:
     """The population, from tasks that are outliers with probabilities ``off`` (T,)."""
     C, weight = fit.covariance, 1 - off
-    precision = tasks.slope_precision(fit.tau)
+    precision = tasks.prior_precision(fit.taus)
 
     def sums(terms: TaskTerms) -> tuple[np.ndarray, ...]:
         w = weight[terms.ids]
@@ -270,12 +288,15 @@ def estimate_population(tasks: MixedTasks, fit: CovarianceFit, off: np.ndarray) 
 
     total, right = added(tasks.map_terms(sums, C))
     proper = bool(np.isfinite(fit.tau))
-    inverse, _, _ = inverse_precision(total + np.diag(precision), proper)
+    inverse, *_ = inverse_precision(total + np.diag(precision), proper)
     b = inverse @ right if tasks.working is None else fit.evidence.mean
+    varying = np.flatnonzero(tasks.coefficients.varying)
+    inside, flat = np.ix_(varying, varying), np.zeros_like(total)
+    flat[inside] = np.linalg.pinv(total[inside], hermitian=True)
     return Population(
         b=b,
         inverse=inverse,
-        flat=np.linalg.pinv(total, hermitian=True),
+        flat=flat,
         inner=C.loadings.T @ total @ C.loadings / float(weight.sum()),
         prior_squares=float(b @ (precision * b)),
     )
@@ -285,12 +306,23 @@ def task_posteriors(
     C: np.ndarray, K: np.ndarray, scores: np.ndarray, population: Population
 ) -> Posteriors:
     """Means (m, p), covariances over the noise (m, p, p), effective parameters (m,), given C."""
-    p = len(C)
-    CK = C @ K
-    rest = np.eye(p) - CK
-    moved = rest @ population.inverse
-    covariance = C - CK @ C + moved @ rest.transpose(0, 2, 1)
-    used = np.einsum("tii->t", CK) + np.einsum("tij,tji->t", moved, K)
+    at = np.flatnonzero(C.any(axis=1))
+    if len(at) == len(C):
+        CK = C @ K
+        rest = np.eye(len(C)) - CK
+        moved = rest @ population.inverse
+        covariance = C - CK @ C + moved @ rest.transpose(0, 2, 1)
+        used = np.einsum("tii->t", CK) + np.einsum("tij,tji->t", moved, K)
+        return population.b + scores @ C, covariance, used
+    # The same, if few coefficients vary and few rows of C are not zero.
+    inner = C[np.ix_(at, at)]
+    CK = inner @ K[:, at]
+    moved = np.repeat(population.inverse[None], len(K), axis=0)
+    moved[:, at] -= CK @ population.inverse
+    covariance = moved.copy()
+    covariance[:, :, at] -= moved @ CK.transpose(0, 2, 1)
+    covariance[:, at[:, None], at] += inner - CK[:, :, at] @ inner
+    used = np.einsum("tvv->t", CK[:, :, at]) + np.einsum("tij,tji->t", moved, K)
     return population.b + scores @ C, covariance, used
 
 
@@ -317,10 +349,13 @@ def _parameter_error(
 
     Returns a function of K (m, p, p) and scores (m, p), whose result has shape (m, p, p).
     """
-    L, D, noise = fit.covariance.loadings, fit.covariance.variances, fit.evidence.noise
-    C, (p, k) = fit.covariance.matrix, L.shape
+    varying, noise = fit.varying, fit.evidence.noise
+    inside = np.ix_(varying, varying)
+    L, D = fit.covariance.loadings[varying], fit.covariance.variances[varying]
+    C, flat, (v, k) = fit.covariance.matrix[inside], population.flat[inside], L.shape
+    member = fit.member[:, varying]
     m, g = len(fit.information), len(fit.member)
-    exact = m == g + p * k and n_tasks * p * float(m) ** 2 <= EXACT_WORK
+    exact = m == g + v * k and n_tasks * v * float(m) ** 2 <= EXACT_WORK
     if m < NEGLIGIBLE_ERROR * n_tasks:
         return lambda K, scores: 0.0
     between = np.linalg.pinv(population.inner)
@@ -328,26 +363,34 @@ def _parameter_error(
         inverse = np.linalg.pinv(fit.information, rcond=1e-10, hermitian=True)
 
     def exact_error(K: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        rest = np.eye(p) - C @ K
-        changes = np.empty((len(K), p, m))
-        changes[:, :, :g] = (D * scores)[:, :, None] * fit.member.T
-        by_loadings = np.einsum("jl,tb->tjlb", np.eye(p), scores @ L)
+        rest = np.eye(v) - C @ K
+        changes = np.empty((len(K), v, m))
+        changes[:, :, :g] = (D * scores)[:, :, None] * member.T
+        by_loadings = np.einsum("jl,tb->tjlb", np.eye(v), scores @ L)
         by_loadings += np.einsum("jb,tl->tjlb", L, scores)
-        changes[:, :, g:] = by_loadings.reshape(len(K), p, p * k)
+        changes[:, :, g:] = by_loadings.reshape(len(K), v, v * k)
         moved = rest @ changes
         return (moved @ inverse) @ moved.transpose(0, 2, 1) / noise
 
     def approximate_error(K: np.ndarray, scores: np.ndarray) -> np.ndarray | float:
         if not k:
             return 0.0
-        rest, weights = np.eye(p) - C @ K, scores @ L
+        rest, weights = np.eye(v) - C @ K, scores @ L
         along = np.einsum("ti,ti->t", weights @ between, weights) / noise
-        across = np.einsum("ti,ti->t", scores @ population.flat, scores) / noise
-        moved = along[:, None, None] * population.flat
+        across = np.einsum("ti,ti->t", scores @ flat, scores) / noise
+        moved = along[:, None, None] * flat
         moved = moved + across[:, None, None] * (L @ between @ L.T)
         return rest @ moved @ rest.transpose(0, 2, 1)
 
-    return exact_error if exact else approximate_error
+    error = exact_error if exact else approximate_error
+
+    def embedded(K: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """The error of coefficients that vary; the others have none."""
+        out, at = np.zeros_like(K), varying[:, None]
+        out[:, at, varying] = error(K[:, at, varying], scores[:, varying])
+        return out
+
+    return error if v == len(fit.covariance.variances) else embedded
 
 
 def map_posteriors(

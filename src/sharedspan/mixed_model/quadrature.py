@@ -99,7 +99,7 @@ def fit_by_quadrature(
     from scipy.optimize import minimize
 
     parameters = _Parameters(fit)
-    precision = optimizer.tasks.slope_precision(fit.tau)
+    precision = optimizer.tasks.prior_precision(fit.taus)
     state = {"fit": fit}
 
     def negative(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -134,7 +134,7 @@ class _Parameters:
             + [(SMALLEST_DEVIATION, largest)] * len(self.active)
             + [
                 (-largest, largest) if varies else (0.0, 0.0)
-                for varies in np.repeat(fit.modes.tasks.varying, self.L.shape[1])
+                for varies in np.repeat(fit.modes.tasks.coefficients.directed, self.L.shape[1])
             ]
         )
 

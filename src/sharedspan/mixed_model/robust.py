@@ -43,6 +43,7 @@ of freedom are fitted to e_i after the last turn.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,6 +57,7 @@ from sharedspan.kernels.threads import over_tasks
 from sharedspan.mixed_model.likelihood import SMALLEST_NOISE, MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import estimate_population, task_posteriors
+from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import TaskTerms
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.grams import GramStatistics
@@ -140,7 +142,7 @@ class RobustRows:
         statistics = collect(rows, self.canonical.units, self.tasks.intercept, kind)
         if self.canonical.P is not None:
             statistics.transform(self.canonical.P)
-        return MixedTasks(statistics, self.tasks.scaling, varying=self.tasks.varying)
+        return MixedTasks(statistics, self.tasks.scaling, coefficients=self.tasks.coefficients)
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,12 @@ class RobustOptimizer:
 
     def __init__(self, source: RobustRows, flat: bool) -> None:
         self.source, self.flat = source, flat
+
+    def with_coefficients(self, coefficients: Coefficients) -> RobustOptimizer:
+        """The same with other coefficients that vary."""
+        source = copy.copy(self.source)
+        source.tasks = source.tasks.with_coefficients(coefficients)
+        return RobustOptimizer(source, self.flat)
 
     def start(self) -> RobustFit:
         """Tasks that differ at most in level, by Huber's loss, to start from for either loss.

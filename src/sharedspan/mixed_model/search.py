@@ -246,8 +246,8 @@ class _ModelSearch:
 
     def try_unrestricted(self) -> None:
         """An unrestricted covariance, if it has few entries against the number of tasks."""
-        p, T = int(self.optimizer.tasks.varying.sum()), self.optimizer.tasks.n_tasks
-        if p > LARGEST_FULL or p * (p + 1) // 2 > T:
+        p, T = int(self.optimizer.tasks.coefficients.directed.sum()), self.optimizer.tasks.n_tasks
+        if not 0 < p <= LARGEST_FULL or p * (p + 1) // 2 > T:
             return
         full = self.optimizer.fit("full", 0, self.fit, tol=COMPARISON_TOL)
         self.compare(full)
@@ -296,20 +296,25 @@ def moment_covariance(optimizer: CovarianceOptimizer, fit: CovarianceFit) -> np.
     tasks have the same design; the step is then an estimate by moments.
     """
     e, total = fit.evidence, float(optimizer.weight.sum())
-    inverse = np.linalg.pinv(e.total / total, hermitian=True)
-    return fit.covariance.matrix + 2 / total * inverse @ e.gradient @ inverse
+    directed = optimizer.tasks.coefficients.directed
+    inside = np.ix_(directed, directed)
+    inverse = np.linalg.pinv(e.total[inside] / total, hermitian=True)
+    suggested = fit.covariance.matrix
+    suggested[inside] += 2 / total * inverse @ e.gradient[inside] @ inverse
+    return suggested
 
 
 def truncated(
     optimizer: CovarianceOptimizer, fit: CovarianceFit, suggested: np.ndarray, k: int
 ) -> CovarianceFit:
     """A start with the k leading directions of a covariance, what they leave staying in D."""
-    varying = np.ix_(optimizer.tasks.varying, optimizer.tasks.varying)
-    mean = fit.evidence.total[varying] / float(optimizer.weight.sum())
+    directed = optimizer.tasks.coefficients.directed
+    inside = np.ix_(directed, directed)
+    mean = fit.evidence.total[inside] / float(optimizer.weight.sum())
     values, Q = np.linalg.eigh(mean)
     values = np.maximum(values, 1e-8 * values[-1])
     half, back = (Q * np.sqrt(values)) @ Q.T, (Q / np.sqrt(values)) @ Q.T
-    size, axes = np.linalg.eigh(half @ suggested[varying] @ half)
+    size, axes = np.linalg.eigh(half @ suggested[inside] @ half)
     size, axes = np.maximum(size[::-1], 1e-3), axes[:, ::-1]
     L = optimizer.embedded(back @ (axes[:, :k] * np.sqrt(size[:k])))
     share = float(size[k:].sum() / size.sum())

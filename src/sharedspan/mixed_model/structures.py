@@ -4,6 +4,9 @@ D is diagonal, and a structure says which of its entries vary and which share on
 holds k directions along which coefficients vary together, with any structure of D. The structure
 "full" leaves C unrestricted: D = 0 and L is square.
 
+The penalised coefficients of a spline form a variance group: where they vary they share one entry
+of D, and they take no part in L. Their means in b share a prior variance of their own.
+
 To add a structure, name it in ``STRUCTURES`` and give its groups in ``variance_groups``:
 ``optimize.py`` fits whatever groups it gets, and ``search.py`` compares structures in this order.
 """
@@ -16,6 +19,37 @@ import numpy as np
 
 # The values of ``AdaptiveSpanRegressor(slopes=...)``, from simple to rich.
 STRUCTURES = ("zero", "none", "isotropic", "diagonal", "full")
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What is said of the p coefficients of a task before they are fitted.
+
+    Attributes
+    ----------
+    varying : ndarray of bool of shape (p,)
+        Whether a coefficient differs between tasks.
+    groups : ndarray of int of shape (p,)
+        The number of the variance group, from zero; -1 for none.
+    """
+
+    varying: np.ndarray
+    groups: np.ndarray
+
+    @classmethod
+    def plain(cls, p: int) -> Coefficients:
+        """Coefficients that all vary, none in a group."""
+        return cls(np.ones(p, dtype=bool), np.full(p, -1))
+
+    @property
+    def directed(self) -> np.ndarray:
+        """Whether a coefficient may vary along the directions of L, (p,)."""
+        return self.varying & (self.groups < 0)
+
+    @property
+    def members(self) -> list[np.ndarray]:
+        """The coefficients of each group."""
+        return [np.flatnonzero(self.groups == i) for i in range(self.groups.max(initial=-1) + 1)]
 
 
 @dataclass(frozen=True)
@@ -42,24 +76,21 @@ class VarianceGroups:
 
 
 def variance_groups(
-    structure: str, p: int, intercept: bool, flat: bool, varying: np.ndarray | None = None
+    structure: str, coefficients: Coefficients, intercept: bool, flat: bool
 ) -> VarianceGroups:
-    """The groups of a structure of D (p, p); with a flat prior none of them are tied.
-
-    ``varying`` (p,) says which entries differ between tasks at all.
-    """
-    level, slopes = np.arange(int(intercept)), np.arange(int(intercept), p)
+    """The groups of a structure of D (p, p); with a flat prior none of them are tied."""
+    level = np.flatnonzero(coefficients.directed[: int(intercept)])
+    slopes = int(intercept) + np.flatnonzero(coefficients.directed[int(intercept) :])
+    splines = [group for group in coefficients.members if coefficients.varying[group].any()]
     entries: list[np.ndarray] = {
         "zero": [],
         "none": [level],
-        "isotropic": [level, slopes],
-        "diagonal": [level, *slopes[:, None]],
-        "full": [],
+        "isotropic": [level, slopes, *splines],
+        "diagonal": [level, *slopes[:, None], *splines],
+        "full": splines,
     }[structure]
-    if varying is not None:
-        entries = [group[varying[group]] for group in entries]
     entries = [group for group in entries if len(group)]
-    tied = [i for i, group in enumerate(entries) if group[0] >= int(intercept)]
+    tied = [i for i, group in enumerate(entries) if group[0] in slopes]
     tied = tied if structure == "diagonal" and not flat else []
     return VarianceGroups(entries, np.array(tied, dtype=int))
 

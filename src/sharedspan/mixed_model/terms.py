@@ -7,6 +7,7 @@ would be larger than the statistics themselves. ``likelihood.py`` has the formul
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,12 +33,20 @@ class Scaling:
     stored_axes = "centre:p scale:p"
 
     @classmethod
-    def of(cls, statistics: Statistics, intercept: bool) -> Scaling:
-        """Means and deviations over all rows, within and between tasks."""
+    def of(
+        cls, statistics: Statistics, intercept: bool, groups: Iterable[np.ndarray] = ()
+    ) -> Scaling:
+        """Means and deviations over all rows, within and between tasks.
+
+        Features of one group, given by their numbers, have one scale, since their proportions
+        matter: the deviation of their sum, were they independent.
+        """
         share = statistics.n / statistics.n.sum()
         centre = share @ statistics.mean
         between = share @ (statistics.mean - centre) ** 2
         scale = np.sqrt(statistics.variances() + between)
+        for group in groups:
+            scale[group] = np.linalg.norm(scale[group])
         scale[~(scale > 0)] = 1.0
         _, (squares,) = statistics.map_shards(_response_squares)
         y_centre = float(share @ statistics.y_mean)

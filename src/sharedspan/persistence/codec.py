@@ -34,16 +34,22 @@ STORED_CLASSES = {
     "DaskEngine": "sharedspan.distributed.engine",
     "Descent": "sharedspan.estimators.stream",
     "DescentOptions": "sharedspan.estimators.stream",
-    "Feature": "sharedspan.inputs.columns",
+    "Encoding": "sharedspan.inputs.encoders",
+    "Factor": "sharedspan.inputs.encoders",
+    "Feature": "sharedspan.inputs.table_columns",
     "GramStatistics": "sharedspan.statistics.grams",
+    "Number": "sharedspan.inputs.encoders",
     "Posterior": "sharedspan.mixed_model.posterior",
     "RankPath": "sharedspan.inference.rank_selection",
     "Scaling": "sharedspan.mixed_model.terms",
     "SpanError": "sharedspan.inference.weight_errors",
     "SpanPrior": "sharedspan.estimators.span_prior",
     "SpanUncertainty": "sharedspan.inference.span_errors",
+    "SplineBasis": "sharedspan.inputs.splines",
     "Stream": "sharedspan.estimators.stream",
+    "TableColumns": "sharedspan.inputs.table_columns",
     "TaskStatistics": "sharedspan.statistics.task_statistics",
+    "TextFormat": "sharedspan.inputs.text_format",
     "TorchBackend": "sharedspan.objective.backends",
     "Units": "sharedspan.statistics.task_statistics",
     "VarianceFunction": "sharedspan.mixed_model.variance_function",
@@ -127,6 +133,8 @@ def decode(tree: Tree, sizes: Mapping[str, int]) -> Any:
     (content,) = tree.values()
     if tag == "<record>":
         name, state = content
+        if name == "Columns" and "task" in state:  # formats 1 and 2
+            name = "TableColumns"
         return _decode_record(current_name(name), state, sizes)
     content = decode(content, sizes)
     if tag in SEQUENCES and not isinstance(content, list):
@@ -194,6 +202,7 @@ def require_annotated_types(values: Mapping[str, Any], kind: type) -> None:
 
 
 SCALAR_TYPES = {"float": (float, int), "int": (int,), "str": (str,), "bool": (bool,)}
+ABSTRACT_TYPES = {"Sequence": (list, tuple), "Mapping": (dict,)}
 
 
 def _is_of_type(value: Any, annotation: str) -> bool:
@@ -206,6 +215,9 @@ def _is_of_type(value: Any, annotation: str) -> bool:
             if isinstance(value, SCALAR_TYPES[name]) and isinstance(value, bool) == (
                 name == "bool"
             ):
+                return True
+        elif name in ABSTRACT_TYPES:
+            if isinstance(value, ABSTRACT_TYPES[name]):
                 return True
         elif any(base.__name__ == name for base in type(value).__mro__):
             return True

@@ -21,18 +21,19 @@ from sharedspan.persistence.atomic_write import atomic_path
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskEstimator
+    from sharedspan.inputs.encoders import Encoding
 
 # onnxruntime 1.17 reads opsets up to 20 and 4, and versions up to 9.
 GRAPH = """
 <ir_version: 7, opset_import: ["" : 13, "ai.onnx.ml" : 2], producer_name: "sharedspan">
 sharedspan ({number}[rows, {d}] X, {label}[rows] task) => ({number}[rows] prediction)
 {{
-    code = ai.onnx.ml.LabelEncoder <default_int64 = {T}> (task)
-    slopes = Gather <axis = 0> (coef, code)
-    terms = Mul (X, slopes)
-    total = ReduceSum <keepdims = 0> (terms, last_axis)
-    level = Gather <axis = 0> (intercept, code)
-    prediction = Add (total, level)
+    _code = ai.onnx.ml.LabelEncoder <default_int64 = {T}> (task)
+    _slopes = Gather <axis = 0> (_coef, _code)
+    _terms = Mul (X, _slopes)
+    _total = ReduceSum <keepdims = 0> (_terms, _last_axis)
+    _level = Gather <axis = 0> (_intercept, _code)
+    prediction = Add (_total, _level)
 }}
 """
 NUMBERS = {"float64": "double", "float32": "float"}  # dtypes and their names in a graph
@@ -78,6 +79,9 @@ def write_onnx(
     if np.isinf(coef).any() or np.isinf(intercept).any():
         raise ValueError(f"Some coefficients are too large for {dtype}: use dtype='float64'.")
     graph = _graph(onnx, keys, coef, intercept)
+    columns = vars(model).get("columns_")
+    if columns is not None and not columns.encoding.is_plain:
+        _put_columns(onnx, graph, columns.encoding, dtype)
     properties = {
         "class": type(model).__name__,
         "sharedspan": sharedspan.__version__,
@@ -96,12 +100,25 @@ def _graph(onnx: Any, keys: list[Any], coef: np.ndarray, intercept: np.ndarray) 
     label, attribute = ("string", "keys_strings") if is_text else ("int64", "keys_int64s")
     model = onnx.parser.parse_model(GRAPH.format(number=number, label=label, T=T, d=d))
     encoding = {attribute: keys, "values_int64s": range(T)}
-    arrays = {"coef": coef, "intercept": intercept, "last_axis": np.array([1], dtype=np.int64)}
+    arrays = {"_coef": coef, "_intercept": intercept, "_last_axis": np.array([1], dtype=np.int64)}
     for name, values in encoding.items():
         model.graph.node[0].attribute.append(onnx.helper.make_attribute(name, values))
     for name, array in arrays.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return model
+
+
+def _put_columns(onnx: Any, model: Any, encoding: Encoding, dtype: str) -> None:
+    """Replace the input X by one input for each column of the table."""
+    from sharedspan.persistence.onnx_columns import FeatureGraph
+
+    made, graph = FeatureGraph(onnx, encoding, dtype), model.graph
+    _, *others = list(graph.input)
+    nodes = [*made.nodes, *graph.node]
+    for field, values in (("input", [*made.inputs, *others]), ("node", nodes)):
+        graph.ClearField(field)
+        getattr(graph, field).extend(values)
+    graph.initializer.extend(made.initializers)
 
 
 def _label_keys(labels: Sequence[Any], n_tasks: int) -> list[Any]:

@@ -204,8 +204,9 @@ def draw_stems(
     panel.hlines(place, 0, values, color=colour, lw=2.5, alpha=0.35)
     face = colour
     if low is not None and high is not None:
-        panel.errorbar(values, place, xerr=[values - low, high - values], ls="none", color=GREY,
-                       lw=1.5, capsize=2.5)  # fmt: skip
+        # A coefficient that is the same in all tasks has no width, and rounding must not matter.
+        middle, reach = (low + high) / 2, np.abs(high - low) / 2
+        panel.errorbar(middle, place, xerr=reach, ls="none", color=GREY, lw=1.5, capsize=2.5)
         face = np.where((low > 0) | (high < 0), colour, "#FFFFFF")
     panel.scatter(values, place, s=30, color=face, edgecolor=colour, lw=1.5, zorder=3)
     name_rows(panel, names)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from sharedspan.diagnosis.curves import fitted_curve
 from sharedspan.estimators.base import fitted_span_of
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report import figures
@@ -122,6 +123,43 @@ def plot_rank_path(path: Any, ax: Any = None) -> Any:
             "with rank='auto', 'evidence' or 'threshold'."
         )
     return figures.draw_rank_path(ax or new_panel(), path, path.loss, path.columns[0])
+
+
+def plot_curve(model: Any, column: str, ax: Any = None, *, task: Any = None,
+               level: float = 0.95) -> Any:  # fmt: skip
+    """The fitted effect of a column of numbers or dates, with its band.
+
+    The response at the mean of all other features, over the values that the column had in the fit:
+    of the mean task, or of one task. The band is pointwise.
+
+    Parameters
+    ----------
+    model : fitted AdaptiveSpanRegressor or classifier
+        The linear predictor is drawn for families other than the normal one.
+    column : str
+        A column of X, usually one of ``columns=ss.Columns(spline=...)``.
+    ax : matplotlib axes, optional
+    task : label of a task, optional
+        None draws the mean task.
+    level : float, default=0.95
+        Coverage of the band at each value.
+
+    Returns
+    -------
+    matplotlib axes
+    """
+    curve = fitted_curve(model, column, task, level)
+    panel = ax or new_panel()
+    panel.fill_between(curve.values, curve.low, curve.high, color=BLUE, alpha=0.2, lw=0)
+    panel.plot(curve.values, curve.mean, color=BLUE, lw=2)
+    if curve.is_date:
+        panel.xaxis_date()
+        panel.figure.autofmt_xdate()
+    whose = "all tasks" if task is None else f"task {task}"
+    what = "linear predictor" if model.response_family().reweighted else "response"
+    panel.set(xlabel=font_label(column), ylabel=f"{what} at the mean of other features",
+              title=font_label(f"Effect of {column}, {whose}"))  # fmt: skip
+    return panel
 
 
 def plot_tasks(

@@ -7,7 +7,7 @@ weight two. A fold is subtracted from a copy of the sums, or masked if the stati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -125,6 +125,53 @@ class RowFolds:
             X, y = canonical.units.rows(block, None)
             cpu.squared_errors(X, y, block.weight, block.starts, block.ids, V, intercept, out)
         return out
+
+
+class StatisticFolds:
+    """Folds of rows that are not at hand, from the statistics of each; see ``Folds``.
+
+    Parameters
+    ----------
+    parts : sequence of GramStatistics
+        Of the rows of each fold, in the units of the statistics and with all tasks.
+    """
+
+    def __init__(self, parts: Sequence[GramStatistics]) -> None:
+        self.parts = parts
+
+    def make_folds(self, key: np.ndarray, n_folds: int) -> StatisticFolds:
+        """The folds that were given, whatever the key."""
+        return self
+
+    def sizes(self, fold: int) -> np.ndarray:
+        """See Folds."""
+        return self.parts[fold].n
+
+    @contextmanager
+    def without(self, fold: int, statistics: Any, canonical: Canonical) -> Iterator[GramStatistics]:
+        """See Folds; the sum of the other folds."""
+        first = self.parts[0]
+        remaining = GramStatistics(first.n_tasks, first.n_features, first.centred)
+        for other, part in enumerate(self.parts):
+            if other != fold:
+                remaining.merge(part)
+        yield remaining if canonical.P is None else remaining.transformed(canonical.P)
+
+    def errors(
+        self,
+        fold: int,
+        remaining: GramStatistics,
+        response: np.ndarray,
+        canonical: Canonical,
+        B: np.ndarray,
+        W: np.ndarray,
+    ) -> np.ndarray:
+        """See Folds; the squares at the best intercepts, and those of the intercepts' errors."""
+        V = B @ (W / response)
+        intercept, V = remaining.intercepts(V), canonical.widen(V)
+        part = self.parts[fold]
+        squares = part.at_anchor(V.T)[1]
+        return squares + part.n * (part.intercepts(V) - intercept) ** 2
 
 
 def assign_folds(rows: TaskRows, key: np.ndarray, n_folds: int, offset: int = 0) -> np.ndarray:

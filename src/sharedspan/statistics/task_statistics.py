@@ -45,6 +45,13 @@ class Units:
         origin = cls.plain(tasks, centred).origin
         with np.errstate(over="ignore"):
             reach = np.maximum(high - origin, origin - low)
+        return cls.reaching(origin, reach, y_reach, common_scale)
+
+    @classmethod
+    def reaching(
+        cls, origin: np.ndarray, reach: np.ndarray, y_reach: float, common_scale: bool
+    ) -> Units:
+        """Units for features (d,) and responses of at most these distances from the origin."""
         if common_scale:
             reach = np.full_like(reach, reach.max())
         return cls(origin, _power_of_two(reach), float(_power_of_two(np.array(y_reach))))

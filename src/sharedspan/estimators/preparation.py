@@ -1,0 +1,142 @@
+"""Rows of frames whose columns are prepared: text, dates, missing values."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sharedspan.inputs.frame_table import (
+    PreparedFrame,
+    encode_frame,
+    learn_frame,
+    needs_preparation,
+)
+from sharedspan.inputs.frames import REMEDY, missing_words, task_labels
+from sharedspan.inputs.labels import given_labels, is_missing
+from sharedspan.inputs.table_columns import TableColumns
+
+if TYPE_CHECKING:
+    from sharedspan.estimators.base import TaskEstimator
+
+
+def prepare(
+    model: TaskEstimator, X: Any, task: Any, reset: bool
+) -> tuple[PreparedFrame, Any] | None:
+    """The features of a frame and its task labels; None if X is to be taken as it is.
+
+    With ``reset`` the columns are learned, unless the model was given learned ones; otherwise they
+    are those of the last fit.
+    """
+    columns = model.columns if reset else vars(model).get("columns_")
+    if columns is None and not reset:
+        return None
+    if not needs_preparation(X, columns, model.task_column):
+        if isinstance(columns, TableColumns):
+            model.columns_ = columns
+        return None
+    if not isinstance(columns, TableColumns):
+        columns = learn_frame(X, columns, model.task_column)
+    labels = given_labels(task, task_labels(X, model.task_column), model.task_column)
+    return encode_frame(X, columns), labels
+
+
+def prepared_rows(
+    X: Any, y: Any, task: Any, columns: Any = None
+) -> tuple[Any, Any, Any, TableColumns | None]:
+    """Rows as they are or, if columns must be prepared, features of the rows that lack nothing.
+
+    The last result then tells which features belong together.
+    """
+    if not needs_preparation(X, columns, None):
+        return X, y, task, columns
+    learned = columns if isinstance(columns, TableColumns) else learn_frame(X, columns)
+    (X, y, task, _, _), _ = complete_rows(encode_frame(X, learned), task, y, None, None)
+    return X, y, task, replace(learned, encoding=learned.encoding.coded())
+
+
+def for_coded_rows(model: TaskEstimator) -> TaskEstimator:
+    """A copy of a model that takes arrays of its features, with separate task labels."""
+    copied = copy(model)
+    copied.__dict__.pop("feature_names_in_", None)
+    copied.task_column, copied.n_features_in_ = None, len(copied.coef_names_)
+    learned = vars(model).get("columns_")
+    copied.columns = None
+    if learned is not None:
+        copied.columns = copied.columns_ = replace(learned, encoding=learned.encoding.coded())
+    return copied
+
+
+def coded_rows(model: TaskEstimator, X: Any, y: Any, task: Any) -> tuple[Any, Any, Any, Any]:
+    """A model and rows such that the rows are arrays of its features, if columns are prepared.
+
+    Rows that lack a value are left out if the fit left such rows out.
+    """
+    learned = vars(model).get("columns_")
+    if learned is None or not needs_preparation(X, learned, model.task_column):
+        return model, X, y, task
+    labels = given_labels(task, task_labels(X, model.task_column), model.task_column)
+    (X, y, task, _, _), _ = complete_rows(encode_frame(X, learned), labels, y, None, None)
+    return for_coded_rows(model), X, y, task
+
+
+def complete_rows(
+    frame: PreparedFrame, labels: Any, y: Any, sample_weight: Any, offset: Any
+) -> tuple[list[Any], int]:
+    """Features, responses, labels, weights and offsets of the rows that lack nothing.
+
+    The second result is the number of rows that were left out.
+    """
+    parts, missing = [frame.X, y, labels, sample_weight, offset], frame.columns.encoding.missing
+    lacking = frame.incomplete()
+    if missing == "error":
+        if lacking.any():
+            words = missing_words(frame.X, frame.columns.column_of)
+            raise ValueError(f"Input X contains NaN{words}: {REMEDY}")
+        return parts, 0
+    for values in (y, labels):
+        if values is not None and np.ndim(values) == 1 and len(values) == len(lacking):
+            lacking = lacking | missing_values(values)
+    if lacking.all():
+        words = missing_words(frame.X, frame.columns.column_of)
+        raise ValueError(f"X contains NaN{words}: no row is left, so leave columns out.")
+    if not lacking.any():
+        return parts, 0
+    kept = ~lacking
+    chosen = [part if part is None or np.ndim(part) == 0 else _as_array(part)[kept]
+              for part in parts]  # fmt: skip
+    return chosen, int(lacking.sum())
+
+
+def missing_values(values: Any) -> np.ndarray:
+    """Which values are missing, (rows,)."""
+    array = _as_array(values)
+    if array.dtype.kind == "f":
+        return np.isnan(array)
+    if array.dtype.kind in "biuUS":
+        return np.zeros(len(array), dtype=bool)
+    return np.array([is_missing(value) for value in array.tolist()], dtype=bool)
+
+
+def _as_array(values: Any) -> np.ndarray:
+    return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+
+
+def is_prepared(X: Any, columns: TableColumns, task_column: Any) -> bool:
+    """Whether features of X are made by what was learned about its columns, or are X itself."""
+    return needs_preparation(X, columns, None) or needs_preparation(X, None, task_column)
+
+
+def encoded_columns(X: Any, columns: TableColumns, task_column: Any) -> tuple[np.ndarray, Any]:
+    """Features of rows to predict, as the fit made them, and the task column if named."""
+    frame = encode_frame(X, columns)
+    if frame.incomplete().any():
+        policy = columns.encoding.missing
+        words = missing_words(frame.X, columns.column_of)
+        raise ValueError(
+            f"Input X contains NaN{words}, and the model was fitted with missing={policy!r}: leave "
+            "these rows out, or fit with missing='indicator' of ss.Columns, which fills values in."
+        )
+    return frame.X, task_labels(X, task_column)

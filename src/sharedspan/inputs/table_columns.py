@@ -1,0 +1,254 @@
+"""Columns of users' tables: their part in a regression, their SQL, and checks of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from sharedspan.inputs.encoders import Encoding, Factor, Number
+from sharedspan.inputs.files import (
+    FilePaths,
+    SourceFile,
+    describe,
+    fetch,
+    find_files,
+    joined,
+    literal,
+    quoted,
+    shortened,
+)
+from sharedspan.inputs.text_format import FLOATS, INTEGERS, NUMBERS, TEXTS, TextFormat
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+LABEL_TYPES = {  # SQL types in which labels are read; VARCHAR for all other columns
+    **dict.fromkeys(INTEGERS, "BIGINT"), "ubigint": "UBIGINT", **dict.fromkeys(FLOATS, "DOUBLE"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column of X in model files of format 2 and older: numbers, or one level of a text."""
+
+    column: str
+    level: str | None = None
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a table and their parts: enough to read further rows as the fit did."""
+
+    task: str | None  # None if labels are given beside the table
+    target: str | None  # None if rows are only to be predicted
+    encoding: Encoding
+    label: str  # SQL type of the labels
+
+    def __post_init__(self) -> None:
+        # They become part of SQL, and may come from a model file.
+        columns = self.encoding.columns
+        names = [column.column for column in columns]
+        optional = [self.task, self.target]
+        is_text = all(isinstance(name, str) for name in names)
+        is_text = is_text and all(isinstance(name, str | None) for name in optional)
+        if not is_text or self.label not in ("VARCHAR", *LABEL_TYPES.values()):
+            raise ValueError(f"These are not columns of a table: {self!r}.")
+
+    @staticmethod
+    def upgraded(values: dict[str, Any]) -> dict[str, Any]:
+        """The attributes from those of a model file of format 2 and older."""
+        if "features" not in values:
+            return values
+        columns: list[Number | Factor] = []
+        base = {feature.column: feature.level for feature in values.pop("base")}
+        for name, features in groupby(values.pop("features"), lambda feature: feature.column):
+            levels = tuple(feature.level for feature in features)
+            if levels[0] is None:
+                columns.append(Number(name))
+                continue
+            levels = (base[name], *levels)
+            counts = (1,) * len(levels)
+            columns.append(Factor(name, levels, counts, "reference", base[name], "error"))
+        return values | {"encoding": Encoding(tuple(columns))}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of X, (d,)."""
+        return self.encoding.names
+
+    @property
+    def groups(self) -> Any:
+        """For each feature the number of its group of equal variances, or -1, (d,)."""
+        return self.encoding.groups
+
+    @property
+    def column_of(self) -> tuple[str, ...]:
+        """The column of the table that each feature comes from, (d,)."""
+        return self.encoding.column_of
+
+    def label_sql(self) -> str:
+        """SQL of the label of a row; NULL if the label is missing, or NaN among floats.
+
+        SQL cannot test for NaN: DuckDB relies on Parquet's statistics, which leave it out.
+        """
+        if self.task is None:
+            return "0"
+        label = f"CAST({quoted(self.task)} AS {self.label})"
+        if self.encoding.text.strip and self.label == "VARCHAR":
+            label = f"trim({label})"
+        if marks := self.encoding.text.na_values:
+            listed = ", ".join(map(literal, marks))
+            value = f"CAST({quoted(self.task)} AS VARCHAR)"
+            label = f"CASE WHEN {value} IN ({listed}) THEN NULL ELSE {label} END"
+        return f"{label} + 0" if self.label == "DOUBLE" else label  # -0.0 becomes 0.0
+
+    def query(self, file: SourceFile, label: str | None = None, also: Sequence[str] = ()) -> str:
+        """SQL of label, target, values of features and other columns, in the order of the file.
+
+        The columns of the result have numbers for names, so that no two of them can clash. A
+        value is NULL if its column is NULL.
+        """
+        target, text = "NULL", self.encoding.text
+        if self.target is not None:
+            target = text.number(self.target, file.types.get(self.target, ""))
+        parts = [label or self.label_sql(), f"CAST({target} AS DOUBLE)"]
+        parts += [*self.encoding.sql(file.types), *map(quoted, also)]
+        listed = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(parts))
+        return f"SELECT {listed} FROM {file.scan()}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Columns and files to read: small, and safe to send to another process that reads them."""
+
+    columns: TableColumns
+    files: tuple[SourceFile, ...]  # in the order of their names
+    dtype: str  # of X: float32 if that holds every feature exactly, else float64
+
+    def names_with_task(self) -> tuple[str, ...]:
+        """Names of the columns of X, and the task column at its place among them, (d + 1,)."""
+        order, names = list(self.files[0].types), self.raw_names()
+        task = order.index(self.columns.task or "")
+        before = sum(order.index(name) < task for name in names)
+        return (*names[:before], self.columns.task or "", *names[before:])
+
+    def raw_names(self) -> tuple[str, ...]:
+        """Names of the columns of the table that features are made of."""
+        return tuple(column.column for column in self.columns.encoding.columns)
+
+
+class OpenTable:
+    """The columns that all files have, with a type for each that holds the values of all files.
+
+    A frame that DuckDB can read counts as a file.
+    """
+
+    def __init__(self, connection: DuckDBPyConnection, files: Sequence[SourceFile]) -> None:
+        self.connection, self.files = connection, list(files)
+        first = self.files[0]
+        for one, other in ((a, b) for f in self.files[1:] for a, b in ((first, f), (f, first))):
+            lacking = [repr(name) for name in one.types if name not in other.types]
+            if lacking:
+                raise ValueError(
+                    f"{other.path} has no column {joined(lacking)}, which {one.path} has: give "
+                    "files with the same columns."
+                )
+        # All columns of a CSV file without rows have the type text, whatever they are.
+        typed = [
+            file
+            for file in self.files
+            if file.csv is None
+            or set(file.types.values()) != {"varchar"}
+            or fetch(connection, f"SELECT 1 FROM {file.scan()} LIMIT 1", file.path)
+        ]
+        self.types = {
+            name: _common_type({file.types[name] for file in typed or [first]})
+            for name in first.types
+        }
+
+    @classmethod
+    def of_files(cls, connection: DuckDBPyConnection, paths: FilePaths) -> OpenTable:
+        """The table of files, folders or patterns."""
+        return cls(connection, [describe(connection, path) for path in find_files(paths)])
+
+    def read_csv_as(self, types: Mapping[str, str]) -> None:
+        """Read columns of CSV as these types, and all others as their common type."""
+        self.types |= types
+        self.files = [
+            replace(file, types={name: self.types[name] for name in file.types})
+            for file in self.files
+        ]
+
+    def read_csv_labels(self, task: str) -> None:
+        """Read the task column of CSV as text, unless its numbers print as they were written.
+
+        "1e5" and "100000" are two products, and so are numbers of twenty digits.
+        """
+        number = self.types[task]
+        if number in ("double", "boolean"):
+            self.read_csv_as({task: "varchar"})
+            printed = f"CAST(TRY_CAST(value AS {number}) AS VARCHAR)"
+            if self.value_where(task, f"{printed} NOT IN (value, value || '.0')") is not None:
+                return
+        self.read_csv_as({task: number})
+
+    def value_where(self, name: str, condition: str) -> tuple[str, str] | None:
+        """A value of a column that meets a condition on its text ``value``, and its file."""
+        values = f"SELECT CAST({quoted(name)} AS VARCHAR) AS value FROM"
+        for file in self.files:
+            sql = f"SELECT value FROM ({values} {file.scan()}) WHERE {condition} LIMIT 1"
+            if rows := fetch(self.connection, sql, file.path):
+                return rows[0][0], file.path
+        return None
+
+    def has_spaced_twins(self, name: str) -> bool:
+        """Whether texts of a column differ only in the spaces around them."""
+        value = f"CAST({quoted(name)} AS VARCHAR)"
+        counts = f"SELECT count(DISTINCT {value}), count(DISTINCT trim({value})) FROM"
+        pairs = (fetch(self.connection, f"{counts} {f.scan()}", f.path)[0] for f in self.files)
+        return any(n_texts != n_trimmed for n_texts, n_trimmed in pairs)
+
+    def not_a_number(self, name: str, text: TextFormat) -> tuple[str, str] | None:
+        """A text in a column that does not read as a number, and its file."""
+        marks = "".join(f" AND value <> {literal(mark)}" for mark in text.na_values)
+        return self.value_where(name, f"value IS NOT NULL AND NOT {text.reads_sql('value')}{marks}")
+
+    def require_numbers(self, names: Sequence[str], part: str, text: TextFormat) -> None:
+        """Raise if a column holds neither numbers nor text that reads as numbers.
+
+        ``part`` is "target", or "fitted" for a feature of an earlier fit.
+        """
+        problems, where = list[str](), self.files[0].path
+        for name in names:
+            if self.types[name] in TEXTS:
+                if (odd := self.not_a_number(name, text)) is not None:
+                    where = where if problems else odd[1]
+                    problems.append(f"{name!r} (such as {shortened(odd[0])!r})")
+            elif self.types[name] not in NUMBERS:
+                problems.append(f"{name!r} ({self.types[name].split('_')[0]})")
+        if not problems:
+            return
+        what, does = ("column", "does") if len(problems) == 1 else ("columns", "do")
+        advice = "correct it, as the model was fitted to numbers"
+        if part == "target":
+            what = "target"
+            advice = (
+                "give another column (--target, or target= in Python), or encode it as numbers, "
+                "such as 0 and 1 for two classes"
+            )
+        raise ValueError(
+            f"{where}: the {what} {joined(problems)} {does} not hold numbers: {advice}."
+        )
+
+
+def _common_type(types: set[str]) -> str:
+    """A type that holds the values of columns of all these types."""
+    if len(types) == 1:
+        return next(iter(types))
+    if other := types - NUMBERS - {"varchar"}:
+        return min(other)  # refused later, by its name
+    if types <= INTEGERS:
+        return "bigint"
+    return "varchar" if {"varchar", "boolean"} & types else "double"

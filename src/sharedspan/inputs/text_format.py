@@ -1,0 +1,147 @@
+"""How numbers and missing values are written as text, and the types of DuckDB."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sharedspan.inputs.files import literal, quoted
+
+INTEGERS = {"tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger"}
+FLOATS = {"float", "double"}
+NUMBERS = INTEGERS | FLOATS | {"boolean", "ubigint", "hugeint", "uhugeint", "decimal"}
+TEXTS = {"varchar", "enum"}
+DATES = {
+    "date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns",
+    "timestamp with time zone", "timestamptz",
+}  # fmt: skip
+SIGNS = ("%", "$", "€", "£", "¥", "CHF", "EUR", "USD", "GBP")  # of units, beside a number
+SPACES = " \u00a0\u202f\u2009"  # the other three do not break a line
+PLAIN_NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d*[1-9])?")  # as DuckDB writes it
+APOSTROPHES = "'\u2019"
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How numbers and missing values are written as text."""
+
+    decimal: str = "."
+    thousands: str = ""
+    na_values: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ()  # of units, which do not count
+    strip: bool = False  # whether spaces around text do not count
+
+    def __post_init__(self) -> None:
+        require_texts(self.decimal, self.thousands, *self.na_values)
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether numbers are written in another way than DuckDB reads them."""
+        return self.decimal != "." or self.thousands != ""
+
+    def text(self, name: str, kind: str) -> str:
+        """SQL of the text of a value; a whole number has no decimals, whatever its type."""
+        column = quoted(name)
+        if kind in FLOATS | {"decimal"}:
+            column = number_text(column)
+        else:
+            column = f"CAST({column} AS VARCHAR)"
+        if self.strip and kind == "varchar":
+            column = f"trim({column})"
+        if self.na_values:
+            marks = ", ".join(map(literal, self.na_values))
+            column = f"CASE WHEN {column} IN ({marks}) THEN NULL ELSE {column} END"
+        return column
+
+    def number(self, name: str, kind: str) -> str:
+        """SQL of a number."""
+        if kind == "boolean":
+            # DuckDB 2.0 reads the words of a boolean column as floats if these are what is asked.
+            return f"CAST({quoted(name)} AS TINYINT)"
+        if kind in TEXTS:
+            return self.as_number(self.text(name, kind))
+        marks = [repr(float(mark)) for mark in self.na_values if _is_number(mark)]
+        if marks:
+            return f"CASE WHEN {quoted(name)} IN ({', '.join(marks)}) THEN NULL " \
+                   f"ELSE {quoted(name)} END"  # fmt: skip
+        return quoted(name)
+
+    def as_number(self, text: str) -> str:
+        """SQL of the number that a text is, without its thousands marks and the sign of a unit."""
+        for sign in self.signs:
+            text = f"replace({text}, {literal(sign)}, '')"
+        if omitted := self._omitted():
+            text = f"translate({text}, {literal(omitted)}, '')"
+        if self.decimal != ".":
+            text = f"replace({text}, {literal(self.decimal)}, '.')"
+        return text
+
+    def _omitted(self) -> str:
+        """Characters that are left out of numbers."""
+        spaces = SPACES if self.signs else ""
+        for alike in (SPACES, APOSTROPHES):
+            if self.thousands and self.thousands in alike:
+                return spaces + alike
+        return spaces + self.thousands
+
+    def reads_sql(self, text: str) -> str:
+        """SQL of whether a text is a number; groups of thousands have three digits."""
+        number = f"TRY_CAST({self.as_number(text)} AS DOUBLE) IS NOT NULL"
+        if not self.has_marks:
+            return number
+        for sign in self.signs:
+            text = f"replace({text}, {literal(sign)}, '')"
+        return f"({number} AND regexp_full_match({text}, {literal(self.pattern)}))"
+
+    def reads(self, text: str) -> bool:
+        """Whether a text is a number."""
+        for sign in self.signs:
+            text = text.replace(sign, "")
+        if self.has_marks:
+            return re.fullmatch(self.pattern, text) is not None
+        try:
+            float(text)
+        except ValueError:
+            return False
+        return "_" not in text
+
+    @cached_property
+    def pattern(self) -> str:
+        """Regular expression of numbers with these marks.
+
+        With decimal commas, a point is one of thousands if three digits follow it, and a decimal
+        point otherwise.
+        """
+        space, digits = f"[{SPACES}]*", r"\d+"
+        if self.thousands:
+            mark = next((a for a in (SPACES, APOSTROPHES) if self.thousands in a), self.thousands)
+            digits = rf"(?:\d{{1,3}}(?:[{re.escape(mark)}]\d{{3}})+|\d+)"
+        number = rf"(?:{digits}(?:[{self.decimal}]\d*)?|[{self.decimal}]\d+)"
+        if self.decimal == "," and self.thousands != ".":
+            number = rf"(?:{number}|\d*\.(?:\d{{1,2}}|\d{{4,}})|\d{{4,}}\.\d*)"
+        return rf"{space}[-+]?{number}(?:[eE][-+]?\d+)?{space}"
+
+
+def require_texts(*texts: Any) -> None:
+    """Raise unless all are texts: they become part of SQL, and may come from a model file."""
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"These are not texts: {texts!r}.")
+
+
+def number_text(number: str) -> str:
+    """SQL of the text of a number; a whole one has no decimals."""
+    whole = f"{number} = trunc({number}) AND abs({number}) < 1e15"
+    return f"CASE WHEN {whole} THEN CAST(CAST({number} AS BIGINT) AS VARCHAR) " \
+           f"WHEN isnan(CAST({number} AS DOUBLE)) THEN NULL " \
+           f"ELSE CAST(CAST({number} AS DOUBLE) AS VARCHAR) END"  # fmt: skip
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
