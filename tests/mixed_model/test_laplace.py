@@ -73,7 +73,7 @@ def test_the_gradient_is_that_of_the_approximation(name, grouped):
     X, y, task = simulated(name)
     rows = family_rows(X, y, task, family_of(name, 2.0))
     if grouped:
-        rows.coefficients = Coefficients(np.ones(3, dtype=bool), np.array([-1, -1, 0]))
+        rows.coefficients = replace(Coefficients.plain(3), groups=np.array([-1, -1, 0]))
     rows.mode_tol = 1e-18
     rng = np.random.default_rng(1)
     p = rows.p
@@ -110,7 +110,7 @@ def test_the_gradient_of_a_group_beside_a_flat_mean_is_that_of_the_approximation
     X, y, task = simulated("binomial")
     rows = family_rows(X, y, task, family_of("binomial"))
     rows.mode_tol = 1e-18
-    rows.coefficients = Coefficients(np.ones(3, dtype=bool), np.array([-1, -1, 0]))
+    rows.coefficients = replace(Coefficients.plain(3), groups=np.array([-1, -1, 0]))
     covariance, precision = Covariance(np.array([0.3, 0.2, 0.4]), np.zeros((3, 0))), [0.0, 0.0, 2.0]
 
     def approximation(C, precision, b):

@@ -1,5 +1,7 @@
 """The likelihood and the posterior of the mixed model against dense Gaussians."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -125,7 +127,7 @@ def test_the_restricted_likelihood_is_that_of_contrasts_free_of_b(table, kind):
 @pytest.mark.parametrize("taus", [(0.5, 0.5), (0.2, 3.0), (np.inf, 0.4), (np.inf, np.inf)])
 def test_the_gradient_is_that_of_finite_differences(table, integrated, weighted, taus):
     """Features 2 and 3 are a group with a prior variance of its own."""
-    coefficients = Coefficients(np.ones(5, dtype=bool), np.array([-1, -1, -1, 0, 0]))
+    coefficients = replace(Coefficients.plain(5), groups=np.array([-1, -1, -1, 0, 0]))
     mixed = compressed(*table, coefficients=coefficients)
     p, taus = mixed.p, np.array(taus)
     C, weight = some_covariance(p), np.linspace(0.2, 1.0, 7) if weighted else None
@@ -153,7 +155,7 @@ def test_the_gradient_is_that_of_finite_differences(table, integrated, weighted,
 
 def test_a_group_under_maximum_likelihood_is_a_random_effect_of_all_tasks(table):
     X, y, task = table
-    coefficients = Coefficients(np.ones(5, dtype=bool), np.array([-1, -1, -1, 0, 0]))
+    coefficients = replace(Coefficients.plain(5), groups=np.array([-1, -1, -1, 0, 0]))
     for restricted in (False, True):
         mixed = compressed(X, y, task, coefficients=coefficients, restricted=restricted)
         C, tau = some_covariance(mixed.p), 0.3

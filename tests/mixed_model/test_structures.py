@@ -1,5 +1,7 @@
 """Covariance structures: which entries of D vary, and how they compare."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,8 @@ def test_a_richer_structure_is_at_least_as_likely(small):
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_the_features_of_a_spline_share_one_variance_and_have_no_directions(structure):
     groups = np.array([-1, -1, 0, 0, -1, 1, 1, 1])
-    coefficients = Coefficients(np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool), groups)
+    varying = np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
+    coefficients = replace(Coefficients.plain(8), varying=varying, groups=groups)
     entries = variance_groups(structure, coefficients, True, flat=False).entries
     varies = structure in ("isotropic", "diagonal", "full")
     assert [[2, 3]] * varies == [list(each) for each in entries if 2 in each or 3 in each]

@@ -183,13 +183,27 @@ def assert_same_coefficients(model, expected, X, tolerance=1e-8):
     assert np.abs(model.intercept_ - expected.intercept_).max() < tolerance * max(level, size)
 
 
+def moved_by_rounding(make, data, expected):
+    """The largest change of a coefficient when the rows are permuted, relative to the largest."""
+    scale, moves = data.X.std(axis=0), []
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(data.y))
+        again = make().fit(data.X[order], data.y[order], task=np.asarray(data.task)[order])
+        assert_array_equal(again.tasks_, expected.tasks_)
+        moves.append(np.abs((again.coef_ - expected.coef_) * scale).max())
+    return max(moves) / np.abs(expected.coef_ * scale).max()
+
+
 @pytest.mark.parametrize("make", GIVEN.values(), ids=GIVEN)
 @pytest.mark.parametrize("name", ["subject", "state"])
 def test_coefficients_are_those_of_the_rows(bundled, name, make):
     data, sums = bundled[name]
     expected = make().fit(data.X, data.y, task=data.task)
     model = make().fit_statistics(sums)
-    assert_same_coefficients(model, expected, data.X)
+    tolerance = 1e-8
+    if isinstance(model, ss.SharedSpanRegressor):  # tasks with few rows hardly determine weights
+        tolerance = max(tolerance, 2 * moved_by_rounding(make, data, expected))
+    assert_same_coefficients(model, expected, data.X, tolerance)
     assert_array_equal(model.tasks_, expected.tasks_)
     assert tuple(model.feature_names_in_) == data.feature_names
 

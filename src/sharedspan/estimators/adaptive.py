@@ -26,9 +26,15 @@ from sharedspan.estimators.prediction import interval_quantiles, predicted_mean,
 from sharedspan.families import FAMILIES, Family, StudentT, family_of
 from sharedspan.inputs.frames import as_target, row_count
 from sharedspan.inputs.rows import is_task_list
-from sharedspan.mixed_model.structures import STRUCTURES
+from sharedspan.mixed_model.structures import STRUCTURES, Effects
 
 ROBUST = ("gaussian", "student_t", "huber")  # families whose linear predictor is the mean
+
+
+def structure(name: str, value: Any) -> None:
+    """Raise unless a value names a structure of D, or is that of a formula."""
+    if not isinstance(value, Effects):
+        one_of(name, value, ("auto", *STRUCTURES))
 
 
 @estimator(
@@ -164,14 +170,14 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
 
     checks: ClassVar = {
         "rank": partial(number_or_auto, smallest=0, kind=numbers.Integral),
-        "slopes": partial(one_of, known=("auto", *STRUCTURES)),
+        "slopes": structure,
         "noise": partial(one_of, known=("auto", "shared", "per_task", "fitted")),
         "method": partial(one_of, known=("evidence", "ml", "reml")),
         "outliers": BOOL,
         "family": partial(one_of, known=tuple(FAMILIES)),
     }
 
-    slopes: str = "auto"
+    slopes: str | Effects = "auto"
     noise: str = "auto"
     method: str = "evidence"
     outliers: bool = True

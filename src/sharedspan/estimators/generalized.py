@@ -44,9 +44,10 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
     check_responses(family, rows)
     statistics = problem.statistics.gather_local()
     coefficients = model.coefficients(statistics.n_features)
-    scaling = replace(model.scaling(statistics, coefficients), y_centre=0.0, y_scale=1.0)
-    del statistics
     canonical = replace(problem.canonical, units=replace(problem.canonical.units, y_scale=1.0))
+    scaling = model.scaling(statistics, coefficients, canonical)
+    scaling = replace(scaling, y_centre=0.0, y_scale=1.0)
+    del statistics
     try:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             fitted = _estimate(model, rows, canonical, scaling, coefficients)
@@ -75,7 +76,8 @@ def _estimate(
         source.mode_tol = min(1e-3 / source.n_tasks, COARSE_DECREMENT)
     source.coefficients = coefficients
     with one_blas_thread():
-        source.centre()
+        if coefficients.fixed[0]:
+            source.centre()
         ids = model.searched_tasks(source.n_tasks, source.p)
         searched = source if len(ids) == source.n_tasks else source.take(ids)
         optimizer = FamilyOptimizer(searched, flat, restricted)
@@ -122,7 +124,8 @@ def _estimate(
             stacklevel=7,
         )
     if model.method == "reml":  # b is integrated out in the user's units
-        value += 0.5 * np.count_nonzero(coefficients.groups < 0) * np.log(2 * np.pi)
+        flat_means = (coefficients.groups < 0) & coefficients.fixed
+        value += 0.5 * np.count_nonzero(flat_means) * np.log(2 * np.pi)
         value += log_volume(canonical, scaling, coefficients)
     extra: dict[str, Any] = {
         "candidates": candidates,

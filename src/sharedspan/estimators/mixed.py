@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from sharedspan.inputs.frames import find_task_column
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
+from sharedspan.mixed_model.effects import select_effects
 from sharedspan.mixed_model.fitted_noise import with_fitted_noise
 from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without_hopeless_rivals
 from sharedspan.mixed_model.likelihood import MixedTasks
@@ -34,7 +36,7 @@ from sharedspan.mixed_model.search import (
     reconsider,
     select_model,
 )
-from sharedspan.mixed_model.structures import STRUCTURES, Coefficients, n_parameters
+from sharedspan.mixed_model.structures import STRUCTURES, Coefficients, Effects, n_parameters
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.mixed_model.varying import only, select_varying
 from sharedspan.statistics.canonical import Canonical, Problem
@@ -65,7 +67,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
 
     smallest_rank: ClassVar[int] = 0  # that is considered
 
-    slopes: str
+    slopes: str | Effects
     noise: str
     method: str
     outliers: bool
@@ -96,7 +98,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         self._check_rows(problem.rows)
         statistics, canonical = problem.statistics.gather_local(), problem.canonical
         coefficients = self.coefficients(statistics.n_features)
-        scaling = self.scaling(statistics, coefficients)
+        scaling = self.scaling(statistics, coefficients, canonical)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
             options = None, None, self.method == "reml", coefficients
@@ -149,7 +151,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         self._check_robust(rows)
         statistics = problem.statistics.gather_local()
         coefficients = self.coefficients(statistics.n_features)
-        scaling = self.scaling(statistics, coefficients)
+        scaling = self.scaling(statistics, coefficients, canonical)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
             tasks = MixedTasks(statistics, scaling, coefficients=coefficients)
@@ -217,10 +219,20 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 "a cluster keep only their sums: fit with engine='local', or use fit_file."
             )
 
-    def scaling(self, statistics: Any, coefficients: Coefficients) -> Scaling:
-        """Standard units of the features, which those of a variance group share."""
-        groups = [group - int(self.fit_intercept) for group in coefficients.members]
-        return Scaling.of(statistics, self.fit_intercept, groups)
+    def scaling(
+        self, statistics: Any, coefficients: Coefficients, canonical: Canonical
+    ) -> Scaling:
+        """Standard units of the features, which those of a variance group share.
+
+        Features are measured from their means, but from zero if a formula gives another model then.
+        """
+        first = int(self.fit_intercept)
+        scaling = Scaling.of(statistics, first > 0, [g - first for g in coefficients.members])
+        if not (isinstance(self.slopes, Effects) and first):
+            return scaling
+        centre = np.where(coefficients.shiftable[1:], scaling.centre, canonical.zero())
+        y_centre = scaling.y_centre if coefficients.fixed[0] else 0.0
+        return replace(scaling, centre=centre, y_centre=y_centre)
 
     def coefficients(self, d: int) -> Coefficients:
         """Which of d slopes and the intercept differ between tasks, and which form groups."""
@@ -234,12 +246,14 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 "whiten out, or the splines."
             )
         groups = np.append(np.full(first, -1), groups[:d]).astype(int)
+        if isinstance(self.slopes, Effects):
+            return Coefficients.of_effects(self.slopes, groups, self.fit_intercept)
         varying = np.ones(first + d, dtype=bool)
         if given is not None:
             varying[first:] = self._named(given, d)
             # Features of one group vary together or not at all.
             varying |= (groups >= 0) & np.isin(groups, groups[varying])
-        return Coefficients(varying, groups)
+        return replace(Coefficients.plain(first + d), varying=varying, groups=groups)
 
     def _named(self, given: Any, d: int) -> np.ndarray:
         """The features that ``varying`` names, by their columns or by their numbers, (d,)."""
@@ -305,6 +319,8 @@ class MixedModel(SpanTransformer, TaskEstimator):
 
         The fits that were compared join the list.
         """
+        if isinstance(self.slopes, Effects):
+            return select_effects(optimizer, partial(self._note, candidates, optimizer))
         if vars(self).get("varying") is not None:
             return self._search(optimizer, candidates, True)
         units = self.units(optimizer.tasks.coefficients)
@@ -342,17 +358,6 @@ class MixedModel(SpanTransformer, TaskEstimator):
             # A row per task does not tell its effects from noise.
             structures, ranks = ("zero",), (ranks[0], ranks[0])
 
-        n_varying = int(tasks.coefficients.varying[int(self.fit_intercept) :].sum())
-
-        def note(fit: CovarianceFit) -> None:
-            row: dict[str, Any] = {
-                "slopes": fit.structure, "rank": fit.rank, "n_varying": n_varying,
-                "log_likelihood": fit.evidence.value, "score": fit.score,
-            }  # fmt: skip
-            candidates.append(row)
-            if self.verbose:
-                print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
-
         return select_model(
             optimizer,
             structures,
@@ -363,8 +368,21 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 and self.method == "evidence"
                 and not self.response_family().reweighted
             ),
-            note=note,
+            note=partial(self._note, candidates, optimizer),
         )
+
+    def _note(
+        self, candidates: list[dict[str, Any]], optimizer: CovarianceOptimizer, fit: CovarianceFit
+    ) -> None:
+        """Add a fit to those that were compared."""
+        varying = optimizer.tasks.coefficients.varying[int(self.fit_intercept) :]
+        row: dict[str, Any] = {
+            "slopes": fit.structure, "rank": fit.rank, "n_varying": int(varying.sum()),
+            "log_likelihood": fit.evidence.value, "score": fit.score,
+        }  # fmt: skip
+        candidates.append(row)
+        if self.verbose:
+            print("{slopes:<10} rank {rank:2d}  score {score:.2f}".format(**row))
 
     def _models(
         self, model: SelectedModel, tasks: MixedTasks, rows: HeldOutRows | None
@@ -447,10 +465,10 @@ def log_volume(canonical: Canonical, scaling: Scaling, coefficients: Coefficient
     """
     J = canonical.to_user(np.diag(scaling.y_scale / scaling.scale))
     first = len(coefficients.groups) - len(scaling.scale)
-    if coefficients.members:
-        flat = coefficients.groups[first:] < 0
-        J = J[np.ix_(flat, flat)]
-    level = first * math.log(scaling.y_scale / canonical.units.y_scale)
+    flat = (coefficients.groups < 0) & coefficients.fixed
+    if not flat[first:].all():
+        J = J[np.ix_(flat[first:], flat[first:])]
+    level = flat[:first].sum() * math.log(scaling.y_scale / canonical.units.y_scale)
     return float(np.log(np.linalg.svd(J, compute_uv=False)).sum()) + level
 
 
@@ -511,7 +529,9 @@ def mixed_fit(
     slopes = canonical.to_user(slopes.T).T
     level = canonical.intercept_to_user(level, slopes.T)
     # D is diagonal in the features it was measured in; whitened ones mix on the way back.
-    deviation = fit.covariance.root if fit.structure == "full" else fit.covariance.diagonal_root
+    own = fit.covariance.loadings[:, fit.rank :] if fit.structure in ("full", "given") else None
+    deviation = fit.covariance.diagonal_root
+    deviation = deviation if own is None else np.hstack([deviation, own])
     deviation = deviation * math.sqrt(posterior.new_noise) * scaling.y_scale
     root = canonical.to_user(deviation[first:] / scaling.scale[:, None])
     loadings = fit.covariance.loadings[:, : fit.rank]

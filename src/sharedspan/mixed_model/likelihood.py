@@ -177,8 +177,9 @@ class MixedTasks:
     @cached_property
     def prior_groups(self) -> list[np.ndarray]:
         """Coefficients whose means in b share a prior variance: slopes, then each group."""
-        slopes = np.flatnonzero(self.coefficients.groups < 0)[int(self.intercept) :]
-        return [slopes, *self.coefficients.members]
+        slopes = self.coefficients.fixed & (self.coefficients.groups < 0)
+        slopes[: int(self.intercept)] = False
+        return [np.flatnonzero(slopes), *self.coefficients.members]
 
     def prior_precision(self, taus: np.ndarray) -> np.ndarray:
         """Precision (p,) of a prior on b: slopes and groups of variances taus, the intercept flat.
@@ -289,15 +290,13 @@ class MixedTasks:
         total, right, moved = added(each(first_sums))
         proper = bool((precision[int(self.intercept) :] > 0).all())
         P = total + np.diag(precision)
-        inverse, root, log_determinant, rank = inverse_precision(P, proper)
+        fixed = self.coefficients.fixed
+        inverse, root, log_determinant, rank = inverse_precision(P, proper, fixed)
         inner = inverse  # covariance of what is integrated out, given the rest
         if not integrated:
-            at = np.flatnonzero(precision)
-            inner, root = np.zeros((p, p)), np.zeros((p, len(at)))
-            proper_part = inverse_precision(P[np.ix_(at, at)], True)
-            inner[np.ix_(at, at)], root[at], log_determinant, _ = proper_part
+            inner, root, log_determinant, _ = inverse_precision(P, True, precision > 0)
         shift = inner @ moved
-        b = inverse @ right + (inverse @ moved - shift)
+        b = refined_product(inverse, P, right, fixed) + (inverse @ moved - shift)
         scores, squares = np.empty((self.n_tasks, p)), np.empty(self.n_tasks)
         log_determinants = np.empty(self.n_tasks)
 
@@ -393,12 +392,30 @@ def added(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     return total
 
 
-def inverse_precision(P: np.ndarray, proper: bool) -> tuple[np.ndarray, np.ndarray, float, int]:
+def refined_product(
+    inverse: np.ndarray, P: np.ndarray, right: np.ndarray, among: np.ndarray
+) -> np.ndarray:
+    """P^-1 times the right side, refined once: a weak prior makes P nearly singular."""
+    b = inverse @ right
+    return np.asarray(b + inverse @ np.where(among, right - P @ b, 0.0))
+
+
+def inverse_precision(
+    P: np.ndarray, proper: bool, among: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, float, int]:
     """The inverse of the precision P (p, p) of b, its root R, P^-1 = RR', log |P|, and its rank.
 
     If the prior is improper, P is singular for collinear features and the inverse is a
-    pseudo-inverse, as the determinant is; otherwise only rounding can make it so.
+    pseudo-inverse, as the determinant is; otherwise only rounding can make it so. With ``among``,
+    a mask (p,), the other entries of b are zero.
     """
+    if among is not None and not among.all():
+        at = np.flatnonzero(among)
+        inverse, root = np.zeros_like(P), np.zeros((len(P), len(at)))
+        inverse[np.ix_(at, at)], root[at], log_determinant, rank = inverse_precision(
+            P[np.ix_(at, at)], proper
+        )
+        return inverse, root, log_determinant, rank
     values, axes = np.linalg.eigh(P)
     least = values.max(initial=0.0) * len(P) * np.finfo(float).eps
     if proper:

@@ -52,11 +52,14 @@ class CovarianceFit:
     varying: np.ndarray  # (v,) coefficients that differ between tasks
     information: np.ndarray  # on the groups' log variances, and on v k entries of L if not too many
     modes: Any = None  # Modes that it was fitted at, if responses are not normal
+    n_directions: int = 0  # of a structure that is given: columns of L, the first, of low rank
 
     @property
     def rank(self) -> int:
         """Directions that coefficients share; an unrestricted covariance has none."""
-        return 0 if self.structure == "full" else int(self.covariance.loadings.shape[1])
+        if self.structure in ("full", "given"):
+            return self.n_directions
+        return int(self.covariance.loadings.shape[1])
 
     @property
     def tau(self) -> float:
@@ -126,10 +129,10 @@ class CovarianceOptimizer:
         """
         tol = (1e-8 if self.flat else 1e-3) if tol is None else tol
         groups = variance_groups(structure, self.tasks.coefficients, self.intercept, self.flat)
-        at = _Point(
-            self, groups, self._initial_theta(groups, structure, start),
-            self._initial_loadings(structure, rank, start),
-        )  # fmt: skip
+        loadings = self._initial_loadings(structure, rank, start)
+        free = self.tasks.coefficients.free_loadings(structure, loadings.shape[1])
+        theta = self._initial_theta(groups, structure, start)
+        at = _Point(self, groups, theta, loadings, free)
         damping, taken, converged = 1e-3, 0, False
         stretch, last_gain = 1.0, math.inf
         while not converged and taken < steps:
@@ -173,6 +176,8 @@ class CovarianceOptimizer:
         self, structure: str, rank: int, start: CovarianceFit | None
     ) -> np.ndarray:
         """L (p, k) to start from."""
+        if structure == "given":
+            return self._initial_blocks(start)
         if structure == "full" and start is not None and start.structure == "full":
             return start.covariance.loadings
         if structure == "full":
@@ -187,6 +192,26 @@ class CovarianceOptimizer:
             return np.zeros((self.p, 0))
         L = start.covariance.loadings
         return np.column_stack([L, self.new_directions(start, rank - L.shape[1])])
+
+    def _initial_blocks(self, start: CovarianceFit | None) -> np.ndarray:
+        """L (p, k) of the blocks that are given, of a small variance or of that of a start."""
+        coefficients = self.tasks.coefficients
+        columns = list(coefficients.columns)
+        k = columns[-1][1].stop if columns else 0
+        if start is not None and start.structure == "given":
+            L = start.covariance.loadings
+            free = coefficients.free_loadings("given", k)
+            if L.shape[1] == k and not L[~free].any():
+                return L
+        C = FIRST_VARIANCE * np.eye(self.p) if start is None else start.covariance.matrix
+        L = np.zeros((self.p, k))
+        for block, at in columns:
+            members = np.array(block.members)
+            values, axes = np.linalg.eigh(C[np.ix_(members, members)])
+            least = 1e-3 * max(float(values.max()), FIRST_VARIANCE)
+            root = axes * np.sqrt(np.maximum(values, least))
+            L[members, at] = root[:, ::-1][:, : block.n_columns]
+        return L
 
     def new_directions(self, fit: CovarianceFit, count: int) -> np.ndarray:
         """New columns of L (p, count): where the gradient is steepest, each of a first size.
@@ -233,9 +258,9 @@ class _Point:
 
     def __init__(
         self, optimizer: CovarianceOptimizer, groups: VarianceGroups, theta: np.ndarray,
-        loadings: np.ndarray,
+        loadings: np.ndarray, free: np.ndarray,
     ) -> None:  # fmt: skip
-        self.optimizer, self.groups, self.theta = optimizer, groups, theta
+        self.optimizer, self.groups, self.theta, self.free = optimizer, groups, theta, free
         largest = math.sqrt(optimizer.tasks.largest_variance)
         loadings = loadings * np.minimum(1, largest / (np.linalg.norm(loadings, axis=0) + 1e-300))
         self.varying = np.flatnonzero(optimizer.tasks.coefficients.varying)
@@ -268,7 +293,7 @@ class _Point:
         # A variance at its bound whose gradient points outwards stays there.
         slope, highest = gradient[:m], self.optimizer.highest
         stuck = (self.theta <= LOWEST) & (slope <= 0) | (self.theta >= highest) & (slope >= 0)
-        directed = self._directed()
+        directed = self.free[self.varying].ravel()
         free = np.append(~stuck, directed[: len(H) - m])
         step = np.zeros_like(gradient)
         if free.any():
@@ -279,11 +304,6 @@ class _Point:
             step[m:] = self._loadings_step(gradient[m:], damping) * directed
         step[:m] = np.clip(step[:m], -LARGEST_STEP, LARGEST_STEP)
         return step
-
-    def _directed(self) -> np.ndarray:
-        """Whether an entry of the rows of L is free, (v k,)."""
-        directed = self.optimizer.tasks.coefficients.directed[self.varying]
-        return np.repeat(directed, self.covariance.loadings.shape[1])
 
     def _loadings_step(self, gradient: np.ndarray, damping: float) -> np.ndarray:
         """A step in very many entries of L.
@@ -302,7 +322,7 @@ class _Point:
         m, L = len(self.theta), self.covariance.loadings.copy()
         theta = np.clip(self.theta + step[:m], LOWEST, self.optimizer.highest)
         L[self.varying] += step[m:].reshape(len(self.varying), L.shape[1])
-        return _Point(self.optimizer, self.groups, theta, L)
+        return _Point(self.optimizer, self.groups, theta, L, self.free)
 
     def gradient(self) -> np.ndarray:
         """Gradient of ``value`` in theta and the entries of L."""
@@ -345,18 +365,23 @@ class _Point:
         D, L = self.covariance.variances, self.covariance.loadings
         D = np.where(math.exp(NEGLIGIBLE_LOG) < D, D, 0.0)
         H, tau = self.information(), np.arange(len(self.member), len(self.theta))
-        fixed = ~self._directed()
+        fixed = ~self.free[self.varying].ravel()
         if fixed.any() and len(H) > len(self.theta):
             H[len(self.theta) :][fixed] = 0.0
             H[:, len(self.theta) :][:, fixed] = 0.0
         information = np.delete(np.delete(H, tau, axis=0), tau, axis=1)
+        n_directions = self.optimizer.tasks.coefficients.n_directions if structure == "given" else 0
         return CovarianceFit(
-            structure, Covariance(D, L), self.taus, self.evidence, self.value, self._penalty(H),
-            n_iter, converged, self.member, self.varying, information,
+            structure, Covariance(D, L), self.taus, self.evidence, self.value,
+            self._penalty(structure, H), n_iter, converged, self.member, self.varying, information,
+            n_directions=n_directions,
         )  # fmt: skip
 
-    def _penalty(self, information: np.ndarray) -> float:
+    def _penalty(self, structure: str, information: np.ndarray) -> float:
         """Laplace's price of the tied log variances; log T / 2 for each other number."""
+        if structure == "given":
+            blocks = self.optimizer.tasks.coefficients.blocks
+            return self.optimizer.parameter_price * sum(block.n_parameters for block in blocks)
         tied, price = self.groups.tied, self.optimizer.parameter_price
         count, laplace = len(self.groups.entries), 0.0
         if len(tied):

@@ -10,7 +10,7 @@ import numpy as np
 
 from sharedspan.kernels.standard_errors import packed_row_forms, packed_task_forms
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
-from sharedspan.mixed_model.likelihood import MixedTasks, added, inverse_precision
+from sharedspan.mixed_model.likelihood import MixedTasks, added, inverse_precision, refined_product
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.outliers import OutlierComponent
 from sharedspan.mixed_model.structures import n_parameters
@@ -288,8 +288,12 @@ def estimate_population(tasks: MixedTasks, fit: CovarianceFit, off: np.ndarray) 
 
     total, right = added(tasks.map_terms(sums, C))
     proper = bool(np.isfinite(fit.tau))
-    inverse, *_ = inverse_precision(total + np.diag(precision), proper)
-    b = inverse @ right if tasks.working is None else fit.evidence.mean
+    fixed = tasks.coefficients.fixed
+    P = total + np.diag(precision)
+    inverse, *_ = inverse_precision(P, proper, fixed)
+    b = fit.evidence.mean
+    if tasks.working is None:
+        b = refined_product(inverse, P, right, fixed)
     varying = np.flatnonzero(tasks.coefficients.varying)
     inside, flat = np.ix_(varying, varying), np.zeros_like(total)
     flat[inside] = np.linalg.pinv(total[inside], hermitian=True)

@@ -128,13 +128,13 @@ class _Parameters:
         self.p, self.active = len(D), varying_entries(fit)
         deviations = np.maximum(np.sqrt(D[self.active]), FIRST_DEVIATION)
         self.start = np.concatenate([fit.evidence.mean, deviations, self.L.ravel()])
-        largest = LARGEST_EFFECT
+        largest, coefficients = LARGEST_EFFECT, fit.modes.tasks.coefficients
         self.bounds = (
-            [(None, None)] * self.p
+            [(None, None) if fixed else (0.0, 0.0) for fixed in coefficients.fixed]
             + [(SMALLEST_DEVIATION, largest)] * len(self.active)
             + [
                 (-largest, largest) if varies else (0.0, 0.0)
-                for varies in np.repeat(fit.modes.tasks.coefficients.directed, self.L.shape[1])
+                for varies in coefficients.free_loadings(fit.structure, self.L.shape[1]).ravel()
             ]
         )
 

@@ -77,6 +77,11 @@ class Canonical:
         """Canonical rows (d', .) to rows in the units of the statistics, (d, .)."""
         return B if self.P is None else self.P @ B
 
+    def zero(self) -> np.ndarray:
+        """The canonical features of a row of zeros in the user's units, (d',)."""
+        row = -self.units.origin * self.units.scale
+        return row if self.P is None else row @ self.P
+
     def to_user(self, B: np.ndarray) -> np.ndarray:
         """Canonical rows (d', .) to rows in the user's units, (d, .)."""
         return self.units.scale[:, None] * self.widen(B) / self.units.y_scale
