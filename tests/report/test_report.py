@@ -228,7 +228,8 @@ def test_gains_are_errors_of_refits_to_the_other_rows(fitted):
     change = errors.change("separate")
     assert change.gains + change.losses == len(model.tasks_)
     assert change.low < change.ratio < change.high
-    assert change.ratio == pytest.approx(errors.error("model") / errors.error("separate"), rel=1e-14)
+    ratio = errors.error("model") / errors.error("separate")
+    assert change.ratio == pytest.approx(ratio, rel=1e-14)
 
 
 def test_interval_of_a_gain_is_that_of_leaving_tasks_out(fitted):

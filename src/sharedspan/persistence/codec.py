@@ -28,12 +28,14 @@ from sharedspan.persistence.container import KINDS, Tree, as_python_scalar
 
 # The classes whose objects a model file may hold, by name, with their modules.
 STORED_CLASSES = {
+    "Block": "sharedspan.mixed_model.structures",
     "Canonical": "sharedspan.statistics.canonical",
     "Columns": "sharedspan.inputs.columns",
     "CrossSums": "sharedspan.inference.weight_errors",
     "DaskEngine": "sharedspan.distributed.engine",
     "Descent": "sharedspan.estimators.stream",
     "DescentOptions": "sharedspan.estimators.stream",
+    "Effects": "sharedspan.mixed_model.structures",
     "Encoding": "sharedspan.inputs.encoders",
     "Factor": "sharedspan.inputs.encoders",
     "Feature": "sharedspan.inputs.table_columns",
