@@ -25,7 +25,7 @@ from sharedspan.mixed_model import LARGEST_RANK
 from sharedspan.mixed_model.effects import select_effects
 from sharedspan.mixed_model.fitted_noise import with_fitted_noise
 from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without_hopeless_rivals
-from sharedspan.mixed_model.likelihood import MixedTasks
+from sharedspan.mixed_model.likelihood import MixedTasks, RowVariances
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
 from sharedspan.mixed_model.refitted_folds import RefittedFolds, contenders, rows_are_few
@@ -101,7 +101,10 @@ class MixedModel(SpanTransformer, TaskEstimator):
         scaling = self.scaling(statistics, coefficients, canonical)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
-            options = None, None, self.method == "reml", coefficients
+            variances = None
+            if isinstance(self.slopes, Effects) and self.slopes.weighted_noise:
+                variances = RowVariances.of_weights(problem.rows)
+            options = None, variances, self.method == "reml", coefficients
             tasks = MixedTasks(statistics, scaling, *options)
             ids = self.searched_tasks(tasks.n_tasks, tasks.p)
             searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)

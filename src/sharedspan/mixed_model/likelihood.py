@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import over_tasks
 from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import (
@@ -87,6 +88,17 @@ class RowVariances(NamedTuple):
     n: np.ndarray  # (T,) sums of sample weights
     mean: np.ndarray  # (T,)
     log_sum: np.ndarray  # (T,) sums of the logarithms
+
+    @classmethod
+    def of_weights(cls, rows: TaskRows) -> RowVariances:
+        """Those of rows whose noise variances are one over their weights."""
+        T, n = rows.n_tasks, np.diff(rows.starts).astype(float)
+        total, log_sum = np.zeros(T), np.zeros(T)
+        for block in rows.blocks():
+            owner = np.repeat(block.ids, np.diff(block.starts))
+            total += np.bincount(owner, 1 / block.weight, minlength=T)
+            log_sum -= np.bincount(owner, np.log(block.weight), minlength=T)
+        return cls(n, total / n, log_sum)
 
     def take(self, ids: np.ndarray) -> RowVariances:
         """Those of some of the tasks."""

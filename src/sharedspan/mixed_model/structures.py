@@ -85,11 +85,15 @@ class Effects:
     blocks : tuple of Block
         How the coefficients vary between tasks; those in no block do not.
     formula : str
+    weighted_noise : bool
+        Whether sample weights divide the noise variance of their rows, as the weights of lme4 do;
+        otherwise they count repetitions of the rows.
     """
 
     fixed: tuple[bool, ...]
     blocks: tuple[Block, ...]
     formula: str = ""
+    weighted_noise: bool = False
 
     def __post_init__(self) -> None:
         members = [i for block in self.blocks for i in block.members]
