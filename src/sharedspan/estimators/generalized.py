@@ -21,7 +21,8 @@ from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.posterior import posterior_of
 from sharedspan.mixed_model.quadrature import fit_by_quadrature, quadrature_matters
-from sharedspan.mixed_model.structures import Coefficients
+from sharedspan.mixed_model.retained import RetainedFit
+from sharedspan.mixed_model.structures import Coefficients, Effects
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Canonical, Problem
 
@@ -134,6 +135,10 @@ def _estimate(
     }
     if isinstance(fit.modes.family, NegativeBinomial):
         extra["dispersion"] = fit.modes.family.dispersion
+    if isinstance(model.slopes, Effects):
+        restricted = model.method == "reml"
+        tasks = fit.modes.tasks
+        extra["_retained"] = RetainedFit(tasks, fit, canonical, rows, restricted, optimizer)
     fitted = mixed_fit(canonical, scaling, fit, posterior, extra)
     return replace(fitted, noise_variance=None, n_iter=optimizer.n_turns)
 

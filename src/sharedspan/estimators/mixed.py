@@ -29,6 +29,7 @@ from sharedspan.mixed_model.likelihood import MixedTasks, RowVariances
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
 from sharedspan.mixed_model.refitted_folds import RefittedFolds, contenders, rows_are_few
+from sharedspan.mixed_model.retained import RetainedFit
 from sharedspan.mixed_model.robust import RobustOptimizer, RobustRows
 from sharedspan.mixed_model.search import (
     COMPARISON_TOL,
@@ -146,6 +147,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
             "noise": model.noise if self.noise == "auto" else self.noise,
             "widening": model.widening,
         }
+        if isinstance(self.slopes, Effects):
+            restricted = tasks.restricted
+            extra["_retained"] = RetainedFit(model.tasks, fit, canonical, problem.rows, restricted)
         return mixed_fit(canonical, scaling, fit, posterior, extra)
 
     def _estimate_robust(self, problem: Problem, family: StudentT | Huber) -> FittedSpan:

@@ -35,6 +35,7 @@ def save_model(model: TaskEstimator, path: Path, statistics: bool) -> None:
     """Write a fitted model; see ``TaskEstimator.save``."""
     import sharedspan
     from sharedspan.estimators import ESTIMATORS
+    from sharedspan.mixed_model.retained import RetainedFit
 
     name = type(model).__name__
     if ESTIMATORS.get(name) != type(model).__module__:
@@ -52,6 +53,7 @@ def save_model(model: TaskEstimator, path: Path, statistics: bool) -> None:
             key: _encode_part(value, "task labels" if key == "tasks_" else key)
             for key, value in state.items()
             if _is_fitted_name(key, type(model))
+            and not isinstance(value, RetainedFit)
             and (statistics or not isinstance(value, TaskStatistics))
         },
     }
