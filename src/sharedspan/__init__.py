@@ -32,11 +32,14 @@ _HOMES = {
     "SharedSpanRegressor": "sharedspan.estimators.shared_span",
     "SpectralRegressor": "sharedspan.estimators.spectral",
     "TorchBackend": "sharedspan.objective.backends",
+    "anova": "sharedspan.formula.comparison",
     "compare": "sharedspan.diagnosis.comparison",
     "diagnose": "sharedspan.diagnosis.diagnose",
+    "effects": "sharedspan.formula.marginal",
     "error_floor": "sharedspan.inference.noise",
     "factor_distance": "sharedspan.subspace",
     "load": "sharedspan.persistence.model_file",
+    "mixed": "sharedspan.formula.mixed",
     "parameter_error": "sharedspan.inference.noise",
     "plan": "sharedspan.inference.planning",
     "plot_curve": "sharedspan.report.plots",
@@ -72,6 +75,9 @@ if TYPE_CHECKING:
     from sharedspan.estimators.shared_span import SharedSpanRegressor
     from sharedspan.estimators.spectral import SpectralRegressor
     from sharedspan.estimators.transfer import NewTaskRegressor
+    from sharedspan.formula.comparison import anova
+    from sharedspan.formula.marginal import effects
+    from sharedspan.formula.mixed import mixed
     from sharedspan.inference.noise import error_floor, parameter_error
     from sharedspan.inference.planning import plan
     from sharedspan.inputs.columns import Columns

@@ -33,9 +33,9 @@ REASONS = {  # why a family is chosen
 
 
 @click.command("fit")
-@options.tables
-@options.task
-@options.target
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE... [FORMULA]")
+@options.task_of_fit
+@options.target_of_fit
 @options.drop
 @options.columns
 @options.table_text
@@ -63,6 +63,10 @@ REASONS = {  # why a family is chosen
     multiple=True,
     metavar="COL",
     help="Column whose effect differs between tasks; repeatable.  [default: as the data say]",
+)
+@click.option("--ml", is_flag=True, help="Fit a formula by maximum likelihood instead of REML.")
+@click.option(
+    "--weights", metavar="COL", help="Of a formula: column that divides the noise variance of rows."
 )
 @click.option(
     "--rank", metavar="K", help="Dimension of the shared span, or auto, evidence or threshold."
@@ -119,9 +123,25 @@ def fit_command(
     0 and 1 gives a model of probabilities, and a target of counts one of mean counts; --family
     overrules this.
 
+    With a FORMULA, as lme4 has it, such as "math ~ ses + (1 + ses | school)", the model is what the
+    formula says, and its summary is printed. The table must then fit into memory, the family is
+    gaussian unless given, and no levels are pooled unless --rare is given.
+
     Example: sharedspan fit "sales/*.parquet" --task shop --target units -o sales.span
     """
     with errors.one_line_errors(out):
+        if is_formula(tables[-1]):
+            from sharedspan.cli.formula import fit_formula
+
+            given |= {"estimator": estimator, "family": family, "coefficients": coefficients}
+            fit_formula(tables[-1], tables[:-1], out, as_json, given)
+            return
+        options.require_task_and_target(given)
+        if given.pop("ml") or given.pop("weights") is not None:
+            raise ValueError(
+                'A formula is fitted by --ml and with --weights: add one, such as "math ~ ses + '
+                '(1 + ses | school)".'
+            )
         errors.check_model_output(out, tables)
         errors.check_output(coefficients, ".csv", ".parquet", inputs=[out], tables=tables)
         columns = options.columns_given(given)
@@ -135,6 +155,11 @@ def fit_command(
     page = str(out.with_suffix(".html"))
     report = shlex.join(["sharedspan", "report", str(out), *data, "-o", page])
     echo_fit(result | {"notes": notes}, as_json, f"Next: {report}")
+
+
+def is_formula(text: str) -> bool:
+    """Whether an argument is a formula and not a table; "~/school.csv" is a table."""
+    return "~" in text.lstrip("~") and "|" in text and not Path(text).exists()
 
 
 def _choose_family(

@@ -78,6 +78,21 @@ task_of_model = _column("--task", "Column with the task of each row.", required=
 target_of_model = _column("--target", "Column to predict.", required=False)
 
 
+task_of_fit = click.option(
+    "--task", metavar="COL", help="Column with the task of each row.  [required without FORMULA]"
+)
+target_of_fit = click.option(
+    "--target", metavar="COL", help="Column to predict.  [required without FORMULA]"
+)
+
+
+def require_task_and_target(given: dict[str, Any]) -> None:
+    """Raise a usage error unless both columns are given."""
+    for name in ("task", "target"):
+        if given[name] is None:
+            raise click.UsageError(f"Missing option '--{name}'.", click.get_current_context())
+
+
 def out(text: str, **more: Any) -> Decorator:
     """The path of the result."""
     kind = click.Path(dir_okay=False, path_type=Path)

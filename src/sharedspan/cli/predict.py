@@ -160,7 +160,7 @@ def _methods(model: Any) -> tuple[Any, Any]:
 def _copied(batch: RowBatch, rows: RowReader) -> dict[str, Any]:
     """The columns of the table that are copied to the output."""
     columns = rows.selection.columns
-    copied: dict[str, Any] = {columns.task or "task": batch.labels}
+    copied: dict[str, Any] = {columns.task_name or "task": batch.labels}
     copied |= dict(zip(rows.also, batch.also, strict=True))
     if columns.target is not None:
         copied.setdefault(columns.target, batch.y)

@@ -72,7 +72,7 @@ def report_command(
             X, y, labels = read_matching(data, columns, missing).arrays()
             rows |= {"X": X, "y": y, "task": labels.tolist()}
         if columns is not None:
-            rows |= {"task_name": columns.task, "target_name": columns.target}
+            rows |= {"task_name": columns.task_name, "target_name": columns.target}
         with errors.write_errors(out):
             # Rows of tasks that were not fitted are left out of the page.
             reported = for_coded_rows(fitted).set_params(unseen="mean")

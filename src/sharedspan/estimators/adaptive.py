@@ -25,6 +25,7 @@ from sharedspan.estimators.parameters import BOOL, estimator, number_or_auto, on
 from sharedspan.estimators.prediction import interval_quantiles, predicted_mean, rows_to_predict
 from sharedspan.families import FAMILIES, Family, StudentT, family_of
 from sharedspan.inputs.frames import as_target, row_count
+from sharedspan.inputs.offsets import formula_offset
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.mixed_model.structures import STRUCTURES, Effects
 
@@ -39,7 +40,7 @@ def structure(name: str, value: Any) -> None:
 
 @estimator(
     "rank slopes noise method outliers fit_intercept whiten unseen task_column random_state "
-    "verbose engine keep_statistics family varying"
+    "verbose engine keep_statistics family varying approximation"
 )
 class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     """Regressions of many tasks, each as far from the others as the data say; nothing to tune.
@@ -103,6 +104,10 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         features may all vary. Of more, a few do instead of all if the evidence for them alone is
         decisively better. Factors and splines vary only if they gain decisively. All but splines
         vary if ``slopes`` or ``rank`` is given, or with ``whiten``. See ``varying_``.
+    approximation : {"auto", "laplace", "quadrature"}, default="auto"
+        How the effects of binomial and count responses are integrated out. "auto" takes quadrature
+        for one or two effects with few rows per task, where Laplace's approximation is biased;
+        mixed-model software takes Laplace's unless told.
 
     Attributes
     ----------
@@ -175,6 +180,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         "method": partial(one_of, known=("evidence", "ml", "reml")),
         "outliers": BOOL,
         "family": partial(one_of, known=tuple(FAMILIES)),
+        "approximation": partial(one_of, known=("auto", "laplace", "quadrature")),
     }
 
     slopes: str | Effects = "auto"
@@ -185,6 +191,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     family: str = "gaussian"
     unseen: str = "mean"
     varying: Any = None
+    approximation: str = "auto"
 
     noise_degrees_of_freedom_: float
     dispersion_: float
@@ -227,11 +234,12 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         -------
         self
         """
+        uses_offset = offset is not None or exposure is not None
         offset = self._offset(X, offset, exposure)
-        uses_offset = offset is not None
         if offset is not None and self.family in ROBUST:
             y, offset = np.asarray(y, dtype=float) - offset, None
         fitting.fit_arrays(self, X, y, task, sample_weight, offset=offset)
+        vars(self).pop("uses_offset_", None)  # that of a formula needs not be given again
         if uses_offset:
             self.uses_offset_ = True
         return self
@@ -379,13 +387,15 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def _offset(self, X: Any, offset: Any, exposure: Any) -> np.ndarray | None:
-        """The offset of each row, None for none."""
+        """The offset of each row, that of a formula included; None for none."""
+        own = formula_offset(X, vars(self).get("columns_", self.columns))
         if offset is None and exposure is None:
-            return None
+            return own
         if is_task_list(X):
             raise ValueError("An offset needs one array or frame of rows, and X is a list of them.")
         one_of("family", self.family, tuple(FAMILIES))
-        return log_exposure(family_of(self.family), offset, exposure, row_count(X))
+        given = log_exposure(family_of(self.family), offset, exposure, row_count(X))
+        return given if own is None or given is None else given + own
 
 
 def mean_and_reach(

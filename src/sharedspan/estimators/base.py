@@ -39,6 +39,7 @@ from sharedspan.statistics.canonical import Problem
 from sharedspan.statistics.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
+    from sharedspan.inference.summary import Summary
     from sharedspan.inputs.files import FilePaths
     from sharedspan.inputs.table_columns import TableColumns
     from sharedspan.progress import ProgressCallback
@@ -109,6 +110,7 @@ class TaskEstimator(BaseEstimator):
     feature_names_in_: np.ndarray
     columns: Any
     columns_: TableColumns
+    n_rows_: int
     n_rows_dropped_: int
     uses_offset_: bool  # set if the fit had an offset or exposure
     _statistics_: TaskStatistics
@@ -313,6 +315,10 @@ class TaskEstimator(BaseEstimator):
         check_is_fitted(self)
         return FittedSpan.of(self)
 
+    def complete(self) -> None:
+        """Compute what was deferred until it is used, such as standard errors."""
+        _ = self.fitted_span
+
     def predict(self, X: Any, task: Any = None, return_std: bool = False) -> Any:
         """Predict responses.
 
@@ -400,6 +406,27 @@ class TaskEstimator(BaseEstimator):
     def uncertainty(self) -> Uncertainty:
         """The basis of standard errors; AttributeError if the fit has none."""
         return self._uncertainty_
+
+    def summary(self, level: float = 0.95) -> Summary:
+        """Estimates, variance components and measures of the fit, to be printed.
+
+        A model of ``ss.mixed`` has tests of its fixed effects, with Satterthwaite's degrees of
+        freedom for Gaussian responses, and its likelihood. They are computed when first used.
+
+        Parameters
+        ----------
+        level : float, default=0.95
+            Share of the intervals that cover the truth, between 0 and 1.
+
+        Returns
+        -------
+        Summary
+            ``print`` shows it, and notebooks as HTML; ``to_frame``, ``to_markdown``, ``to_latex``
+            and ``in_words`` give it in other forms.
+        """
+        from sharedspan.estimators.summaries import summary_of
+
+        return summary_of(self, level)
 
     def save(self, path: str | os.PathLike[str], *, statistics: bool = False) -> None:
         """Write the fitted model to a file, to be read by ``ss.load``.

@@ -131,8 +131,19 @@ def store(
     model.__dict__.update(fitted.attributes())
     model.tasks_ = label_array(statistics.labels)
     model.coef_names_ = np.array(statistics.names, dtype=object)
+    if (n_rows := n_rows_of(statistics)) is not None:
+        model.n_rows_ = n_rows
     if retained is not None:
         model._statistics_ = retained
+
+
+def n_rows_of(statistics: TaskStatistics) -> int | None:
+    """The number of rows of a fit; weights count as repetitions if the rows are not at hand."""
+    if isinstance(statistics.rows, TaskRows):
+        return statistics.rows.n_rows
+    if statistics.statistics is None:  # rows of a stream
+        return None
+    return round(float(statistics.statistics.n.sum()))
 
 
 # ---- the ways in ---------------------------------------------------------------------------------
@@ -338,7 +349,8 @@ def open_rows(
     else:
         parts, model.n_rows_dropped_ = complete_rows(*prepared, y, sample_weight, offset)
         *parts, offset = parts
-        rows = validate_rows(*parts, check_finite=False)
+        only = not prepared[0].columns.names  # a formula may have none but intercepts
+        rows = validate_rows(*parts, check_finite=False, intercepts_only=only)
         rows = replace(rows, names=prepared[0].columns.names)
         model.columns_ = prepared[0].columns
     if offset is not None:

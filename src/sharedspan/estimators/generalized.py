@@ -19,8 +19,13 @@ from sharedspan.mixed_model.held_out import select_by_rows
 from sharedspan.mixed_model.held_out_responses import HeldOutResponses
 from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.modes import FamilyRows
+from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.posterior import posterior_of
-from sharedspan.mixed_model.quadrature import fit_by_quadrature, quadrature_matters
+from sharedspan.mixed_model.quadrature import (
+    fit_by_quadrature,
+    quadrature_is_possible,
+    quadrature_matters,
+)
 from sharedspan.mixed_model.retained import RetainedFit
 from sharedspan.mixed_model.structures import Coefficients, Effects
 from sharedspan.mixed_model.terms import Scaling
@@ -95,7 +100,7 @@ def _estimate(
         fit = optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit)
         value, approximation = fit.evidence.value, "laplace"
         quadrature = None
-        if model.method != "reml" and quadrature_matters(source, fit):
+        if takes_quadrature(model, source, fit):
             quadrature = fit_by_quadrature(source, optimizer, fit)
             prior = (
                 0.0
@@ -141,6 +146,22 @@ def _estimate(
         extra["_retained"] = RetainedFit(tasks, fit, canonical, rows, restricted, optimizer)
     fitted = mixed_fit(canonical, scaling, fit, posterior, extra)
     return replace(fitted, noise_variance=None, n_iter=optimizer.n_turns)
+
+
+def takes_quadrature(model: MixedModel, rows: FamilyRows, fit: CovarianceFit) -> bool:
+    """Whether the effects are integrated out by quadrature."""
+    approximation = vars(model).get("approximation", "auto")
+    if approximation == "laplace" or (approximation == "auto" and model.method == "reml"):
+        return False
+    if approximation == "auto":
+        return quadrature_matters(rows, fit)
+    if model.method == "reml" or not quadrature_is_possible(fit):
+        raise ValueError(
+            "approximation='quadrature' integrates over one or two effects of a task that have "
+            "variances of their own, by maximum likelihood or the evidence: give "
+            "approximation='laplace'."
+        )
+    return True
 
 
 def check_responses(family: Family, rows: TaskRows) -> None:

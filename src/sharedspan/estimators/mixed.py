@@ -226,9 +226,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 "a cluster keep only their sums: fit with engine='local', or use fit_file."
             )
 
-    def scaling(
-        self, statistics: Any, coefficients: Coefficients, canonical: Canonical
-    ) -> Scaling:
+    def scaling(self, statistics: Any, coefficients: Coefficients, canonical: Canonical) -> Scaling:
         """Standard units of the features, which those of a variance group share.
 
         Features are measured from their means, but from zero if a formula gives another model then.
@@ -357,7 +355,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
     ) -> SelectedModel:
         """D, L and perhaps the outliers, with the coefficients that vary being given."""
         tasks = optimizer.tasks
-        structures = STRUCTURES if self.slopes == "auto" else (self.slopes,)
+        structures = STRUCTURES if self.slopes == "auto" else (str(self.slopes),)
         ranks = (self.rank, self.rank)
         if isinstance(self.rank, str):
             ranks = (self.smallest_rank, max(largest_rank(tasks), self.smallest_rank))
@@ -414,6 +412,71 @@ class MixedModel(SpanTransformer, TaskEstimator):
         elif self.noise == "fitted" and rows is not None:
             models.append(with_fitted_noise(model, tasks, rows))
         return [each for each in models if each is not None]
+
+    def task_effects(self, group: str | None = None) -> Any:
+        """How each task differs from the mean, with standard errors, as a pandas frame.
+
+        Parameters
+        ----------
+        group : str, optional
+            Another group of the formula: a crossed one, or one that tasks are nested in.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each task and, for each coefficient that varies, a column of its name and one
+            that ends in " std". A model of ``ss.mixed`` gives conditional modes and their standard
+            deviations given all other parameters, as lme4 does; other models also count the
+            uncertainty of the mean.
+        """
+        from sharedspan.estimators.inference import task_effects
+
+        check_is_fitted(self)
+        return task_effects(self, group)
+
+    def simulate(
+        self,
+        n_simulations: int = 1,
+        X: Any = None,
+        task: Any = None,
+        *,
+        conditional: bool = False,
+        offset: Any = None,
+        random_state: Any = None,
+    ) -> np.ndarray:
+        """Responses simulated from a model of ``ss.mixed``.
+
+        Parameters
+        ----------
+        n_simulations : int, default=1
+        X : table or array-like of shape (rows, d), optional
+            By default the rows of the fit.
+        task : array-like of shape (rows,), optional
+            The task of each row in X, as in ``predict``.
+        conditional : bool, default=False
+            Whether tasks keep their fitted effects; otherwise these are drawn anew.
+        offset : array-like of shape (rows,), optional
+            Known part of the linear predictor of the rows in X.
+        random_state : int, numpy.random.Generator or None, default=None
+
+        Returns
+        -------
+        ndarray of shape (rows, n_simulations)
+            In the order of the rows that were given.
+        """
+        from sharedspan.estimators.simulation import simulate_responses
+
+        check_is_fitted(self)
+        rng = as_generator(random_state)
+        return simulate_responses(self, n_simulations, rng, X, task, conditional, offset=offset)
+
+    def complete(self) -> None:
+        """See TaskEstimator."""
+        super().complete()
+        if "_retained_" in vars(self):
+            from sharedspan.estimators.inference import infer
+
+            infer(self)
 
     @property
     def varying_(self) -> np.ndarray:

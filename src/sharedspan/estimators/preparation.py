@@ -13,8 +13,9 @@ from sharedspan.inputs.frame_table import (
     encode_frame,
     learn_frame,
     needs_preparation,
+    row_labels,
 )
-from sharedspan.inputs.frames import REMEDY, missing_words, task_labels
+from sharedspan.inputs.frames import REMEDY, missing_words
 from sharedspan.inputs.labels import given_labels, is_missing
 from sharedspan.inputs.table_columns import TableColumns
 
@@ -39,7 +40,7 @@ def prepare(
         return None
     if not isinstance(columns, TableColumns):
         columns = learn_frame(X, columns, model.task_column)
-    labels = given_labels(task, task_labels(X, model.task_column), model.task_column)
+    labels = given_labels(task, row_labels(X, model.task_column), model.task_column)
     return encode_frame(X, columns), labels
 
 
@@ -77,7 +78,7 @@ def coded_rows(model: TaskEstimator, X: Any, y: Any, task: Any) -> tuple[Any, An
     learned = vars(model).get("columns_")
     if learned is None or not needs_preparation(X, learned, model.task_column):
         return model, X, y, task
-    labels = given_labels(task, task_labels(X, model.task_column), model.task_column)
+    labels = given_labels(task, row_labels(X, model.task_column), model.task_column)
     (X, y, task, _, _), _ = complete_rows(encode_frame(X, learned), labels, y, None, None)
     return for_coded_rows(model), X, y, task
 
@@ -139,4 +140,4 @@ def encoded_columns(X: Any, columns: TableColumns, task_column: Any) -> tuple[np
             f"Input X contains NaN{words}, and the model was fitted with missing={policy!r}: leave "
             "these rows out, or fit with missing='indicator' of ss.Columns, which fills values in."
         )
-    return frame.X, task_labels(X, task_column)
+    return frame.X, row_labels(X, task_column)

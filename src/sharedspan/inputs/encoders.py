@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sharedspan.inputs.columns import NO_LEVEL, OTHER
+from sharedspan.inputs.expressions import Expression
 from sharedspan.inputs.files import literal, quoted
 from sharedspan.inputs.splines import SplineBasis
 from sharedspan.inputs.text_format import (
@@ -205,6 +206,7 @@ class Encoding:
     missing: str = "error"  # rows that lack a value
     origins: tuple[str, ...] = ()  # of features that are coded already, see ``coded``
     coded_groups: tuple[int, ...] = ()
+    offset: tuple[Expression, ...] = ()  # known parts of the linear predictor, see offsets.py
 
     def __post_init__(self) -> None:
         if not all(isinstance(column, Number | Factor) for column in self.columns):
@@ -218,7 +220,8 @@ class Encoding:
         """The encoding of arrays whose columns are these features already."""
         columns = tuple(Number(name) for name in self.names)
         groups = tuple(self.groups.tolist())
-        return Encoding(columns, origins=self.column_of, coded_groups=groups)
+        origins, offset = self.column_of, self.offset
+        return Encoding(columns, origins=origins, coded_groups=groups, offset=offset)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -268,8 +271,16 @@ class Encoding:
         """SQL of the values of all columns, by the types of the columns."""
         return [column.sql(types[column.column], self.text) for column in self.columns]
 
-    def encode(self, values: Sequence[np.ndarray], dtype: Any = np.float64) -> np.ndarray:
-        """Features (rows, d) of the values of all columns, each (rows,)."""
+    def encode(
+        self,
+        values: Sequence[np.ndarray],
+        dtype: Any = np.float64,
+        first_row: int | None = None,
+    ) -> np.ndarray:
+        """Features (rows, d) of the values of all columns, each (rows,).
+
+        Errors name a row if the number of the first one is given.
+        """
         X = np.empty((len(values[0]), len(self.names)), dtype)
         at, firsts = 0, {}
         for column, each in zip(self.columns, values, strict=True):

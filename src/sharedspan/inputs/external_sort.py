@@ -170,7 +170,7 @@ class _Tasks:
         self, connection: DuckDBPyConnection, selection: Selection, progress: ProgressCallback
     ) -> None:
         columns = selection.columns
-        self.code_sql = columns.label_sql()
+        self.code_sql = columns.label_sql(selection.files[0].types)
         connection.execute(f"CREATE TABLE seen (label {columns.label}, n BIGINT)")
         for number, file in enumerate(selection.files):
             progress("finding tasks", number, len(selection.files))

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sharedspan.inputs.columns import Columns, level_text
-from sharedspan.inputs.encoders import Encoding, Number
+from sharedspan.inputs.column_arrays import (
+    as_arrow,
+    as_floats,
+    categories_of,
+    column_at,
+    is_number_type,
+)
+from sharedspan.inputs.columns import Columns
+from sharedspan.inputs.encoders import Encoding, Factor, Number
 from sharedspan.inputs.files import (
     SourceFile,
     arrow_batches,
@@ -21,12 +28,19 @@ from sharedspan.inputs.files import (
     open_duckdb,
     reading,
 )
-from sharedspan.inputs.frames import column_names, find_task_column, has_sparse_columns, package_of
-from sharedspan.inputs.labels import is_missing
+from sharedspan.inputs.frames import (
+    column_names,
+    find_task_column,
+    has_sparse_columns,
+    package_of,
+    row_count,
+    task_labels,
+)
+from sharedspan.inputs.label_paths import path_labels
 from sharedspan.inputs.learning import learn_encoding
 from sharedspan.inputs.reader import UnseenLevels
 from sharedspan.inputs.table_columns import OpenTable, TableColumns
-from sharedspan.inputs.text_format import DATES, NUMBERS, TEXTS
+from sharedspan.inputs.text_format import DATES, NUMBERS, TEXTS, TextFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +87,13 @@ def raw_names(X: Any) -> list[str]:
     return [f"x{j}" for j in range(np.shape(X)[1])] if names is None else list(map(str, names))
 
 
+def row_labels(X: Any, task_column: Any) -> Any:
+    """The task column of a frame or array, the paths of several columns of a frame, or None."""
+    if isinstance(task_column, tuple) and task_column not in (column_names(X) or [task_column]):
+        return path_labels([column_at(X, place) for place in column_places(X, task_column)])
+    return task_labels(X, task_column)
+
+
 def needs_preparation(X: Any, columns: Any, task_column: Any) -> bool:
     """Whether columns of X must be prepared: some are not numbers, or options say so."""
     if columns is not None:
@@ -83,22 +104,11 @@ def needs_preparation(X: Any, columns: Any, task_column: Any) -> bool:
     kinds = [field.type for field in X.schema] if package_of(X) == "pyarrow" else X.dtypes
     task = None if task_column is None else find_task_column(names, task_column)
     pairs = zip(names, kinds, strict=True)
-    return any(name != task and not _is_number(kind) for name, kind in pairs)
+    return any(name != task and not is_number_type(kind) for name, kind in pairs)
 
 
-def _is_number(kind: Any) -> bool:
-    """Whether a type of pandas, polars or pyarrow is one of numbers or booleans."""
-    if package_of(kind) == "polars" or hasattr(kind, "is_numeric"):
-        return bool(kind.is_numeric()) or str(kind) == "Boolean"
-    if package_of(kind) == "pyarrow":
-        return str(kind).startswith(("int", "uint", "float", "double", "halffloat", "bool"))
-    return getattr(kind, "kind", "O") in "biuf" or getattr(kind, "_is_numeric", False)
-
-
-def arrow_table(X: Any, names: Sequence[str]) -> tuple[Any, dict[str, list[str]]]:
-    """Columns of a frame as an Arrow table, and the order of levels of the categorical ones."""
-    import pyarrow
-
+def column_places(X: Any, names: Sequence[str]) -> list[int]:
+    """The numbers of the columns of these names."""
     known = raw_names(X)
     if lacking := [name for name in names if name not in known]:
         raise ValueError(
@@ -107,11 +117,19 @@ def arrow_table(X: Any, names: Sequence[str]) -> tuple[Any, dict[str, list[str]]
         )
     if twice := [name for name in names if known.count(name) > 1]:
         raise ValueError(f"X has two columns {twice[0]!r}: give each its own name.")
+    return [known.index(name) for name in names]
+
+
+def arrow_table(X: Any, names: Sequence[str]) -> tuple[Any, dict[str, list[str]]]:
+    """Columns of a frame as an Arrow table, and the order of levels of the categorical ones."""
+    import pyarrow
+
+    places = column_places(X, names)
     categories: dict[str, list[str]] = {}
     arrays = []
-    for name in names:
-        values = _column(X, known.index(name))
-        levels = _categories(values)
+    for name, place in zip(names, places, strict=True):
+        values = column_at(X, place)
+        levels = categories_of(values)
         if levels is not None:
             categories[name] = levels
         if levels is not None and package_of(values) == "pandas":
@@ -119,45 +137,8 @@ def arrow_table(X: Any, names: Sequence[str]) -> tuple[Any, dict[str, list[str]]
             texts = pyarrow.array(levels, pyarrow.string())
             arrays.append(texts.take(pyarrow.array(codes, mask=codes < 0)))
         else:
-            arrays.append(_as_arrow(pyarrow, values))
+            arrays.append(as_arrow(values))
     return pyarrow.table(arrays, names=list(names)), categories
-
-
-def _column(X: Any, place: int) -> Any:
-    if package_of(X) == "pyarrow":
-        return X.column(place)
-    if package_of(X) == "polars":
-        return X.to_series(place)
-    return X.iloc[:, place] if hasattr(X, "iloc") else np.asarray(X)[:, place]
-
-
-def _categories(values: Any) -> list[str] | None:
-    """The levels of a categorical column in the order that users gave them; [] if they gave none.
-
-    The categories of polars, unless they are an Enum, and of Arrow are in the order of the rows.
-    """
-    kind = getattr(values, "dtype", None)
-    levels = getattr(kind, "categories", None)
-    if package_of(kind) == "polars":
-        name = str(kind)
-        levels = levels if name.startswith("Enum") else [] if name.startswith("Cat") else None
-    elif package_of(values) == "pyarrow":
-        levels = [] if str(values.type).startswith("dictionary") else None
-    return None if levels is None else [level_text(level) for level in list(levels)]
-
-
-def _as_arrow(pyarrow: Any, values: Any) -> Any:
-    """A column of any kind as an Arrow array; a mixture of types as text."""
-    if hasattr(values, "to_arrow"):
-        values = values.to_arrow()
-    if isinstance(values, (pyarrow.Array, pyarrow.ChunkedArray)):
-        return values.cast(pyarrow.string()) if pyarrow.types.is_null(values.type) else values
-    try:
-        array = pyarrow.array(values, from_pandas=True)
-        return array.cast(pyarrow.string()) if pyarrow.types.is_null(array.type) else array
-    except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
-        texts = [None if is_missing(value) else str(value) for value in np.asarray(values, object)]
-        return pyarrow.array(texts, pyarrow.string())
 
 
 @dataclass(frozen=True)
@@ -200,25 +181,45 @@ def _name_of(X: Any, task_column: Any) -> str | None:
 def encode_frame(X: Any, columns: TableColumns) -> PreparedFrame:
     """Features of a frame or array, by what was learned about its columns."""
     encoding = columns.encoding
-    table, _ = arrow_table(X, [column.column for column in encoding.columns])
+    if not encoding.columns:
+        return PreparedFrame(np.empty((row_count(X), 0)), columns)
+    return PreparedFrame(encoding.encode(read_values(X, encoding), first_row=0), columns)
+
+
+def read_values(X: Any, encoding: Encoding) -> list[np.ndarray]:
+    """The values of all columns, each (rows,): of numbers as they are, of others by DuckDB."""
+    places = column_places(X, [column.column for column in encoding.columns])
+    values = [
+        as_floats(column_at(X, place), encoding.text.missing_numbers)
+        if isinstance(column, Number) and not column.is_date
+        else None
+        for column, place in zip(encoding.columns, places, strict=True)
+    ]
+    others = [c for c, read in zip(encoding.columns, values, strict=True) if read is None]
+    if not others:
+        return [read for read in values if read is not None]
+    table, _ = arrow_table(X, list(dict.fromkeys(column.column for column in others)))
     with open_frame(table) as opened:
-        file = opened.files[0]
-        _require_types(opened, encoding)
-        listed = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(encoding.sql(file.types)))
-        sql, unseen, blocks = f"SELECT {listed} FROM {file.scan()}", UnseenLevels(), []
-        for batch in arrow_batches(opened.connection, sql, "X"):
-            values = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
-            unseen.note(encoding, values)
-            blocks.append(encoding.encode(values))
+        file, unseen = opened.files[0], UnseenLevels()
+        _require_types(opened, others, encoding.text)
+        sqls = [column.sql(file.types[column.column], encoding.text) for column in others]
+        sql = "SELECT " + ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(sqls))
+        batches = list(arrow_batches(opened.connection, f"{sql} FROM {file.scan()}", "X"))
+        parts = (
+            [batch.column(i).to_numpy(zero_copy_only=False) for batch in batches]
+            for i in range(len(others))
+        )
+        read_rest = (np.concatenate(part) if part else np.empty(0, dtype=int) for part in parts)
+        complete = [next(read_rest) if read is None else read for read in values]
+        unseen.note(encoding, complete)
         unseen.tell(opened.connection, file, encoding.text)
-    X = np.concatenate(blocks) if blocks else np.empty((0, len(encoding.names)))
-    return PreparedFrame(X, columns)
+    return complete
 
 
-def _require_types(table: OpenTable, encoding: Encoding) -> None:
+def _require_types(table: OpenTable, columns: Sequence[Number | Factor], text: TextFormat) -> None:
     """Raise if a column of numbers or dates holds something else than in the fit."""
-    numbers = [c for c in encoding.columns if isinstance(c, Number)]
-    table.require_numbers([c.column for c in numbers if not c.is_date], "fitted", encoding.text)
+    numbers = [column for column in columns if isinstance(column, Number)]
+    table.require_numbers([c.column for c in numbers if not c.is_date], "fitted", text)
     for column in numbers:
         kind = table.types[column.column]
         if column.is_date and kind not in NUMBERS | TEXTS | DATES:

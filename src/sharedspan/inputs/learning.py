@@ -41,6 +41,7 @@ def learn_encoding(
     *,
     target: str | None = None,
     refuse_text: bool = False,
+    chosen: bool = False,
 ) -> Encoding:
     """Learn how columns become features.
 
@@ -56,6 +57,9 @@ def learn_encoding(
         The column to predict, if the table has it.
     refuse_text : bool
         Whether text is an error, as it was before factors.
+    chosen : bool
+        Whether users have chosen each column by its name; then there is no warning of columns that
+        are hardly features, such as row numbers.
     """
     for name, part in options.named():
         if name not in names:
@@ -78,14 +82,15 @@ def learn_encoding(
     for name in names:
         kind = table.types[name]
         if name in factors:
-            columns.append(factor(name, texts[name], options, categories.get(name)))
+            order = categories.get(name)
+            columns.append(factor(name, texts[name], options, order, chosen=chosen))
         elif kind in DATES or name in options.dates:
             columns.append(_date(table, name, options, text))
         elif kind in NUMBERS:
             columns.append(Number(name))
         elif kind in TEXTS:
             if kinds[name] == "text":
-                columns.append(factor(name, texts[name], options, None))
+                columns.append(factor(name, texts[name], options, None, chosen=chosen))
             elif kinds[name] == "date":
                 columns.append(_date(table, name, options, text))
             else:
@@ -108,7 +113,8 @@ def learn_encoding(
         encoding = _with_means(table, encoding)
     present = {column.column for column in columns}
     pairs = tuple(pair for pair in options.interactions if set(pair) <= present)
-    warn_of_odd_columns(table, encoding, options)
+    if not chosen:
+        warn_of_odd_columns(table, encoding, options)
     encoding = replace(encoding, interactions=pairs)
     if twice := [name for name in encoding.names if encoding.names.count(name) > 1]:
         raise ValueError(

@@ -94,8 +94,18 @@ def warn_of_codes(texts: Mapping[str, Texts]) -> None:
             )
 
 
-def factor(name: str, texts: Texts, options: Columns, order: Sequence[str] | None) -> Factor:
-    """A factor: rare levels are pooled, and one level is the reference."""
+def factor(
+    name: str,
+    texts: Texts,
+    options: Columns,
+    order: Sequence[str] | None,
+    *,
+    chosen: bool = False,
+) -> Factor:
+    """A factor: rare levels are pooled, and one level is the reference.
+
+    There is a warning of very many levels, unless users have chosen the column by its name.
+    """
     counts = texts.counts
     ordinal = options.ordinal.get(name)
     advice = "leave it out (--drop, or drop= in Python), or make it the task column"
@@ -112,7 +122,9 @@ def factor(name: str, texts: Texts, options: Columns, order: Sequence[str] | Non
         return Factor(name, ordered, found, "ordinal", ordered[0], options.unseen)
     # Levels of these names are what the names say.
     n_missing = texts.n_missing + counts.get(NO_LEVEL, 0)
-    levels = [v for v in (order or _sorted(counts)) if counts.get(v) and v not in (NO_LEVEL, OTHER)]
+    levels = [
+        v for v in (order or level_order(counts)) if counts.get(v) and v not in (NO_LEVEL, OTHER)
+    ]
     n_levels, numbers = len(levels), dict(counts)
     frequent = [level for level in levels if counts[level] >= options.rare]
     if frequent and len(levels) - len(frequent) > 1:
@@ -136,7 +148,7 @@ def factor(name: str, texts: Texts, options: Columns, order: Sequence[str] | Non
             f"The column {name!r} has no level {reference!r} (reference of Columns), only "
             f"{joined([repr(level) for level in levels])}.{nearest(reference, levels)}"
         )
-    if n_levels > MANY_LEVELS:
+    if n_levels > MANY_LEVELS and not chosen:
         pooled = f", of which {n_levels - len(frequent)} are pooled" if OTHER in levels else ""
         warnings.warn(
             f"The column {name!r} has {n_levels} levels{pooled}: leave it out (--drop "
@@ -150,7 +162,7 @@ def factor(name: str, texts: Texts, options: Columns, order: Sequence[str] | Non
     )  # fmt: skip
 
 
-def _sorted(levels: Iterable[str]) -> list[str]:
+def level_order(levels: Iterable[str]) -> list[str]:
     """Levels in numerical order if all are numbers, otherwise in alphabetical order."""
     listed = list(levels)
     if all(TextFormat().reads(level) for level in listed):

@@ -21,11 +21,12 @@ from sharedspan.inputs.files import (
     joined,
     literal,
     open_duckdb,
+    quoted,
     reading,
     shortened,
 )
 from sharedspan.inputs.selection import match_columns
-from sharedspan.inputs.table_columns import Selection, TableColumns
+from sharedspan.inputs.table_columns import OpenTable, Selection, TableColumns
 from sharedspan.inputs.text_format import TextFormat
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Tally:
     def require(self, selection: Selection, missing: str) -> None:
         """Raise if there are no rows, infinite values, or missing ones that are not dropped."""
         columns = selection.columns
-        names = [columns.task, columns.target, *columns.column_of]
+        names = [columns.task_name, columns.target, *columns.column_of]
         if self.n_rows == 0:
             where = selection.files[0].path
             if len(selection.files) > 1:
@@ -202,7 +203,9 @@ class RowReader:
             y = np.array(batch.column(1).to_numpy(zero_copy_only=False))
             values = [column.to_numpy(zero_copy_only=False) for column in batch.columns[2:last]]
             self.unseen.note(encoding, values)
-            X = encoding.encode(values, self.selection.dtype)
+            X = np.empty((len(y), 0))
+            if values:
+                X = encoding.encode(values, self.selection.dtype)
             complete = self.tally.count(labels, y if self.needs_target else np.zeros(len(y)), X)
             lacking = self.tally.n_incomplete > 0 and self.missing == "error"
             if lacking or np.any(self.tally.n_infinite):
@@ -286,3 +289,22 @@ def read_partition(
     reader = RowReader(selection, "drop")
     with open_duckdb(None, threads=1) as connection:
         return *reader.arrays(reader.read(connection, part)), reader.tally
+
+
+def read_columns(paths: FilePaths, names: Sequence[str]) -> Any:
+    """Columns of files as a table of Arrow, their values as they are; unknown ones are left out."""
+    import pyarrow
+
+    connection = open_duckdb(None)
+    try:
+        table = OpenTable.of_files(connection, paths)
+        known = [name for name in names if name in table.types] or list(table.types)[:1]
+        listed = ", ".join(map(quoted, known))
+        batches = [
+            batch
+            for file in table.files
+            for batch in arrow_batches(connection, f"SELECT {listed} FROM {file.scan()}", file.path)
+        ]
+    finally:
+        connection.close()
+    return pyarrow.Table.from_batches(batches)

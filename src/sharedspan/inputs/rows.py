@@ -23,7 +23,7 @@ BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """A copy of some rows in double precision, in segments that each belong to one task."""
 
     X: np.ndarray  # (rows, d)
@@ -120,7 +120,7 @@ class TaskRows:
 
     def blocks(
         self, first: int = 0, last: int | None = None, whole: bool = False
-    ) -> Iterator[Block]:
+    ) -> Iterator[RowBlock]:
         """Rows of the tasks first..last - 1 in blocks; only a task larger than a block is cut.
 
         Cuts depend on the task alone, so sums do not depend on the number of threads. With
@@ -136,7 +136,7 @@ class TaskRows:
                 rows = slice(lo, hi) if self.order is None else self.order[lo:hi]
                 bounds = np.clip(self.starts[t : end + 1], lo, hi) - lo
                 filled = np.flatnonzero(np.diff(bounds))
-                yield Block(
+                yield RowBlock(
                     X=self.X[rows].astype(np.float64, order="C", copy=shared),
                     y=self.y[rows].astype(np.float64, copy=shared),
                     weight=(
@@ -168,6 +168,7 @@ def validate_rows(
     *,
     task_column: Any = None,
     check_finite: bool = True,
+    intercepts_only: bool = False,
 ) -> TaskRows:
     """Validate rows, targets, labels and weights, and group the rows by task.
 
@@ -186,6 +187,8 @@ def validate_rows(
     check_finite : bool
         Whether features are checked for NaN and infinity now; the pass that builds statistics
         checks them too, while they are in the cache.
+    intercepts_only : bool
+        Whether X may have no columns besides the task column.
     """
     if is_task_list(X):
         features, y, column, sample_weight, names = _stack(X, y, task, sample_weight, task_column)
@@ -196,7 +199,7 @@ def validate_rows(
     labels = given_labels(task, column, task_column)
     n_rows, d = features.shape
     for count, things in ((n_rows, "sample(s)"), (d, "feature(s)")):
-        if count == 0:
+        if count == 0 and (things != "feature(s)" or not intercepts_only):
             raise ValueError(
                 f"Found array with 0 {things} (shape={features.shape}) while a minimum of 1 is "
                 "required: give at least one row, and one column besides the task column."

@@ -159,7 +159,7 @@ def match_columns(
         numbers = [c.column for c in encoded if isinstance(c, Number) and not c.is_date]
         if table.files[0].csv is not None:  # what was text in the fit stays text
             texts = {column.column for column in encoded if isinstance(column, Factor)}
-            texts |= {columns.task} if columns.label == "VARCHAR" and columns.task else set()
+            texts |= set(columns.task_columns) if columns.label == "VARCHAR" else set()
             if text.has_marks:
                 marked = [*numbers, *([columns.target] if columns.target else [])]
                 texts |= {name for name in marked if table.types[name] != "boolean"}
@@ -184,8 +184,7 @@ def _require_columns(file: SourceFile, columns: TableColumns, also: Sequence[str
                 f"another name (--keep).{nearest(name, file.types)}"
             )
     parts = {column.column: "feature" for column in columns.encoding.columns}
-    if columns.task is not None:
-        parts = {columns.task: "task"} | parts
+    parts = dict.fromkeys(columns.task_columns, "task") | parts
     if columns.target is not None:
         parts[columns.target] = "target"
     lacking = [name for name in parts if name not in file.types]
@@ -199,7 +198,7 @@ def _require_columns(file: SourceFile, columns: TableColumns, also: Sequence[str
 
 def _matching_label(table: OpenTable, columns: TableColumns) -> str:
     """The SQL type to read labels in, so that they equal the labels of the fit."""
-    if columns.label == "VARCHAR" or columns.task is None:
+    if columns.label == "VARCHAR" or not isinstance(columns.task, str):
         return columns.label
     if table.types[columns.task] in NUMBERS - {"boolean"}:
         return LABEL_TYPES.get(table.types[columns.task], "DOUBLE")

@@ -19,6 +19,7 @@ from sharedspan.inputs.files import (
     quoted,
     shortened,
 )
+from sharedspan.inputs.label_paths import path_sql
 from sharedspan.inputs.text_format import FLOATS, INTEGERS, NUMBERS, TEXTS, TextFormat
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ class Feature:
 class TableColumns:
     """The columns of a table and their parts: enough to read further rows as the fit did."""
 
-    task: str | None  # None if labels are given beside the table
+    # None if labels are given beside the table; of several columns the label is their path, the
+    # outer one first, see label_paths.py
+    task: str | tuple[str, ...] | None
     target: str | None  # None if rows are only to be predicted
     encoding: Encoding
     label: str  # SQL type of the labels
@@ -50,10 +53,10 @@ class TableColumns:
         # They become part of SQL, and may come from a model file.
         columns = self.encoding.columns
         names = [column.column for column in columns]
-        optional = [self.task, self.target]
-        is_text = all(isinstance(name, str) for name in names)
-        is_text = is_text and all(isinstance(name, str | None) for name in optional)
-        if not is_text or self.label not in ("VARCHAR", *LABEL_TYPES.values()):
+        is_text = all(isinstance(name, str) for name in (*names, *self.task_columns))
+        is_text = is_text and isinstance(self.target, str | None)
+        labels = ("VARCHAR", *LABEL_TYPES.values()) if len(self.task_columns) < 2 else ("VARCHAR",)
+        if not is_text or self.label not in labels or self.task == ():
             raise ValueError(f"These are not columns of a table: {self!r}.")
 
     @staticmethod
@@ -88,13 +91,28 @@ class TableColumns:
         """The column of the table that each feature comes from, (d,)."""
         return self.encoding.column_of
 
-    def label_sql(self) -> str:
-        """SQL of the label of a row; NULL if the label is missing, or NaN among floats.
+    @property
+    def task_columns(self) -> tuple[str, ...]:
+        """The columns that the label of a row is made of."""
+        if isinstance(self.task, tuple):
+            return self.task
+        return () if self.task is None else (self.task,)
 
-        SQL cannot test for NaN: DuckDB relies on Parquet's statistics, which leave it out.
+    @property
+    def task_name(self) -> str | None:
+        """The name of the task column, or of the path of several."""
+        return "/".join(self.task_columns) or None
+
+    def label_sql(self, types: Mapping[str, str]) -> str:
+        """SQL of the label of a row, by the types of the columns; NULL if the label is missing.
+
+        It may be NaN among floats. SQL cannot test for NaN: DuckDB relies on Parquet's statistics,
+        which leave it out.
         """
         if self.task is None:
             return "0"
+        if isinstance(self.task, tuple):
+            return path_sql([self.encoding.text.text(name, types[name]) for name in self.task])
         label = f"CAST({quoted(self.task)} AS {self.label})"
         if self.encoding.text.strip and self.label == "VARCHAR":
             label = f"trim({label})"
@@ -113,7 +131,7 @@ class TableColumns:
         target, text = "NULL", self.encoding.text
         if self.target is not None:
             target = text.number(self.target, file.types.get(self.target, ""))
-        parts = [label or self.label_sql(), f"CAST({target} AS DOUBLE)"]
+        parts = [label or self.label_sql(file.types), f"CAST({target} AS DOUBLE)"]
         parts += [*self.encoding.sql(file.types), *map(quoted, also)]
         listed = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(parts))
         return f"SELECT {listed} FROM {file.scan()}"
@@ -128,15 +146,17 @@ class Selection:
     dtype: str  # of X: float32 if that holds every feature exactly, else float64
 
     def names_with_task(self) -> tuple[str, ...]:
-        """Names of the columns of X, and the task column at its place among them, (d + 1,)."""
+        """Names of the columns of X, and the task columns at their places among them."""
         order, names = list(self.files[0].types), self.raw_names()
-        task = order.index(self.columns.task or "")
-        before = sum(order.index(name) < task for name in names)
-        return (*names[:before], self.columns.task or "", *names[before:])
+        for task in set(self.columns.task_columns) - set(names):
+            place = order.index(task)
+            before = sum(order.index(name) < place for name in names)
+            names = (*names[:before], task, *names[before:])
+        return names
 
     def raw_names(self) -> tuple[str, ...]:
         """Names of the columns of the table that features are made of."""
-        return tuple(column.column for column in self.columns.encoding.columns)
+        return tuple(dict.fromkeys(column.column for column in self.columns.encoding.columns))
 
 
 class OpenTable:

@@ -43,6 +43,11 @@ class TextFormat:
         """Whether numbers are written in another way than DuckDB reads them."""
         return self.decimal != "." or self.thousands != ""
 
+    @property
+    def missing_numbers(self) -> list[float]:
+        """Numbers that mean a missing value."""
+        return [float(mark) for mark in self.na_values if _is_number(mark)]
+
     def text(self, name: str, kind: str) -> str:
         """SQL of the text of a value; a whole number has no decimals, whatever its type."""
         column = quoted(name)
@@ -64,9 +69,8 @@ class TextFormat:
             return f"CAST({quoted(name)} AS TINYINT)"
         if kind in TEXTS:
             return self.as_number(self.text(name, kind))
-        marks = [repr(float(mark)) for mark in self.na_values if _is_number(mark)]
-        if marks:
-            return f"CASE WHEN {quoted(name)} IN ({', '.join(marks)}) THEN NULL " \
+        if marks := self.missing_numbers:
+            return f"CASE WHEN {quoted(name)} IN ({', '.join(map(repr, marks))}) THEN NULL " \
                    f"ELSE {quoted(name)} END"  # fmt: skip
         return quoted(name)
 

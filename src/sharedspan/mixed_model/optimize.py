@@ -127,7 +127,7 @@ class CovarianceOptimizer:
         steps : int
             The most steps, those that were refused included.
         """
-        tol = (1e-8 if self.flat else 1e-3) if tol is None else tol
+        tol = (1e-10 if self.flat else 1e-3) if tol is None else tol
         groups = variance_groups(structure, self.tasks.coefficients, self.intercept, self.flat)
         loadings = self._initial_loadings(structure, rank, start)
         free = self.tasks.coefficients.free_loadings(structure, loadings.shape[1])
@@ -165,7 +165,8 @@ class CovarianceOptimizer:
         theta = np.minimum(theta, self.highest)
         if start is not None:
             D = start.covariance.variances
-            typical = float(D[int(self.intercept) :].mean()) or FIRST_VARIANCE
+            slopes = D[int(self.intercept) :]
+            typical = (float(slopes.mean()) if len(slopes) else 0.0) or FIRST_VARIANCE
             least = 0.05 * typical if start.structure != structure else math.exp(LOWEST)
             theta = np.array([math.log(max(D[g].mean(), least)) for g in groups.entries])
             theta, taus = np.minimum(theta, self.highest), start.taus

@@ -65,17 +65,25 @@ class Quadrature:
 
 def quadrature_matters(rows: FamilyRows, fit: CovarianceFit) -> bool:
     """Whether there are one or two effects, little information on each, and not too much work."""
-    q = len(varying_entries(fit)) + fit.covariance.loadings.shape[1]
-    if (fit.member.sum(axis=1) > 1).any():  # effects that share one variance
+    if rows.n_tasks < FEWEST_TASKS or not quadrature_is_possible(fit):
         return False
-    if rows.n_tasks < FEWEST_TASKS:
-        return False
-    if not 1 <= q <= MOST_EFFECTS or rows.rows.n_rows * NODES[q] ** q > MOST_WORK:
+    if rows.rows.n_rows * NODES[n_effects(fit)] ** n_effects(fit) > MOST_WORK:
         return False
     p = rows.p
     diagonal = np.cumsum(np.append(0, np.arange(p, 1, -1)))
     information = fit.modes.tasks.working.packed[:, diagonal].max(axis=1)
     return float(information.mean()) <= MUCH_INFORMATION
+
+
+def quadrature_is_possible(fit: CovarianceFit) -> bool:
+    """Whether there are one or two effects, each with a variance of its own."""
+    shared = (fit.member.sum(axis=1) > 1).any()
+    return 1 <= n_effects(fit) <= MOST_EFFECTS and not shared
+
+
+def n_effects(fit: CovarianceFit) -> int:
+    """Effects of a task to integrate over."""
+    return len(varying_entries(fit)) + int(fit.covariance.loadings.shape[1])
 
 
 def varying_entries(fit: CovarianceFit) -> np.ndarray:

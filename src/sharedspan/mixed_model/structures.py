@@ -85,6 +85,8 @@ class Effects:
     blocks : tuple of Block
         How the coefficients vary between tasks; those in no block do not.
     formula : str
+    outer : tuple of Block
+        How they vary between the outer groups, if tasks are groups within groups.
     weighted_noise : bool
         Whether sample weights divide the noise variance of their rows, as the weights of lme4 do;
         otherwise they count repetitions of the rows.
@@ -93,19 +95,21 @@ class Effects:
     fixed: tuple[bool, ...]
     blocks: tuple[Block, ...]
     formula: str = ""
+    outer: tuple[Block, ...] = ()
     weighted_noise: bool = False
 
     def __post_init__(self) -> None:
-        members = [i for block in self.blocks for i in block.members]
-        if len(set(members)) < len(members):
-            raise ValueError("A coefficient is in two blocks.")
-        if members and not 0 <= min(members) <= max(members) < len(self.fixed):
-            raise ValueError(f"Coefficients are numbered from 0 to {len(self.fixed) - 1}.")
+        for blocks in (self.blocks, self.outer):
+            members = [i for block in blocks for i in block.members]
+            if len(set(members)) < len(members):
+                raise ValueError("A coefficient is in two blocks.")
+            if members and not 0 <= min(members) <= max(members) < len(self.fixed):
+                raise ValueError(f"Coefficients are numbered from 0 to {len(self.fixed) - 1}.")
 
     @property
     def has_intercept(self) -> bool:
         """Whether there is an intercept, in the mean or between tasks."""
-        return self.fixed[0] or any(0 in block.members for block in self.blocks)
+        return self.fixed[0] or any(0 in block.members for block in (*self.blocks, *self.outer))
 
 
 @dataclass(frozen=True)
@@ -151,13 +155,14 @@ class Coefficients:
         """Whether the origin of a feature may be moved without changing the model, (p,).
 
         It may if an intercept takes the shift up: the common one for the mean of the coefficient,
-        and one in the same block for its variation.
+        and one in the same block for its variation. No intercept takes up that of a variance group,
+        whose means are random.
         """
         free = ~self.varying
         for block in self.blocks:
             if 0 in block.members and block.kind != "diagonal":
                 free[list(block.members)] = True
-        return free & self.fixed[0]
+        return free & self.fixed[0] & (self.groups < 0)
 
     @property
     def directed(self) -> np.ndarray:

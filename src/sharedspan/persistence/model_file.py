@@ -40,7 +40,7 @@ def save_model(model: TaskEstimator, path: Path, statistics: bool) -> None:
     name = type(model).__name__
     if ESTIMATORS.get(name) != type(model).__module__:
         raise TypeError(f"The model is a {name}: only estimators of sharedspan can be saved.")
-    _ = model.fitted_span  # computes deferred standard errors, so that they are saved
+    model.complete()  # computes what was deferred, so that it is saved
     state: Any = model.__getstate__()
     tree = {
         "model": name,

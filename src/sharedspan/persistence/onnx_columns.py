@@ -28,18 +28,29 @@ class FeatureGraph:
         self.inputs: list[Any] = []
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
+        parts = self._features(encoding)
+        if not parts:
+            raise ValueError(
+                "The model has no features, and a graph is for predictions from some: use save and "
+                "ss.load."
+            )
+        self.nodes.append(onnx.helper.make_node("Concat", parts, ["X"], axis=1))
+
+    def _features(self, encoding: Encoding) -> list[str]:
+        """All features in their order, (rows, m) each."""
         first: dict[str, str] = {}
         parts = []
         for column in encoding.columns:
             if isinstance(column, Factor):
-                features = self._factor(column, encoding.fills(column))
+                table = column.contrasts
+                features = [self._rows(column, encoding.fills(column), table, self._codes(column))]
             else:
                 features = self._number(column)
             first[column.column] = features[0]
             parts += features
         for a, b in encoding.interactions:
             parts.append(self._products(first[a], first[b], encoding, a, b))
-        self.nodes.append(onnx.helper.make_node("Concat", parts, ["X"], axis=1))
+        return parts
 
     def _name(self) -> str:
         return f"feature/{len(self.nodes) + len(self.initializers)}"
@@ -58,6 +69,8 @@ class FeatureGraph:
     def _input(self, column: str, kind: int) -> str:
         """The values of a column, (rows, 1)."""
         name = column if column not in RESERVED else f"{column} (column)"
+        if any(info.name == name for info in self.inputs):  # a formula has it as numbers, too
+            name = f"{column} (category)"
         info = self.onnx.helper.make_tensor_value_info(name, kind, ["rows"])
         self.inputs.append(info)
         return self._node("Reshape", name, self._constant([-1, 1], np.int64))
@@ -106,22 +119,26 @@ class FeatureGraph:
         value = self._node("Add", value, self._node("Mul", line, self._constant(first[None])))
         return self._node("Add", value, self._node("Mul", beyond, self._constant(last[None])))
 
-    def _factor(self, column: Factor, fills: bool) -> list[str]:
+    def _codes(self, column: Factor) -> str:
+        """The row of each level in a table of contrasts, (rows,)."""
         text = self._input(column.column, self.onnx.TensorProto.STRING)
-        n = len(column.known)
-        unseen, missing = len(column.levels), len(column.levels) + 1  # rows of the contrasts
-        table = column.contrasts.copy()
+        unseen, missing = len(column.levels), len(column.levels) + 1
+        codes = self._node(
+            "LabelEncoder", text, domain="ai.onnx.ml",
+            keys_strings=[level.encode() for level in (*column.known, "")],
+            values_int64s=[*range(len(column.known)), missing], default_int64=unseen,
+        )  # fmt: skip
+        return self._node("Reshape", codes, self._constant([-1], np.int64))
+
+    def _rows(self, column: Factor, fills: bool, table: np.ndarray, codes: str) -> str:
+        """The rows of a table (levels + 2, m) of features, (rows, m)."""
+        unseen, missing = len(column.levels), len(column.levels) + 1
+        table = table.copy()
         if column.unseen == "error" and not column.pools:
             table[unseen] = np.nan  # a graph cannot raise
         if fills:
             table[missing] = table[unseen]
-        codes = self._node(
-            "LabelEncoder", text, domain="ai.onnx.ml",
-            keys_strings=[level.encode() for level in (*column.known, "")],
-            values_int64s=[*range(n), missing], default_int64=unseen,
-        )  # fmt: skip
-        codes = self._node("Reshape", codes, self._constant([-1], np.int64))
-        return [self._node("Gather", self._constant(table), codes, axis=0)]
+        return self._node("Gather", self._constant(table), codes, axis=0)
 
     def _products(self, one: str, other: str, encoding: Encoding, a: str, b: str) -> str:
         """All products of the features of two columns, (rows, m n)."""

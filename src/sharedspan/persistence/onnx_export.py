@@ -110,9 +110,12 @@ def _graph(onnx: Any, keys: list[Any], coef: np.ndarray, intercept: np.ndarray) 
 
 def _put_columns(onnx: Any, model: Any, encoding: Encoding, dtype: str) -> None:
     """Replace the input X by one input for each column of the table."""
+    from sharedspan.inputs.formula_encoding import FormulaEncoding
     from sharedspan.persistence.onnx_columns import FeatureGraph
+    from sharedspan.persistence.onnx_formula import FormulaGraph
 
-    made, graph = FeatureGraph(onnx, encoding, dtype), model.graph
+    kind = FormulaGraph if isinstance(encoding, FormulaEncoding) else FeatureGraph
+    made, graph = kind(onnx, encoding, dtype), model.graph
     _, *others = list(graph.input)
     nodes = [*made.nodes, *graph.node]
     for field, values in (("input", [*made.inputs, *others]), ("node", nodes)):

@@ -46,6 +46,8 @@ def common_scaling(statistics: Any) -> np.ndarray | None:
 
     None if that is one already, as in the paper's problems: these stay exactly as they are.
     """
+    if not statistics.n_features:
+        return None
     deviation = np.sqrt(statistics.variances().mean())
     factor = 2.0 ** -np.round(np.log2(deviation)) if deviation > 0 else 1.0
     return None if factor == 1.0 else factor * np.eye(statistics.n_features)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sharedspan.inputs.rows import Block, TaskRows
+from sharedspan.inputs.rows import RowBlock, TaskRows
 from sharedspan.kernels import accumulate, cpu, grams
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
 from sharedspan.kernels.transform import transform_grams
@@ -29,7 +29,7 @@ from sharedspan.kernels.transform import transform_grams
 if TYPE_CHECKING:
     from sharedspan.statistics.task_statistics import Units
 
-Watch = Callable[[Block], None]
+Watch = Callable[[RowBlock], None]
 Arrays = tuple[np.ndarray, ...]
 
 ROW_COST = 16.0  # operations that a row takes apart from its products
@@ -180,7 +180,7 @@ class GramStatistics(TaskMeans):
         P : ndarray of shape (d_rows, d), optional
             Map of the features, if these statistics are of mapped features.
         sign : float
-        watch : callable of Block, optional
+        watch : callable of RowBlock, optional
             Called with each block of rows in these units, in order; no task is cut.
         fresh : bool
             Whether the arrays other than n are not initialised; every task must have rows then.

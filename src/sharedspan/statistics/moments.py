@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharedspan.inputs.rows import Block, TaskRows
+from sharedspan.inputs.rows import RowBlock, TaskRows
 from sharedspan.statistics.folds import assign_folds, hash_key
 
 
@@ -23,7 +23,7 @@ class FourthMoment:
         self.shares = shares  # (T,)
         self.centred = centred
 
-    def watch(self, block: Block) -> None:
+    def watch(self, block: RowBlock) -> None:
         """Take in a block, whose rows are in the units of the statistics."""
         X, y = block.X, block.y
         if self.centred:
@@ -45,7 +45,7 @@ class HalfMoments:
         self.n, self.y = np.zeros((2, T)), np.zeros((2, T))
         self.x, self.xy = np.zeros((2, T, d)), np.zeros((2, T, d))
 
-    def watch(self, block: Block) -> None:
+    def watch(self, block: RowBlock) -> None:
         """Take in a block, whose rows are in the units of the statistics."""
         for half in (0, 1):
             w = np.where(self.halves[block.positions] == half, block.weight, 0.0)
@@ -62,5 +62,5 @@ class HalfMoments:
         return means - self.x / n * (self.y[..., None] / n) if self.centred else means
 
 
-def _per_segment(values: np.ndarray, block: Block) -> np.ndarray:
+def _per_segment(values: np.ndarray, block: RowBlock) -> np.ndarray:
     return np.add.reduceat(values, block.starts[:-1], axis=0)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.inputs.labels import canonical_order
-from sharedspan.inputs.rows import Block, TaskRows
+from sharedspan.inputs.rows import RowBlock, TaskRows
 from sharedspan.kernels.threads import extremes
 from sharedspan.statistics.grams import GramStatistics, TaskMeans, Watch
 from sharedspan.statistics.rows import RowStatistics, Statistics
@@ -75,7 +75,7 @@ class Units:
         scale, y_scale = np.minimum(self.scale, other.scale), min(self.y_scale, other.y_scale)
         return Units(self.origin, scale, y_scale)
 
-    def rows(self, block: Block, P: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def rows(self, block: RowBlock, P: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """The block's features and targets in these units, features mapped by P if given."""
         X = block.X
         X *= self.scale
@@ -160,7 +160,7 @@ def gather(
         Whether features stay in proportion; see ``Units.of``.
     kind : {"auto", "gram", "rows"}
         See ``collect``.
-    moments : object with a method ``watch`` of Block, optional
+    moments : object with a method ``watch`` of RowBlock, optional
         Its method is called with each block of rows in the units of the statistics, to collect
         further moments.
     """
@@ -221,7 +221,7 @@ def collect(
         Whether tasks have intercepts.
     kind : {"auto", "gram", "rows"}
         "auto" takes the kind that makes the pass R(V) cheaper.
-    watch : callable of Block, optional
+    watch : callable of RowBlock, optional
         Called with each block of rows, to collect further moments in the same pass.
     """
     if chosen_kind(tasks, kind) == "rows":

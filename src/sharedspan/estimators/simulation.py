@@ -1,0 +1,162 @@
+"""Responses simulated from a fitted mixed model, as simulate() in R does it.
+
+    y_t = Z_t (b + u_t) + noise,     u_t ~ N(0, s2 C),
+
+b, C and s2 being as fitted. Every simulation has new effects of all tasks and new noise, so that
+the simulated rows have the mean Z b and the covariance of the model, Z s2 C Z' + s2 I. Levels of a
+further grouping, which are coefficients of b with a variance in common, get new effects too; a
+spline, whose coefficients have one as well, is a curve of all tasks and stays as fitted.
+"""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sharedspan.estimators.parameters import at_least
+from sharedspan.estimators.simulation_rows import (
+    checked_weight,
+    other_rows,
+    retained_fit,
+    rows_of_fit,
+    small_blocks,
+)
+from sharedspan.families import Binomial, NegativeBinomial
+from sharedspan.inputs.formula_encoding import NUMBERS_OF, FormulaEncoding
+from sharedspan.mixed_model.draws import DesignBlock, in_given_order, predictor_to_user
+from sharedspan.mixed_model.retained import RetainedFit
+
+NUMBERS_TOGETHER = 1 << 20  # simulated responses of a block of rows
+LARGEST_MEAN = 1e15  # of a simulated count
+
+
+def simulate_responses(
+    model: Any,
+    n: int,
+    rng: np.random.Generator,
+    X: Any = None,
+    task: Any = None,
+    conditional: bool = False,
+    *,
+    sample_weight: Any = None,
+    offset: Any = None,
+) -> np.ndarray:
+    """Simulated responses of the rows of the fit, or of other rows.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        With the covariance of a formula.
+    n : int
+        The number of simulations.
+    rng : numpy.random.Generator
+    X : array-like or frame of shape (rows, d), optional
+        Other rows, with the columns of the fit.
+    task : array-like of shape (rows,), optional
+        The tasks of these rows, known ones or not.
+    conditional : bool
+        Whether effects stay as fitted; those of tasks that were not fitted are new.
+    sample_weight : array-like of shape (rows,), optional
+        Of the rows in X: numbers of trials of binomial responses, or what the noise variance is
+        divided by if the model says so; by default one each.
+    offset : float or array-like of shape (rows,), optional
+        Known part of the linear predictor; by default that of the fit, if it is retained.
+
+    Returns
+    -------
+    ndarray of shape (rows, n)
+        In the order of the rows as they were given. Rows of the fit that had weight zero are not a
+        number.
+    """
+    at_least("n_simulations", n, 1, numbers.Integral)
+    retained = retained_fit(model)
+    if X is None:
+        if task is not None or sample_weight is not None:
+            raise ValueError(
+                "task and sample_weight belong to rows in X, and X is None: give X too, or leave "
+                "them out to simulate the rows of the fit."
+            )
+        rows = rows_of_fit(model, retained, offset)
+    else:
+        rows = other_rows(model, retained, X, task, sample_weight, offset)
+    effects = _draw_effects(model, retained, rows.known, n, rng, conditional)
+    out = np.empty((rows.n_rows, n))
+    for block in small_blocks(rows.blocks, max(NUMBERS_TOGETHER // n, 1)):
+        eta = predictor_to_user(retained, effects.linear_predictors(block))
+        eta += block.offset[:, None]
+        variance = rows.noise[block.owner]
+        out[block.positions] = _draw_responses(model, eta, block.weight, variance, rng)
+    return in_given_order(retained, out) if X is None else out
+
+
+@dataclass(frozen=True)
+class _Effects:
+    """Coefficients of all tasks in all simulations, in standard units."""
+
+    centre: np.ndarray  # (tasks, p) the same in all simulations
+    at: np.ndarray  # (l,) coefficients of b that are effects of a further grouping
+    change: np.ndarray  # (n, l) of these
+    root: np.ndarray  # (p, q) of the covariance of the tasks' effects
+    z: np.ndarray  # (n, tasks, q) effects, along the columns of the root
+
+    def linear_predictors(self, block: DesignBlock) -> np.ndarray:
+        """Those of a block of rows, (rows, n)."""
+        eta = np.empty((len(block.owner), len(self.z)))
+        eta[:] = np.einsum("rp,rp->r", block.Z, self.centre[block.owner])[:, None]
+        if len(self.at):
+            eta += block.Z[:, self.at] @ self.change.T
+        along = block.Z @ self.root
+        for i, z in enumerate(self.z):
+            eta[:, i] += np.einsum("rq,rq->r", along, z[block.owner])
+        return eta
+
+
+def _draw_effects(
+    model: Any, retained: RetainedFit, known: np.ndarray, n: int, rng: np.random.Generator,
+    conditional: bool,
+) -> _Effects:  # fmt: skip
+    """New effects, or with ``conditional`` only of tasks that were not fitted."""
+    fit, posterior = retained.fit, model._uncertainty_
+    std, R = np.sqrt(fit.evidence.noise), fit.covariance.root
+    at = np.zeros(0, dtype=int) if conditional else _random_levels(model, retained)
+    deviation = std / np.sqrt(retained.tasks.prior_precision(fit.taus)[at])
+    change = deviation * rng.standard_normal((n, len(at))) - posterior.b[at]
+    z = std * rng.standard_normal((n, len(known), R.shape[1]))
+    centre = np.repeat(posterior.b[None], len(known), axis=0)
+    if conditional:
+        fitted = known >= 0
+        centre[fitted], z[:, fitted] = posterior.mean[known[fitted]], 0.0
+    return _Effects(centre, at, change, R, z)
+
+
+def _random_levels(model: Any, retained: RetainedFit) -> np.ndarray:
+    """Coefficients of b that are effects of the levels of a further grouping."""
+    learned = vars(model).get("columns_")
+    if learned is None or not isinstance(learned.encoding, FormulaEncoding):
+        return np.zeros(0, dtype=int)
+    first, groups = int(retained.tasks.intercept), retained.tasks.coefficients.groups
+    features = learned.encoding.features
+    is_level = [any(piece.coding != NUMBERS_OF for piece in feature) for feature in features]
+    return first + np.flatnonzero((groups[first:] >= 0) & np.array(is_level, dtype=bool))
+
+
+def _draw_responses(
+    model: Any, eta: np.ndarray, weight: np.ndarray, variance: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:  # fmt: skip
+    """Responses at linear predictors (rows, n) of rows with weights and noise variances (rows,)."""
+    family = model.response_family()
+    weight = checked_weight(model, weight)
+    if not family.reweighted:
+        std = np.sqrt(variance / weight)
+        return np.asarray(eta + std[:, None] * rng.standard_normal(eta.shape))
+    mean = family.mean(eta)
+    if isinstance(family, Binomial):
+        trials = weight.astype(np.int64)[:, None]
+        return np.asarray(rng.binomial(trials, mean) / trials)
+    if isinstance(family, NegativeBinomial):
+        mean = mean * rng.standard_gamma(family.dispersion, mean.shape) / family.dispersion
+    return rng.poisson(np.minimum(mean, LARGEST_MEAN)).astype(float)

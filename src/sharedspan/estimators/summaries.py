@@ -1,0 +1,281 @@
+"""Summaries of fitted models: the numbers of any estimator as an ``inference.summary.Summary``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from sharedspan.estimators.fitted import FittedSpan
+from sharedspan.estimators.inference import INTERCEPT, group_name, has_inference, infer
+from sharedspan.inference.fixed_effects import t_quantile
+from sharedspan.inference.mixed_inference import MixedInference
+from sharedspan.inference.summary import Estimate, FixedTable, Summary, VarianceEntry
+from sharedspan.inference.variance_intervals import ParameterInterval
+from sharedspan.mixed_model.objective import VarianceComponent, map_to_user
+from sharedspan.mixed_model.structures import Effects
+
+if TYPE_CHECKING:
+    from sharedspan.estimators.base import TaskEstimator
+    from sharedspan.estimators.mixed import MixedModel
+
+LINKS = {"binomial": "logit", "probit": "probit", "poisson": "log", "negative_binomial": "log"}
+TITLES = {  # by what tasks share
+    "span": "Regressions of tasks that share a span",
+    "slopes": "Regression with slopes that all tasks share",
+    "population": "Mixed model whose covariance was found from the data",
+    "nothing": "Separate regressions",
+    "prior": "Regressions of new tasks with a known span",
+}
+MEANS_OF = {True: "Means of the population of tasks", False: "Means over the fitted tasks"}
+
+
+def summary_of(model: TaskEstimator, level: float = 0.95) -> Summary:
+    """The summary of a fitted model; see ``TaskEstimator.summary``."""
+    check_is_fitted(model)
+    if isinstance(vars(model).get("slopes"), Effects) and has_inference(model):
+        return formula_summary(model, level)
+    return plain_summary(model, level)
+
+
+# ---- models with a formula -----------------------------------------------------------------------
+
+
+def formula_summary(model: MixedModel, level: float) -> Summary:
+    """The summary of a model that has fixed effects and variance components."""
+    effects, inferred = model.slopes, infer(model)
+    assert isinstance(effects, Effects)
+    gaussian = model.response_family().name == "gaussian"
+    deviance, q = -2 * model.log_likelihood_, inferred.n_parameters
+    n_rows = model.n_rows_
+    residual = [c for c in inferred.components if c.kind == "residual"]
+    return Summary(
+        title="Linear mixed model" if gaussian else "Generalized linear mixed model",
+        formula=effects.formula,
+        family=model.response_family().name,
+        link=LINKS.get(model.response_family().name, "identity"),
+        response=effects.formula.partition("~")[0].strip(),
+        n_rows=n_rows,
+        groups=group_sizes(model),
+        method=method_words(model),
+        log_likelihood=model.log_likelihood_,
+        criterion=deviance,
+        aic=deviance + 2 * q,
+        bic=deviance + np.log(n_rows) * q,
+        residual_degrees=n_rows - q,
+        residual_quantiles=inferred.residual_quantiles,
+        icc=inferred.icc,
+        r2_marginal=inferred.r2_marginal,
+        r2_conditional=inferred.r2_conditional,
+        level=level,
+        fixed=fixed_table(inferred, level),
+        variances=tuple(
+            variance_entry(c, inferred, level)
+            for c in inferred.components
+            if c.kind != "residual" and len(c.names)
+        ),
+        sigma=None if not residual else sigma_of(residual[0], inferred, level),
+        family_parameters=family_parameters(model),
+        span=span_words(model),
+        notes=(*inferred.singular, convergence(model)),
+    )
+
+
+def method_words(model: MixedModel) -> str:
+    """How the model was fitted, as summaries say it."""
+    if model.response_family().name == "gaussian":
+        return "REML" if model.method == "reml" else "maximum likelihood"
+    how = "Laplace approximation" if model.approximation_ == "laplace" else "quadrature"
+    restricted = "restricted " if model.method == "reml" else ""
+    return f"{restricted}maximum likelihood ({how})"
+
+
+def group_sizes(model: TaskEstimator) -> tuple[tuple[str, int], ...]:
+    """Names and numbers of the groups."""
+    sizes: list[tuple[str, int]] = [(group_name(model), len(model.tasks_))]
+    columns = vars(model).get("columns_")
+    if columns is not None:
+        crossed = {c.column: len(c.levels) for c in columns.encoding.columns if _is_factor(c)}
+        groups = np.asarray(columns.groups)
+        for source in dict.fromkeys(np.array(columns.column_of, dtype=object)[groups >= 0]):
+            if source in crossed:
+                sizes.append((source, crossed[source]))
+    return tuple(sizes)
+
+
+def _is_factor(column: Any) -> bool:
+    return hasattr(column, "levels")
+
+
+def fixed_table(inferred: MixedInference, level: float) -> FixedTable:
+    """Fixed effects with tests and intervals."""
+    fixed, std = inferred.fixed, inferred.fixed.std_error
+    degrees = fixed.degrees()
+    interval = fixed.interval(level)
+    outer = np.outer(std, std)
+    correlation = np.divide(fixed.covariance, outer, out=np.eye(len(std)), where=outer > 0)
+    return FixedTable(
+        names=fixed.names,
+        estimate=fixed.estimate,
+        std_error=std,
+        low=interval[:, 0],
+        high=interval[:, 1],
+        degrees=degrees if np.isfinite(degrees).any() else None,
+        statistic=fixed.statistic,
+        p_value=fixed.p_value,
+        correlation=correlation if len(std) > 1 else None,
+    )
+
+
+def variance_entry(
+    component: VarianceComponent, inferred: MixedInference, level: float
+) -> VarianceEntry:
+    """Standard deviations and correlations of a component, with intervals at 95 %."""
+    m, names = len(component.names), component.names
+    own = {
+        (each.kind, each.names): each
+        for each in inferred.intervals
+        if each.group == component.group and set(each.names) <= set(names)
+    }
+    stds = [own.get(("std", (name,))) for name in names] if level == 0.95 else [None] * m
+    pairs = {
+        (i, j): own.get(("correlation", (names[j], names[i]))) for i in range(m) for j in range(i)
+    }
+    shown = all(each is not None for each in stds)
+    low, high = (np.array([getattr(s, end) if s else np.nan for s in stds])
+                 for end in ("lower", "upper"))  # fmt: skip
+    full = component.kind in ("full", "low_rank") and m > 1
+    lower, upper = np.full((m, m), np.nan), np.full((m, m), np.nan)
+    for (i, j), each in pairs.items():
+        if each is not None:
+            lower[i, j] = lower[j, i] = each.lower
+            upper[i, j] = upper[j, i] = each.upper
+    known = full and shown and all(each is not None for each in pairs.values())
+    return VarianceEntry(
+        group=component.group,
+        names=tuple(_effect_name(component, name) for name in names),
+        std=component.std,
+        correlation=component.correlation if full else None,
+        std_low=low if shown else None,
+        std_high=high if shown else None,
+        correlation_low=lower if known else None,
+        correlation_high=upper if known else None,
+        note=f"rank {component.rank}" if component.kind == "low_rank" else "",
+    )
+
+
+def _effect_name(component: VarianceComponent, name: str) -> str:
+    """What varies: a variance group is a curve, or the intercepts of a crossed group."""
+    if component.kind != "variance":
+        return name
+    return "curve" if component.group.startswith("s(") else INTERCEPT
+
+
+def sigma_of(component: VarianceComponent, inferred: MixedInference, level: float) -> Estimate:
+    """The standard deviation of the noise."""
+    interval: ParameterInterval | None = None
+    if level == 0.95:
+        interval = next((i for i in inferred.intervals if i.kind == "residual"), None)
+    value = float(component.std[0])
+    if interval is None:
+        return Estimate(value)
+    return Estimate(value, interval.lower, interval.upper)
+
+
+def family_parameters(model: MixedModel) -> tuple[tuple[str, Estimate], ...]:
+    """Parameters of the distribution of responses."""
+    parameters = []
+    if "dispersion_" in vars(model):
+        parameters.append(("dispersion", Estimate(model.dispersion_)))
+    if "noise_degrees_of_freedom_" in vars(model):
+        parameters.append(("degrees of freedom", Estimate(model.noise_degrees_of_freedom_)))
+    return tuple(parameters)
+
+
+# ---- any model -----------------------------------------------------------------------------------
+
+
+def plain_summary(model: TaskEstimator, level: float) -> Summary:
+    """The summary of a model without a formula: what it shares, its mean and its variation."""
+    fitted = FittedSpan.of(model)
+    variance = fitted.noise_variance
+    facts = [] if fitted.rank is None else [("Rank", str(fitted.rank))]
+    return Summary(
+        title=TITLES[model.shares],
+        call=repr(model),
+        family=model.response_family().name,
+        link=LINKS.get(model.response_family().name, "identity"),
+        n_rows=vars(model).get("n_rows_"),
+        groups=((group_name(model), len(model.tasks_)),),
+        facts=tuple(facts),
+        level=level,
+        fixed=mean_table(model, fitted, level),
+        fixed_title=MEANS_OF[model.shares == "population"],
+        variances=plain_variances(model),
+        sigma=None if variance is None else Estimate(float(np.sqrt(variance.mean()))),
+        family_parameters=family_parameters(model),
+        span=span_words(model),
+        notes=(convergence(model),) if fitted.converged is not None else (),
+    )
+
+
+def mean_table(model: TaskEstimator, fitted: FittedSpan, level: float) -> FixedTable | None:
+    """Coefficients of the mean task, with standard errors where the model has them."""
+    if fitted.mean_coef is None or fitted.mean_intercept is None:
+        coef, intercept = model.coef_.mean(axis=0), float(model.intercept_.mean())
+    else:
+        coef, intercept = fitted.mean_coef, float(fitted.mean_intercept)
+    names = tuple(map(str, model.coef_names_))
+    if model.fit_intercept:
+        names, coef = (INTERCEPT, *names), np.append(intercept, coef)
+    if model.shares != "population":
+        return FixedTable(names=names, estimate=coef)
+    std = model.mean_coef_std_
+    if model.fit_intercept:
+        std = np.append(model.mean_intercept_std_, std)
+    reach = std * t_quantile(0.5 + level / 2, np.full(len(std), np.inf))
+    return FixedTable(
+        names=names, estimate=coef, std_error=std, low=coef - reach, high=coef + reach
+    )
+
+
+def plain_variances(model: TaskEstimator) -> tuple[VarianceEntry, ...]:
+    """Standard deviations of the coefficients of a new task, if their population is modelled."""
+    if model.shares != "population":
+        return ()
+    posterior = model._uncertainty_
+    A, _ = map_to_user(posterior.scaling, posterior.canonical, len(posterior.b))
+    std = np.sqrt(np.maximum(np.einsum("ip,pq,iq->i", A, posterior.new, A), 0.0))
+    names = tuple(map(str, model.coef_names_))
+    if model.fit_intercept:
+        names = (INTERCEPT, *names)
+    return (VarianceEntry(group_name(model), names, std),)
+
+
+def span_words(model: TaskEstimator) -> tuple[str, ...]:
+    """What the tasks share, in sentences."""
+    fitted = FittedSpan.of(model)
+    if not fitted.rank or fitted.representation is None:
+        return ()
+    d, k = fitted.representation.shape
+    if not k:
+        return ()
+    names = np.array(list(map(str, model.coef_names_)), dtype=object)
+    sentences = [
+        f"Coefficients of tasks differ along {k} shared direction{'s' * (k > 1)} of {d} features."
+    ]
+    for j in range(min(k, 3)):
+        size = np.abs(fitted.representation[:, j])
+        largest = np.argsort(-size)[: min(3, d)]
+        listed = ", ".join(f"{names[i]} {fitted.representation[i, j]:+.2f}" for i in largest)
+        sentences.append(f"Direction {j + 1}: mostly {listed}.")
+    return tuple(sentences)
+
+
+def convergence(model: TaskEstimator) -> str:
+    """Whether the fit converged, in a sentence."""
+    fitted = FittedSpan.of(model)
+    if fitted.converged is False:
+        return "The fit did not converge: the estimates are where it was stopped."
+    return "The fit converged."

@@ -1,0 +1,1 @@
+"""Formulas of mixed models: from text to columns and covariance structures."""

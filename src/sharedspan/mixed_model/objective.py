@@ -1,0 +1,121 @@
+"""The likelihood of a fitted mixed model as a function of its variance parameters.
+
+Standard errors, tests and intervals need the deviance -2 log L and its gradient at any variances,
+in the user's units, whatever the levels of the model: ``MixedObjective`` is what they ask for. The
+parameters theta are, for each block of effects in turn, the free entries of a lower triangular
+factor F of their covariance FF'; then the standard deviation of each variance group of b; and last
+the logarithm of sigma, the standard deviation of the noise.
+
+``one_level.py`` has the objective of a model with one level of tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from sharedspan.mixed_model.terms import Scaling
+from sharedspan.statistics.canonical import Canonical
+
+RESIDUAL = "Residual"  # the name of the noise among the groups of variance components
+
+
+@dataclass(frozen=True)
+class VarianceComponent:
+    """The covariance of effects that vary together, in the user's units.
+
+    Attributes
+    ----------
+    group : str
+        What they vary between, such as the name of the task column.
+    names : tuple of str
+        Names of the m effects.
+    covariance : ndarray of shape (m, m)
+    kind : {"full", "diagonal", "low_rank", "variance", "residual"}
+        The kind of a block; "variance" for one variance of all coefficients of a group, and
+        "residual" for the noise.
+    rank : int
+        Columns of the factor of a block of low rank.
+    """
+
+    group: str
+    names: tuple[str, ...]
+    covariance: np.ndarray
+    kind: str
+    rank: int = 0
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviations, (m,)."""
+        return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
+
+    @property
+    def correlation(self) -> np.ndarray:
+        """Correlations (m, m), not a number for effects that do not vary."""
+        outer = np.outer(self.std, self.std)
+        empty = np.full_like(outer, np.nan)
+        return np.clip(np.divide(self.covariance, outer, out=empty, where=outer > 0), -1.0, 1.0)
+
+    @property
+    def free_entries(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of the entries of the factor F that theta holds, in its order."""
+        return free_entries(self.kind, len(self.names), self.rank)
+
+
+class MixedObjective(Protocol):
+    """A fitted Gaussian mixed model as inference sees it."""
+
+    theta: np.ndarray  # (q,) fitted variance parameters
+    restricted: bool  # whether they are those of the restricted likelihood
+    n_rows: int
+
+    def deviance(self, theta: np.ndarray, *, restricted: bool) -> tuple[float, np.ndarray]:
+        """-2 log L, the best fixed effects being put in, and its gradient (q,)."""
+
+    def fixed(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Estimates (f,) of the fixed effects by generalised least squares, and covariances."""
+
+    def components(self, theta: np.ndarray) -> list[VarianceComponent]:
+        """The covariances of the effects, in the order of theta."""
+
+
+def free_entries(kind: str, m: int, rank: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the free entries of the factor F (m, k) of a covariance FF' (m, m).
+
+    F is lower triangular, row by row, or diagonal; a covariance of rank k has k columns.
+    """
+    if kind == "diagonal":
+        return np.arange(m), np.arange(m)
+    rows, columns = np.tril_indices(m, m=rank if kind == "low_rank" else m)
+    return rows, columns
+
+
+def triangular_factor(root: np.ndarray, kind: str, rank: int = 0) -> np.ndarray:
+    """The factor F with FF' = RR' for any root R (m, c), of a block's kind.
+
+    Orthogonal transformations preserve the digits that the product RR' would lose.
+    """
+    m = len(root)
+    if kind == "diagonal":
+        return np.diag(np.linalg.norm(root, axis=1))
+    k = rank if kind == "low_rank" else m
+    if root.shape[1] > k:
+        U, s, _ = np.linalg.svd(root, full_matrices=False)
+        root = (U * s)[:, :k]
+    root = np.pad(root, ((0, 0), (0, k - root.shape[1])))
+    F: np.ndarray = np.transpose(np.linalg.qr(root.T, mode="r"))
+    signs = np.where(np.diag(F) < 0, -1.0, 1.0)
+    return np.tril(F * signs)
+
+
+def map_to_user(scaling: Scaling, canonical: Canonical, p: int) -> tuple[np.ndarray, np.ndarray]:
+    """A (p, p) and shift (p,): coefficients v in standard units are A v + shift in the user's."""
+    intercept, shift = p > len(scaling.scale), np.zeros(p)
+    slopes, level = replace(scaling, y_centre=0.0).from_standard(np.eye(p), intercept)
+    slopes = canonical.to_user(slopes.T)
+    if not intercept:
+        return slopes, shift
+    shift[0] = scaling.y_centre / canonical.units.y_scale
+    return np.vstack([canonical.intercept_to_user(level, slopes), slopes]), shift

@@ -1,0 +1,290 @@
+"""``ss.mixed`` against lme4, lmerTest and glmmTMB: every number of their summaries."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import model_names, prediction_tables, reference, table
+
+import sharedspan as ss
+
+FAMILIES = {"binomial": "binomial", "poisson": "poisson", "nbinom2": "negative_binomial"}
+FITS = {"reml": True, "ml": False, "glmmTMB": False, "glmmTMB_reml": True}
+CASES = [(name, fit) for name in model_names() for fit in FITS if fit in reference(name)]
+LINEAR = [(name, fit) for name, fit in CASES if fit in ("reml", "ml")]
+IDS = [f"{name}-{fit}" for name, fit in CASES]
+LINEAR_IDS = [f"{name}-{fit}" for name, fit in LINEAR]
+
+
+def fitted(name, fit):
+    about = reference(name)
+    rows = prediction_tables(name)[0] if about.get("held_out") else table(name)
+    family = FAMILIES.get(about.get("family"), "gaussian")
+    return ss.mixed(about["formula"], rows, family=family, reml=FITS[fit])
+
+
+@pytest.fixture(scope="module")
+def models():
+    held = {}
+
+    def get(name, fit):
+        if (name, fit) not in held:
+            held[name, fit] = fitted(name, fit)
+        return held[name, fit]
+
+    return get
+
+
+def by_name(fixed, name):
+    """R's row of a coefficient that we call "sex=M" and R "sexM"."""
+    plain = name.replace("=", "")
+    rows = {row["name"].replace("factor(", "").replace(")", ""): row for row in fixed}
+    keys = (plain, plain.replace("factor(", "").replace(")", ""))
+    return next(rows[key] for key in keys if key in rows)
+
+
+def in_order(fixed, names):
+    plain = [row["name"] for row in fixed]
+    if all(name.replace("=", "") in plain for name in names):
+        return [fixed[plain.index(name.replace("=", ""))] for name in names]
+    assert len(fixed) == len(names)
+    return fixed
+
+
+def test_every_model_of_the_reference_is_here():
+    assert len(CASES) >= 35
+
+
+@pytest.mark.parametrize(("name", "fit"), CASES, ids=IDS)
+def test_the_likelihood_is_the_published_one(models, name, fit):
+    model, known = models(name, fit), reference(name)[fit]
+    assert -2 * model.log_likelihood_ == pytest.approx(known["deviance"], abs=1e-4)
+    assert model.converged_
+    assert model.n_rows_ == known["n_rows"]
+
+
+@pytest.mark.parametrize(("name", "fit"), CASES, ids=IDS)
+def test_fixed_effects_and_errors_are_those_of_r(models, name, fit):
+    table, known = models(name, fit).summary().fixed, reference(name)[fit]
+    rows = in_order(known["fixed"], table.names)
+    std = np.array([row["std_error"] for row in rows])
+    estimate = np.array([row["estimate"] for row in rows])
+    assert_allclose(table.std_error, std, rtol=1e-4)
+    assert np.abs((table.estimate - estimate) / std).max() < 1e-4
+    statistic = np.array([row["statistic"] for row in rows])
+    assert_allclose(table.statistic, statistic, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize(("name", "fit"), LINEAR, ids=LINEAR_IDS)
+def test_degrees_of_freedom_and_p_values_are_those_of_lmertest(models, name, fit):
+    table, known = models(name, fit).summary().fixed, reference(name)[fit]
+    rows = in_order(known["fixed"], table.names)
+    assert_allclose(table.degrees, [row["df"] for row in rows], rtol=2e-3)
+    assert_allclose(table.p_value, [row["p_value"] for row in rows], rtol=2e-2, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "fit"), CASES, ids=IDS)
+def test_variance_components_are_those_of_r(models, name, fit):
+    summary, known = models(name, fit).summary(), reference(name)[fit]
+    scale = known.get("residual_sd") or 1.0
+    ours = sorted(np.concatenate([entry.std for entry in summary.variances]))
+    theirs = sorted(np.concatenate([np.atleast_1d(entry["sd"]) for entry in known["variances"]]))
+    assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * scale)
+    if known.get("residual_sd"):
+        assert summary.sigma.value == pytest.approx(known.get("residual_sd"), rel=1e-5)
+    for entry in summary.variances:
+        if entry.correlation is not None and len(entry.names) == 2:
+            matching = [
+                other
+                for other in known["variances"]
+                if len(np.atleast_1d(other["sd"])) == 2
+                and np.allclose(other["sd"], entry.std, rtol=1e-3)
+            ]
+            expected = np.array(matching[0]["correlation"])[0, 1]
+            assert entry.correlation[0, 1] == pytest.approx(expected, abs=2e-4)
+
+
+@pytest.mark.parametrize(("name", "fit"), CASES, ids=IDS)
+def test_criteria_are_those_of_r(models, name, fit):
+    summary, known = models(name, fit).summary(), reference(name)[fit]
+    assert summary.aic == pytest.approx(known["aic"], abs=1e-3)
+    assert summary.bic == pytest.approx(known["bic"], abs=1e-3)
+    if fit != "glmmTMB_reml":  # which does not count the fixed effects there
+        assert summary.residual_degrees == known["df_residual"]
+
+
+@pytest.mark.parametrize(("name", "fit"), LINEAR, ids=LINEAR_IDS)
+def test_scaled_residuals_and_correlations_are_those_of_lme4(models, name, fit):
+    summary, known = models(name, fit).summary(), reference(name)[fit]
+    assert_allclose(summary.residual_quantiles, known["scaled_residuals"], rtol=1e-3, atol=1e-3)
+    if summary.fixed.correlation is not None:
+        ours = np.sort(summary.fixed.correlation.ravel())
+        assert_allclose(ours, np.sort(np.ravel(known["fixed_correlation"])), atol=1e-3)
+
+
+def own_groups(known):
+    """R's group of the tasks: the one with the most levels."""
+    return max(known["groups"], key=lambda group: group["n_levels"])
+
+
+@pytest.mark.parametrize(("name", "fit"), LINEAR, ids=LINEAR_IDS)
+def test_conditional_modes_are_those_of_lme4(models, name, fit):
+    model, known = models(name, fit), reference(name)[fit]
+    for group in known["groups"]:
+        names = group["group"].split(":")
+        ours = "/".join(reversed(names)) if len(names) > 1 else names[0]
+        frame = model.task_effects(None if group is own_groups(known) else ours)
+        labels = ["/".join(reversed(level.split(":"))) for level in group["levels"]]
+        frame.index = frame.index.map(str)
+        v = len(group["names"])
+        modes = frame.loc[labels].to_numpy()[:, 0 : 2 * v : 2]
+        errors = frame.loc[labels].to_numpy()[:, 1 : 2 * v : 2]
+        own = [e for e in known["variances"] if e["group"].split(".")[0] == group["group"]]
+        spread = np.maximum(np.concatenate([np.atleast_1d(e["sd"]) for e in own]), 1e-12)
+        gap = np.abs((modes - np.array(group["values"])) / spread).max()
+        assert gap < 1e-4 or known["singular"]
+        if not known["singular"]:
+            assert_allclose(errors, group["std_errors"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("fit", ["reml", "ml"])
+@pytest.mark.parametrize("name", ["gapminder", "MathAchieve"])
+def test_predictions_are_those_of_lme4_also_of_a_new_group(models, name, fit):
+    model, known = models(name, fit), reference(name)[fit]
+    _, new = prediction_tables(name)
+    gap = np.abs(model.predict(new) - known["predictions"])
+    assert gap.max() < 1e-4 * known.get("residual_sd")
+    assert model.predict(new)[-5:] == pytest.approx(known["mean_predictions"][-5:], abs=1e-3)
+
+
+def test_cbpp_by_quadrature_and_less_the_saturated_likelihood():
+    about, saturated = reference("cbpp"), 83.95671
+    rows = table("cbpp")
+    laplace = ss.mixed(about["formula"], rows, family="binomial")
+    quadrature = ss.mixed(about["formula"], rows, family="binomial", approximation="quadrature")
+    assert -2 * laplace.log_likelihood_ - saturated == pytest.approx(100.09586, abs=1e-4)
+    assert -2 * quadrature.log_likelihood_ - saturated == pytest.approx(100.01003, abs=1e-4)
+
+
+def test_the_published_summary_of_sleepstudy_is_printed():
+    text = str(fitted("sleepstudy", "reml").summary())
+    for line in (
+        "Formula: Reaction ~ Days + (Days | Subject)",
+        "REML criterion at convergence: 1743.6",
+        "(Intercept)  251.405      6.825",
+        "Days          10.467      1.546",
+        "17   6.771 3.26e-06",
+        "Number of obs: 180, groups: Subject, 18",
+        "Days -0.138",
+    ):
+        assert line in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+# ---- what the formula means ----------------------------------------------------------------------
+
+
+def test_tables_of_all_kinds_and_files_give_the_same_model(tmp_path):
+    polars, pyarrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    formula, rows = "distance ~ age * Sex + (age | Subject)", table("Orthodont")
+    rows["Sex"] = rows["Sex"].astype(str)
+    rows.to_csv(tmp_path / "orthodont.csv", index=False)
+    rows.to_parquet(tmp_path / "orthodont.parquet")
+    frames = [
+        rows, polars.DataFrame(rows.to_dict("list")), pyarrow.Table.from_pandas(rows),
+        {name: rows[name].to_numpy() for name in rows}, tmp_path / "orthodont.csv",
+        str(tmp_path / "orthodont.parquet"),
+    ]  # fmt: skip
+    first, *others = (ss.mixed(formula, frame) for frame in frames)
+    for other in others:
+        assert other.log_likelihood_ == first.log_likelihood_
+        assert_array_equal(other.coef_, first.coef_)
+
+
+def test_the_order_of_rows_and_groups_changes_nothing():
+    formula, rows = reference("Exam")["formula"], table("Exam")
+    one = ss.mixed(formula, rows)
+    two = ss.mixed(formula, rows.sample(frac=1.0, random_state=0))
+    assert two.log_likelihood_ == pytest.approx(one.log_likelihood_, abs=1e-8)
+    assert_allclose(two.coef_, one.coef_, rtol=1e-6, atol=1e-8)
+
+
+def test_another_reference_level_is_the_same_model():
+    formula, rows = reference("Exam covariates")["formula"], table("Exam")
+    one = ss.mixed(formula, rows, reml=False)
+    two = ss.mixed(formula, rows, reml=False, columns=ss.Columns(reference={"schgend": "girls"}))
+    assert two.log_likelihood_ == pytest.approx(one.log_likelihood_, abs=1e-7)
+    assert_allclose(two.predict(rows), one.predict(rows), rtol=1e-6, atol=1e-7)
+
+
+def test_weights_divide_the_noise_variance_as_in_lme4():
+    # lmer(Reaction ~ Days + (Days | Subject), sleepstudy, weights = rep(c(1, 2, .5), 60))
+    rows = table("sleepstudy").assign(w=np.tile([1.0, 2.0, 0.5], 60))
+    model = ss.mixed(reference("sleepstudy")["formula"], rows, weights="w")
+    assert -2 * model.log_likelihood_ == pytest.approx(1754.07866931, abs=1e-6)
+    assert model.summary().sigma.value == pytest.approx(26.15375611, rel=1e-6)
+    assert_allclose([model.mean_intercept_, *model.mean_coef_], [251.47528816, 10.32824537],
+                    rtol=1e-7)  # fmt: skip
+
+
+def test_an_offset_of_the_formula_is_part_of_every_prediction():
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"g": np.repeat(np.arange(30), 20), "x": rng.standard_normal(600)})
+    rows["t"] = rng.uniform(1, 5, 600)
+    rate = np.exp(0.3 + 0.5 * rows["x"] + 0.4 * rng.standard_normal(30)[rows["g"]])
+    rows["n"] = rng.poisson(rate * rows["t"])
+    one = ss.mixed("n ~ x + offset(log(t)) + (1 | g)", rows, family="poisson")
+    two = ss.mixed("n ~ x + (1 | g)", rows, family="poisson", exposure=rows["t"])
+    assert one.log_likelihood_ == pytest.approx(two.log_likelihood_, abs=1e-8)
+    assert_allclose(one.predict(rows), two.predict(rows, exposure=rows["t"]), rtol=1e-9)
+    linear = ss.mixed("n ~ x + offset(t) + (1 | g)", rows)
+    shifted = ss.mixed("I(n - t) ~ x + (1 | g)", rows)
+    assert_allclose(linear.predict(rows), shifted.predict(rows) + rows["t"], rtol=1e-9)
+
+
+def test_a_saved_model_predicts_and_prints_the_same(tmp_path):
+    rows = table("Orthodont")
+    model = ss.mixed("distance ~ age * Sex + (age | Subject)", rows)
+    model.save(tmp_path / "m.span")
+    loaded = ss.load(tmp_path / "m.span")
+    assert str(loaded.summary()) == str(model.summary())
+    assert_array_equal(loaded.predict(rows), model.predict(rows))
+    pd.testing.assert_frame_equal(loaded.task_effects(), model.task_effects())
+    with pytest.raises(ValueError, match=r"ss\.mixed"):
+        loaded.simulate()
+
+
+def test_a_low_rank_is_chosen_and_can_be_given():
+    sim = ss.simulate(n_tasks=60, n_features=4, rank=1, n_samples=25, noise=0.5, random_state=1)
+    rows = pd.DataFrame(sim.X, columns=list("abcd")).assign(y=sim.y, g=sim.task)
+    fixed = "y ~ a + b + c + d + (1 | g) + "
+    chosen = ss.mixed(fixed + "rr(0 + a + b + c + d | g)", rows, reml=False)
+    given = ss.mixed(fixed + "rr(0 + a + b + c + d | g, 1)", rows, reml=False)
+    assert chosen.rank_ == given.rank_ == 1
+    assert chosen.log_likelihood_ == pytest.approx(given.log_likelihood_, abs=1e-5)
+    assert "1 shared direction of" in str(chosen.summary())
+
+
+def test_missing_values_are_an_error_that_says_what_to_type():
+    rows = table("sleepstudy").astype({"Days": float})
+    rows.loc[3, "Days"] = np.nan
+    with pytest.raises(ValueError, match=r"columns=ss\.Columns\(missing='drop'\)"):
+        ss.mixed("Reaction ~ Days + (1 | Subject)", rows)
+    left = ss.mixed("Reaction ~ Days + (1 | Subject)", rows, columns=ss.Columns(missing="drop"))
+    complete = ss.mixed("Reaction ~ Days + (1 | Subject)", rows.dropna())
+    assert left.log_likelihood_ == pytest.approx(complete.log_likelihood_, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ("Reaction ~ Dys + (1 | Subject)", "Did you mean 'Days'"),
+        ("Reaction ~ Days", "group"),
+        ("Reaction ~ __import__('os') + (1 | Subject)", "The formula"),
+        ("Reaction ~ Days + (1 | Subject", "The formula"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(formula, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        ss.mixed(formula, table("sleepstudy"))
+    assert len(str(caught.value)) < 400
