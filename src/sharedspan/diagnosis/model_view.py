@@ -74,6 +74,11 @@ class ModelView:
                 "The model was fitted with an offset or exposure, which rows alone do not have: "
                 "leave X, y and task out."
             )
+        if not len(model.coef_names_):
+            raise ValueError(
+                "The model has intercepts alone, and no slopes that could be compared: "
+                "print(model.summary()) shows what it has."
+            )
         self.rows = None if X is None else rows_by_task(model, X, y, task)
         tasks = model.tasks_
         self.labels: list[Hashable] = list(tasks) if tasks.dtype == object else tasks.tolist()

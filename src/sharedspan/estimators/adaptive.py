@@ -239,7 +239,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         if offset is not None and self.family in ROBUST:
             y, offset = np.asarray(y, dtype=float) - offset, None
         fitting.fit_arrays(self, X, y, task, sample_weight, offset=offset)
-        vars(self).pop("uses_offset_", None)  # that of a formula needs not be given again
+        self.__dict__.pop("uses_offset_", None)  # that of a formula needs not be given again
         if uses_offset:
             self.uses_offset_ = True
         return self

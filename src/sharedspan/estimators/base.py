@@ -381,7 +381,7 @@ class TaskEstimator(BaseEstimator):
         """Standard errors of ``coef_``, (T, d), computed when first used."""
         _has_intervals(self)
         check_is_fitted(self)
-        return self.uncertainty().coef_std
+        return self.uncertainty().coef_std[: len(self.tasks_)]
 
     @available_if(_has_intervals)
     def coef_interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -400,7 +400,7 @@ class TaskEstimator(BaseEstimator):
             the degrees of freedom of the task's noise variance.
         """
         check_is_fitted(self)
-        reach = interval_quantiles(self, level)[:-1, None] * self.coef_std_
+        reach = interval_quantiles(self, level)[: len(self.tasks_), None] * self.coef_std_
         return self.coef_ - reach, self.coef_ + reach
 
     def uncertainty(self) -> Uncertainty:

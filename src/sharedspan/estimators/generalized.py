@@ -50,6 +50,7 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
     check_responses(family, rows)
     statistics = problem.statistics.gather_local()
     coefficients = model.coefficients(statistics.n_features)
+    require_one_level(family, coefficients)
     canonical = replace(problem.canonical, units=replace(problem.canonical.units, y_scale=1.0))
     scaling = model.scaling(statistics, coefficients, canonical)
     scaling = replace(scaling, y_centre=0.0, y_scale=1.0)
@@ -146,6 +147,16 @@ def _estimate(
         extra["_retained"] = RetainedFit(tasks, fit, canonical, rows, restricted, optimizer)
     fitted = mixed_fit(canonical, scaling, fit, posterior, extra)
     return replace(fitted, noise_variance=None, n_iter=optimizer.n_turns)
+
+
+def require_one_level(family: Family, coefficients: Coefficients) -> None:
+    """Raise for groups within groups, which only Gaussian responses have."""
+    if coefficients.outer:
+        raise ValueError(
+            f"Effects of groups within groups, such as (1 + x | a/b), are fitted to Gaussian "
+            f"responses, and family={family.name!r} has one level of effects: write (1 + x | a:b), "
+            "or (1 | a:b) + (1 | a) for intercepts of both."
+        )
 
 
 def takes_quadrature(model: MixedModel, rows: FamilyRows, fit: CovarianceFit) -> bool:

@@ -17,6 +17,8 @@ from sharedspan.inputs.formula_encoding import FormulaEncoding
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model.conditional import conditional_effects, group_covariance
 from sharedspan.mixed_model.family_objective import FamilyObjective
+from sharedspan.mixed_model.nested_objective import NestedObjective
+from sharedspan.mixed_model.nested_posterior import nested_modes
 from sharedspan.mixed_model.objective import VarianceComponent, map_to_user
 from sharedspan.mixed_model.one_level import OneLevelObjective
 from sharedspan.mixed_model.retained import RetainedFit
@@ -44,6 +46,11 @@ def group_name(model: MixedModel) -> str:
     return "task" if columns is None else str(columns)
 
 
+def outer_name(model: MixedModel) -> str:
+    """What the effects of outer groups vary between."""
+    return str(model.task_column[0])
+
+
 def variance_group_names(model: MixedModel) -> tuple[str, ...]:
     """Names of the variance groups of b: s(x) of splines, and columns of crossed groups."""
     columns = vars(model).get("columns_")
@@ -68,6 +75,11 @@ def objective_of(model: MixedModel) -> Any:
         "group": group_name(model),
         "variance_groups": variance_group_names(model),
     }
+    if fit.nested is not None:
+        options["groups"] = (outer_name(model), options.pop("group"))
+        nested = fit.nested
+        return NestedObjective(fit.tasks, nested.parent, nested.fit, fit.canonical, **options)
+    assert fit.fit is not None
     if fit.optimizer is not None:
         options["approximation"] = model.approximation_
         return FamilyObjective(fit.optimizer, fit.fit, fit.canonical, **options)
@@ -105,13 +117,9 @@ def _infer(model: MixedModel) -> MixedInference:
     else:
         fixed = fixed_effects(objective, flat)
         components = objective.components(objective.theta)
-        intervals = wald_intervals(objective)
+        intervals = wald_intervals(objective, theta_covariance=fixed.theta_covariance)
         n_parameters = len(flat) + len(objective.theta)
-    A, _ = map_to_user(fit.tasks.scaling, fit.canonical, fit.tasks.p)
-    e, covariance = fit.fit.evidence, fit.fit.covariance
-    groups = group_covariance(fit.tasks, covariance, fit.fit.taus)
-    effects, std = conditional_effects(fit.tasks, covariance, e.mean, e.noise, A, groups)
-    varying = np.flatnonzero(coefficients.varying)
+    effect_names, effects, std, groups = conditional(model, fit)
     mean, products = second_moments(model, fit)
     b = mean_coefficients(model)
     spread = products - np.outer(mean, mean)
@@ -125,26 +133,54 @@ def _infer(model: MixedModel) -> MixedInference:
         fixed_variance=float(b @ spread @ b),
         effect_variance=effect_variance,
         residual_variance=residual_variance(model, components, mean @ b, effect_variance),
-        effect_names=tuple(names[varying]),
-        effects=effects[:, varying],
-        effect_std=std[:, varying],
-        groups=tuple(crossed_effects(model, e.noise * A @ groups @ A.T)),
+        effect_names=effect_names,
+        effects=effects,
+        effect_std=std,
+        groups=groups,
     )
+
+
+def conditional(
+    model: MixedModel, fit: RetainedFit
+) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, tuple[GroupEffects, ...]]:
+    """Names (v,), conditional means and standard deviations (T, v) of effects, and other groups."""
+    names = np.array(coefficient_names(model), dtype=object)
+    if fit.nested is not None:
+        parent, nested = fit.nested.parent, fit.nested.fit
+        outer, inner = nested_modes(fit.tasks, parent, nested, fit.canonical)
+        own = tuple(names[list(outer.members)])
+        labels = tuple(map(str, model.outer_tasks_.tolist()))
+        group = GroupEffects(outer_name(model), labels, own, outer.mean, outer.std)
+        return tuple(names[list(inner.members)]), inner.mean, inner.std, (group,)
+    assert fit.fit is not None
+    A, _ = map_to_user(fit.tasks.scaling, fit.canonical, fit.tasks.p)
+    e, covariance = fit.fit.evidence, fit.fit.covariance
+    groups = group_covariance(fit.tasks, covariance, fit.fit.taus)
+    effects, std = conditional_effects(fit.tasks, covariance, e.mean, e.noise, A, groups)
+    at = np.flatnonzero(fit.tasks.coefficients.varying)
+    crossed = tuple(crossed_effects(model, e.noise * A @ groups @ A.T))
+    return tuple(names[at]), effects[:, at], std[:, at], crossed
 
 
 def crossed_effects(model: MixedModel, covariance: np.ndarray) -> Iterator[GroupEffects]:
     """Effects of the levels of crossed groups, given their covariance (p, p)."""
-    columns, first = vars(model).get("columns_"), int(model.fit_intercept)
-    if columns is None:
-        return
-    std = np.sqrt(np.maximum(np.diag(covariance), 0.0))[first:]
-    crossed, groups = crossed_features(model), np.asarray(columns.groups)
-    for i, name in enumerate(variance_group_names(model)):
-        at = np.flatnonzero(crossed & (groups == i))
-        if len(at):
-            labels = tuple(str(model.coef_names_[j]).removeprefix(f"{name}=") for j in at)
-            effects = model.mean_coef_[at][:, None]
-            yield GroupEffects(name, labels, (INTERCEPT,), effects, std[at][:, None])
+    std = np.sqrt(np.maximum(np.diag(covariance), 0.0))[int(model.fit_intercept) :]
+    for name, at in crossed_groups(model):
+        labels = tuple(str(model.coef_names_[j]).removeprefix(f"{name}=") for j in at)
+        yield GroupEffects(
+            name, labels, (INTERCEPT,), model.mean_coef_[at][:, None], std[at][:, None]
+        )
+
+
+def crossed_groups(model: Any) -> list[tuple[str, np.ndarray]]:
+    """Names of crossed groups, and the features that stand for their levels."""
+    crossed = crossed_features(model)
+    if not crossed.any():
+        return []
+    groups = np.asarray(model.columns_.groups)
+    names = enumerate(variance_group_names(model))
+    each = ((name, np.flatnonzero(crossed & (groups == i))) for i, name in names)
+    return [(name, at) for name, at in each if len(at)]
 
 
 def mean_coefficients(model: MixedModel) -> np.ndarray:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from sharedspan.estimators.base import SpanTransformer, TaskEstimator
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
+from sharedspan.estimators.nested import estimate_nested
 from sharedspan.estimators.parameters import as_generator
 from sharedspan.families import Family, Huber, StudentT
 from sharedspan.inference.noise import gain_of_noise_levels, shrink_noise
@@ -64,7 +65,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
 
     shares = "population"
     has_intervals = True
-    stored_axes = "slope_std_:d outlier_probability_:T"
+    stored_axes = "slope_std_:d outlier_probability_:T outer_coef_:gd outer_intercept_:g"
 
     smallest_rank: ClassVar[int] = 0  # that is considered
 
@@ -73,6 +74,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
     method: str
     outliers: bool
     slope_std_: np.ndarray
+    outer_tasks_: np.ndarray  # of groups that tasks are nested in
+    outer_coef_: np.ndarray
+    outer_intercept_: np.ndarray
     candidates_: list[dict[str, Any]]
     _uncertainty_: Posterior
 
@@ -107,6 +111,8 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 variances = RowVariances.of_weights(problem.rows)
             options = None, variances, self.method == "reml", coefficients
             tasks = MixedTasks(statistics, scaling, *options)
+            if coefficients.outer:
+                return estimate_nested(self, problem, tasks)
             ids = self.searched_tasks(tasks.n_tasks, tasks.p)
             searched = tasks if len(ids) == tasks.n_tasks else tasks.take(ids)
             optimizer = CovarianceOptimizer(searched, flat=self.method != "evidence")
@@ -155,9 +161,12 @@ class MixedModel(SpanTransformer, TaskEstimator):
     def _estimate_robust(self, problem: Problem, family: StudentT | Huber) -> FittedSpan:
         """The same for rows with outliers: structures are compared again at working responses."""
         rows, canonical, flat = problem.rows, problem.canonical, self.method != "evidence"
+        from sharedspan.estimators.generalized import require_one_level
+
         self._check_robust(rows)
         statistics = problem.statistics.gather_local()
         coefficients = self.coefficients(statistics.n_features)
+        require_one_level(family, coefficients)
         scaling = self.scaling(statistics, coefficients, canonical)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
@@ -206,6 +215,16 @@ class MixedModel(SpanTransformer, TaskEstimator):
             n_iter=at.n_turns,
             converged=at.converged,
         )
+
+    def _validate_read(self) -> None:
+        """Check the uncertainty, besides the attributes of every estimator."""
+        super()._validate_read()
+        outer = len(vars(self).get("outer_tasks_", ()))
+        if outer and (len(self.outer_coef_), len(self.outer_intercept_)) != (outer, outer):
+            raise ValueError("Coefficients of outer groups are missing.")
+        posterior = vars(self).get("_uncertainty_")
+        if posterior is not None and len(posterior.mean) != len(self.tasks_) + outer:
+            raise ValueError("The standard errors are not those of the tasks.")
 
     def _check_robust(self, rows: Any) -> None:
         """Raise for options that rows with outliers do not have."""

@@ -12,6 +12,7 @@ from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
 from sharedspan.estimators.preparation import encoded_columns, is_prepared
 from sharedspan.inputs.frames import as_table, row_count, split_columns
+from sharedspan.inputs.label_paths import outer_label
 from sharedspan.inputs.labels import codes_of, given_labels, written_alike
 from sharedspan.kernels.cpu import predict_rows
 from sharedspan.kernels.threads import over_tasks
@@ -52,6 +53,8 @@ def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray
             )
         return features, np.zeros(len(features), dtype=np.int64)
     codes, unknown = codes_of(labels, len(features), known)
+    if unknown and "outer_tasks_" in vars(model):
+        codes, unknown = codes_of_outer_groups(model, labels, codes, unknown)
     if unknown and model.unseen == "error":
         first = known[:1].tolist()[0]
         raise ValueError(
@@ -65,6 +68,19 @@ def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray
             "give labels of the type that was fitted."
         )
     return features, codes
+
+
+def codes_of_outer_groups(
+    model: Any, labels: Any, codes: np.ndarray, unknown: Any
+) -> tuple[np.ndarray, list[Any]]:
+    """Codes of new tasks in outer groups that are known, which follow those of the tasks."""
+    place = {label: len(model.tasks_) + i for i, label in enumerate(model.outer_tasks_.tolist())}
+    new = {label: place.get(outer_label(str(label)), -1) for label in unknown}
+    at = np.flatnonzero(codes < 0)
+    own = np.broadcast_to(np.asarray(labels, dtype=object), len(codes))[at]
+    codes = codes.copy()
+    codes[at] = [new.get(label, -1) for label in own.tolist()]
+    return codes, [label for label, code in new.items() if code < 0]
 
 
 def blocks_to_predict(X: Any, task: Any) -> Iterator[tuple[Any, list[Any]]]:
@@ -86,9 +102,11 @@ def predicted_mean(model: TaskEstimator, features: np.ndarray, codes: np.ndarray
     mean, level = np.zeros(features.shape[1]), 0.0
     if (codes < 0).any():
         mean, level = population_mean(model)
-    coef, intercept, mean = (
-        np.ascontiguousarray(a, dtype=float) for a in (model.coef_, model.intercept_, mean)
-    )
+    coef, intercept = model.coef_, model.intercept_
+    if "outer_tasks_" in vars(model):
+        coef = np.vstack([coef, vars(model)["outer_coef_"]])
+        intercept = np.append(intercept, vars(model)["outer_intercept_"])
+    coef, intercept, mean = (np.ascontiguousarray(a, dtype=float) for a in (coef, intercept, mean))
     out = np.empty(len(features))
 
     def work(first: int, last: int) -> None:

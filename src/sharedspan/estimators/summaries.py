@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.estimators.fitted import FittedSpan
-from sharedspan.estimators.inference import INTERCEPT, group_name, has_inference, infer
+from sharedspan.estimators.inference import (
+    INTERCEPT,
+    crossed_groups,
+    group_name,
+    has_inference,
+    infer,
+    outer_name,
+)
 from sharedspan.inference.fixed_effects import t_quantile
 from sharedspan.inference.mixed_inference import MixedInference
 from sharedspan.inference.summary import Estimate, FixedTable, Summary, VarianceEntry
@@ -28,6 +35,7 @@ TITLES = {  # by what tasks share
     "nothing": "Separate regressions",
     "prior": "Regressions of new tasks with a known span",
 }
+NOTICEABLE = 1.005  # ratio of standard errors with and without the error of the variances
 MEANS_OF = {True: "Means of the population of tasks", False: "Means over the fitted tasks"}
 
 
@@ -78,7 +86,7 @@ def formula_summary(model: MixedModel, level: float) -> Summary:
         sigma=None if not residual else sigma_of(residual[0], inferred, level),
         family_parameters=family_parameters(model),
         span=span_words(model),
-        notes=(*inferred.singular, convergence(model)),
+        notes=(*inferred.singular, *correction(inferred), convergence(model)),
     )
 
 
@@ -94,25 +102,20 @@ def method_words(model: MixedModel) -> str:
 def group_sizes(model: TaskEstimator) -> tuple[tuple[str, int], ...]:
     """Names and numbers of the groups."""
     sizes: list[tuple[str, int]] = [(group_name(model), len(model.tasks_))]
-    columns = vars(model).get("columns_")
-    if columns is not None:
-        crossed = {c.column: len(c.levels) for c in columns.encoding.columns if _is_factor(c)}
-        groups = np.asarray(columns.groups)
-        for source in dict.fromkeys(np.array(columns.column_of, dtype=object)[groups >= 0]):
-            if source in crossed:
-                sizes.append((source, crossed[source]))
+    if "outer_tasks_" in vars(model):
+        sizes.append((outer_name(model), len(model.outer_tasks_)))
+    sizes += [(name, len(at)) for name, at in crossed_groups(model)]
     return tuple(sizes)
 
 
-def _is_factor(column: Any) -> bool:
-    return hasattr(column, "levels")
-
-
 def fixed_table(inferred: MixedInference, level: float) -> FixedTable:
-    """Fixed effects with tests and intervals."""
+    """Fixed effects with tests and intervals.
+
+    These count the error of the variances, without which few tasks give too small p-values.
+    """
     fixed, std = inferred.fixed, inferred.fixed.std_error
     degrees = fixed.degrees()
-    interval = fixed.interval(level)
+    interval = fixed.corrected().interval(level)
     outer = np.outer(std, std)
     correlation = np.divide(fixed.covariance, outer, out=np.eye(len(std)), where=outer > 0)
     return FixedTable(
@@ -123,8 +126,19 @@ def fixed_table(inferred: MixedInference, level: float) -> FixedTable:
         high=interval[:, 1],
         degrees=degrees if np.isfinite(degrees).any() else None,
         statistic=fixed.statistic,
-        p_value=fixed.p_value,
+        p_value=fixed.corrected().p_value,
         correlation=correlation if len(std) > 1 else None,
+    )
+
+
+def correction(inferred: MixedInference) -> tuple[str, ...]:
+    """What intervals and p-values count besides the standard errors, if it matters."""
+    plain, corrected = inferred.fixed.std_error, inferred.fixed.corrected().std_error
+    if not (corrected > NOTICEABLE * plain).any():
+        return ()
+    return (
+        "Intervals and p-values count the error of the estimated variances, which the standard "
+        "errors do not.",
     )
 
 
@@ -201,9 +215,12 @@ def plain_summary(model: TaskEstimator, level: float) -> Summary:
     fitted = FittedSpan.of(model)
     variance = fitted.noise_variance
     facts = [] if fitted.rank is None else [("Rank", str(fitted.rank))]
+    effects = vars(model).get("slopes")
+    formula = effects.formula if isinstance(effects, Effects) else ""
     return Summary(
-        title=TITLES[model.shares],
-        call=repr(model),
+        title="Mixed model with robust noise" if formula else TITLES[model.shares],
+        formula=formula,
+        call="" if formula else repr(model),
         family=model.response_family().name,
         link=LINKS.get(model.response_family().name, "identity"),
         n_rows=vars(model).get("n_rows_"),
@@ -211,7 +228,7 @@ def plain_summary(model: TaskEstimator, level: float) -> Summary:
         facts=tuple(facts),
         level=level,
         fixed=mean_table(model, fitted, level),
-        fixed_title=MEANS_OF[model.shares == "population"],
+        fixed_title="Fixed effects" if formula else MEANS_OF[model.shares == "population"],
         variances=plain_variances(model),
         sigma=None if variance is None else Estimate(float(np.sqrt(variance.mean()))),
         family_parameters=family_parameters(model),

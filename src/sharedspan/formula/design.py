@@ -99,7 +99,9 @@ class Design:
         return FormulaTable(data, list(dict.fromkeys(names)), self.columns.encoding.text)
 
 
-def learn_design(formula: str | Formula, data: Any, columns: Columns | None = None) -> Design:
+def learn_design(
+    formula: str | Formula, data: Any, columns: Columns | None = None, *, two_levels: bool = True
+) -> Design:
     """Learn what a formula says of a table.
 
     Parameters
@@ -110,6 +112,8 @@ def learn_design(formula: str | Formula, data: Any, columns: Columns | None = No
         Options of single columns: the levels of categories, missing values and dates. Splines and
         products are in the formula. Without it no levels are pooled, and a row that lacks a value
         is an error.
+    two_levels : bool, default=True
+        Whether groups around the tasks are a level of their own; otherwise they count as crossed.
 
     Returns
     -------
@@ -130,7 +134,7 @@ def learn_design(formula: str | Formula, data: Any, columns: Columns | None = No
     table = FormulaTable(data, list(dict.fromkeys([*uses.names, *others])), text_format(options))
     require_formula_options(options, table)
     _leave_out_incomplete_rows(table, options.missing)
-    grouping = grouping_of(formula.bars, table)
+    grouping = grouping_of(formula.bars, table, two_levels=two_levels)
     learned = learn_columns(table, uses, options, grouping.crossed)
     features = DesignFeatures(formula, grouping, learned, uses)
     task = grouping.tasks[0] if len(grouping.tasks) == 1 else grouping.tasks

@@ -63,8 +63,11 @@ class GroupingFactor:
         return bool((one[self.codes[both]] == other.codes[both]).all())
 
 
-def grouping_of(bars: Sequence[Bar], table: FormulaTable) -> Grouping:
-    """The parts of the groupings; raises a FormulaError for those that cannot be fitted."""
+def grouping_of(bars: Sequence[Bar], table: FormulaTable, *, two_levels: bool = True) -> Grouping:
+    """The parts of the groupings; raises a FormulaError for those that cannot be fitted.
+
+    Without ``two_levels`` groups around the tasks count as crossed ones.
+    """
     if not bars:
         raise FormulaError(
             "The formula has no effects of groups: write + (1 | group), or fit PooledRegressor, or "
@@ -81,7 +84,7 @@ def grouping_of(bars: Sequence[Bar], table: FormulaTable) -> Grouping:
     for tasks in groupings:
         others = [each for each in groupings if each is not tasks]
         try:
-            return _with_tasks(tasks, others)
+            return _with_tasks(tasks, others, two_levels)
         except FormulaError as problem:
             problems.append(problem)
     raise problems[0]
@@ -94,7 +97,9 @@ def _grouping_factor(bars: tuple[Bar, ...], table: FormulaTable) -> GroupingFact
     return GroupingFactor(bars[0].groups, bars, codes, int(codes.max()))
 
 
-def _with_tasks(tasks: GroupingFactor, others: Iterable[GroupingFactor]) -> Grouping:
+def _with_tasks(
+    tasks: GroupingFactor, others: Iterable[GroupingFactor], two_levels: bool
+) -> Grouping:
     """The parts if one grouping has the tasks."""
     nests, crossed = [], []
     for each in others:
@@ -109,11 +114,11 @@ def _with_tasks(tasks: GroupingFactor, others: Iterable[GroupingFactor]) -> Grou
             crossed.append(each)
     # Of several groupings around the tasks, the one that only a second level can hold is the outer.
     nests.sort(key=lambda each: (each.has_slopes, each.n_groups), reverse=True)
-    crossed += nests[1:]
+    crossed += nests[1:] if two_levels else nests
     for each in crossed:
         _require_intercepts(each, tasks, is_nested=each in nests)
     names = tuple(each.names[0] for each in crossed)
-    if not nests:
+    if not nests or not two_levels:
         return Grouping(tasks.names, tasks.bars, crossed=names)
     outer = nests[0]
     if len(outer.names) > 1:

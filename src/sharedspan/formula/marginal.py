@@ -222,7 +222,7 @@ def _coefficients(model: AdaptiveSpanRegressor) -> tuple[np.ndarray, np.ndarray]
     names = np.array([INTERCEPT] * model.fit_intercept + list(map(str, model.coef_names_)))
     at = np.flatnonzero(np.isin(names, fixed.names))
     if len(at) == len(fixed.names):
-        covariance[np.ix_(at, at)] = fixed.covariance
+        covariance[np.ix_(at, at)] = fixed.corrected().covariance
     return b, covariance
 
 

@@ -88,7 +88,7 @@ def mixed(
     data = as_frame(read_files(data, parsed, weights) if is_path(data) else data)
     if columns is not None and columns.rare == Columns().rare:
         columns = replace(columns, rare=0)  # no levels are pooled unless told, as in R
-    design = learn_design(parsed, data, columns)
+    design = learn_design(parsed, data, columns, two_levels=family == "gaussian")
     y, trials = design.response(data)
     restricted = family == "gaussian" if reml is None else reml
     weight = _weights(weights, data)

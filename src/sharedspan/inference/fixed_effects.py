@@ -58,6 +58,8 @@ class FixedEffects:
         A, the covariance of the variance parameters.
     variance_error : ndarray of shape (f, f) or None
         J'AJ, what the error of the variance parameters adds to the covariance.
+    plain_covariance : ndarray of shape (f, f) or None
+        V, if ``covariance`` contains this error.
     """
 
     names: tuple[str, ...]
@@ -66,14 +68,22 @@ class FixedEffects:
     jacobian: np.ndarray | None = None
     theta_covariance: np.ndarray | None = None
     variance_error: np.ndarray | None = None
-    stored_axes = "estimate:f covariance:ff jacobian:qff theta_covariance:qq variance_error:ff"
+    plain_covariance: np.ndarray | None = None
+    stored_axes = (
+        "estimate:f covariance:ff jacobian:qff theta_covariance:qq variance_error:ff "
+        "plain_covariance:ff"
+    )
 
     def corrected(self) -> FixedEffects:
-        """The same with a covariance that contains the error of the variance parameters."""
+        """The same with a covariance that contains the error of the variance parameters.
+
+        Degrees of freedom remain those of the plain one, so intervals only become wider.
+        """
         if self.variance_error is None:
             return self
+        covariance = self.covariance + 2 * self.variance_error
         return replace(
-            self, covariance=self.covariance + 2 * self.variance_error, variance_error=None
+            self, covariance=covariance, variance_error=None, plain_covariance=self.covariance
         )
 
     @property
@@ -96,7 +106,8 @@ class FixedEffects:
     def degrees(self, contrasts: Any = None) -> np.ndarray:
         """Satterthwaite's degrees of freedom of single effects, or of contrasts (m, f), (m,)."""
         L = self._contrasts(contrasts)
-        variance = np.einsum("mf,fg,mg->m", L, self.covariance, L)
+        plain = self.covariance if self.plain_covariance is None else self.plain_covariance
+        variance = np.einsum("mf,fg,mg->m", L, plain, L)
         if self.jacobian is None or self.theta_covariance is None:
             return np.full(len(L), np.inf)
         g = np.einsum("mf,qfg,mg->mq", L, self.jacobian, L)

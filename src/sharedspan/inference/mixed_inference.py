@@ -106,7 +106,7 @@ class MixedInference:
             std = component.std
             zero = [n for n, s in zip(component.names, std, strict=True) if s < SINGULAR * noise]
             if zero:
-                listed = ", ".join(zero)
+                listed = "effects" if component.kind == "variance" else ", ".join(zero)
                 sentences.append(f"The standard deviation of {listed} ({component.group}) is zero.")
             elif component.kind == "full" and is_singular(component.correlation):
                 sentences.append(

@@ -93,9 +93,12 @@ def draw_noise(tasks: MixedTasks, fit: CovarianceFit, rng: np.random.Generator) 
     if tasks.working is not None:
         return 1.0
     squares, used = residual_squares(tasks, fit, None)
-    degrees = max(float(tasks.n.sum() - used.sum()), 1.0)
-    total = max(float(np.sum(squares / tasks.levels)), SMALLEST_NOISE)
-    return total / float(rng.chisquare(degrees))
+    return drawn_noise(np.sum(squares / tasks.levels), tasks.n.sum() - used.sum(), rng)
+
+
+def drawn_noise(squares: float, degrees: float, rng: np.random.Generator) -> float:
+    """The squares of residuals over a chi-square variable, of at least one degree of freedom."""
+    return max(float(squares), SMALLEST_NOISE) / float(rng.chisquare(max(float(degrees), 1.0)))
 
 
 def draw_normal(covariance: np.ndarray, z: np.ndarray) -> np.ndarray:

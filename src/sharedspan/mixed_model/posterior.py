@@ -44,7 +44,8 @@ class Posterior:
     scaling: Scaling
     variance_function: VarianceFunction | None  # of single rows, if their noise differs
     skew: np.ndarray | None = None  # (T, p) posterior means less the modes that ``mean`` holds
-    stored_axes = "mean:Tp packed:Tq b:p b_covariance:pp new:pp noise:T degrees:T off:T skew:Tp"
+    # Entries beyond the T tasks are of outer groups.
+    stored_axes = "mean:mp packed:mq b:p b_covariance:pp new:pp noise:m degrees:m off:m skew:mp"
 
     @staticmethod
     def upgraded(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.likelihood import MixedTasks
+from sharedspan.mixed_model.nested_fit import NestedFit
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.statistics.canonical import Canonical
+
+
+@dataclass(frozen=True)
+class NestedRetained:
+    """The fit of two levels."""
+
+    fit: NestedFit
+    parent: np.ndarray  # (T,) number of the outer group of each task
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,8 @@ class RetainedFit:
     ----------
     tasks : MixedTasks
         All tasks; those of families at their modes.
-    fit : CovarianceFit
+    fit : CovarianceFit, optional
+        None if the tasks are groups within groups.
     canonical : Canonical
         The way back to the user's units.
     rows : TaskRows
@@ -28,14 +39,14 @@ class RetainedFit:
         Whether the likelihood is restricted.
     optimizer : FamilyOptimizer, optional
         Of responses that are not normal.
-    nested : NestedFit, optional
+    nested : NestedRetained, optional
         If the tasks are groups within groups.
     """
 
     tasks: MixedTasks
-    fit: CovarianceFit
+    fit: CovarianceFit | None
     canonical: Canonical
     rows: TaskRows
     restricted: bool
     optimizer: FamilyOptimizer | None = None
-    nested: Any = None
+    nested: NestedRetained | None = None

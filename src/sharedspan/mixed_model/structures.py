@@ -66,6 +66,10 @@ class Block:
             return self.rank or 0
         return len(self.members) if self.kind == "full" else 0
 
+    def shifted(self, by: int) -> Block:
+        """The block with other numbers of its coefficients."""
+        return replace(self, members=tuple(i + by for i in self.members))
+
     @property
     def n_parameters(self) -> int:
         """Free numbers of the covariance of the block."""
@@ -126,12 +130,15 @@ class Coefficients:
         Whether the mean over tasks of a coefficient is estimated; the others have a mean of zero.
     blocks : tuple of Block
         How coefficients vary, if the structure is "given".
+    outer : tuple of Block
+        How they vary between outer groups of tasks, if there are such.
     """
 
     varying: np.ndarray
     groups: np.ndarray
     fixed: np.ndarray
     blocks: tuple[Block, ...] = ()
+    outer: tuple[Block, ...] = ()
 
     @classmethod
     def plain(cls, p: int) -> Coefficients:
@@ -142,13 +149,11 @@ class Coefficients:
     def of_effects(cls, effects: Effects, groups: np.ndarray, intercept: bool) -> Coefficients:
         """Those that a formula names; without an intercept the first coefficient is a feature."""
         first = int(not intercept)
-        blocks = tuple(
-            replace(block, members=tuple(i - first for i in block.members))
-            for block in effects.blocks
-        )
+        blocks = tuple(block.shifted(-first) for block in effects.blocks)
+        outer = tuple(block.shifted(-first) for block in effects.outer)
         varying = np.zeros(len(groups), dtype=bool)
         varying[[i for block in blocks for i in block.members]] = True
-        return cls(varying, groups, np.array(effects.fixed[first:]), blocks)
+        return cls(varying, groups, np.array(effects.fixed[first:]), blocks, outer)
 
     @property
     def shiftable(self) -> np.ndarray:
@@ -158,10 +163,10 @@ class Coefficients:
         and one in the same block for its variation. No intercept takes up that of a variance group,
         whose means are random.
         """
-        free = ~self.varying
-        for block in self.blocks:
-            if 0 in block.members and block.kind != "diagonal":
-                free[list(block.members)] = True
+        free = np.ones(len(self.varying), dtype=bool)
+        for block in (*self.blocks, *self.outer):
+            if 0 not in block.members or block.kind == "diagonal":
+                free[list(block.members)] = False
         return free & self.fixed[0] & (self.groups < 0)
 
     @property
