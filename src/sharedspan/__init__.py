@@ -49,10 +49,13 @@ _HOMES = {
     "plot_spectrum": "sharedspan.report.plots",
     "plot_tasks": "sharedspan.report.plots",
     "principal_angles": "sharedspan.subspace",
+    "plot_residuals": "sharedspan.report.residual_plots",
     "simulate": "sharedspan.datasets.simulate",
+    "simulated_residuals": "sharedspan.diagnosis.simulated_residuals",
     "statistics_query": "sharedspan.statistics.database",
     "subspace_distance": "sharedspan.subspace",
     "task_scorer": "sharedspan.estimators.scoring",
+    "variance_intervals": "sharedspan.formula.intervals",
     "write_report": "sharedspan.report.page",
 }
 
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from sharedspan.datasets.simulate import simulate
     from sharedspan.diagnosis.comparison import compare
     from sharedspan.diagnosis.diagnose import diagnose
+    from sharedspan.diagnosis.simulated_residuals import simulated_residuals
     from sharedspan.distributed.engine import ClusterError, DaskEngine
     from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
     from sharedspan.estimators.armul import ARMULRegressor
@@ -76,6 +80,7 @@ if TYPE_CHECKING:
     from sharedspan.estimators.spectral import SpectralRegressor
     from sharedspan.estimators.transfer import NewTaskRegressor
     from sharedspan.formula.comparison import anova
+    from sharedspan.formula.intervals import variance_intervals
     from sharedspan.formula.marginal import effects
     from sharedspan.formula.mixed import mixed
     from sharedspan.inference.noise import error_floor, parameter_error
@@ -93,6 +98,7 @@ if TYPE_CHECKING:
         plot_spectrum,
         plot_tasks,
     )
+    from sharedspan.report.residual_plots import plot_residuals
     from sharedspan.solvers import SOLVERS
     from sharedspan.statistics.database import statistics_query
     from sharedspan.subspace import factor_distance, principal_angles, subspace_distance

@@ -7,7 +7,8 @@ from numpy.testing import assert_allclose
 
 import sharedspan as ss
 from sharedspan.kernels import threads
-from sharedspan.mixed_model.draws import draw_coefficients, draw_noise, in_given_order
+from sharedspan.mixed_model.design_rows import in_given_order
+from sharedspan.mixed_model.draws import draw_coefficients, draw_noise
 from sharedspan.mixed_model.objective import map_to_user
 from sharedspan.mixed_model.posterior import residual_squares
 from sharedspan.mixed_model.structures import Block, Effects

@@ -32,13 +32,13 @@ import numpy as np
 from sharedspan.estimators.parameters import as_generator
 from sharedspan.estimators.simulation_rows import checked_weight, retained_fit
 from sharedspan.families import Binomial, Counts, Family
-from sharedspan.mixed_model.draws import (
-    draw_coefficients,
+from sharedspan.mixed_model.design_rows import (
     fitted_rows,
     in_given_order,
     noise_unit,
     predictor_to_user,
 )
+from sharedspan.mixed_model.draws import draw_coefficients
 
 WHOLE_SHARE = 1e-6  # of the trials of a row, that rounding may add to its successes
 

@@ -26,7 +26,7 @@ from sharedspan.estimators.simulation_rows import (
 )
 from sharedspan.families import Binomial, NegativeBinomial
 from sharedspan.inputs.formula_encoding import NUMBERS_OF, FormulaEncoding
-from sharedspan.mixed_model.draws import DesignBlock, in_given_order, predictor_to_user
+from sharedspan.mixed_model.design_rows import DesignBlock, in_given_order, predictor_to_user
 from sharedspan.mixed_model.retained import RetainedFit
 
 NUMBERS_TOGETHER = 1 << 20  # simulated responses of a block of rows

@@ -14,11 +14,10 @@ from sharedspan.families import Binomial, Huber, StudentT
 from sharedspan.inputs.frames import as_weight
 from sharedspan.inputs.labels import codes_of, given_labels, task_codes, written_alike
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.mixed_model.draws import (
+from sharedspan.mixed_model.design_rows import (
     DesignBlock,
     fitted_rows,
     noise_unit,
-    require_one_level,
     standard_features,
 )
 from sharedspan.mixed_model.retained import RetainedFit
@@ -41,7 +40,6 @@ def retained_fit(model: Any) -> RetainedFit:
             f"This {type(model).__name__} does not have the rows of its fit: fit a model with a "
             "formula by ss.mixed(...) first; one that was loaded from a file must be fitted again."
         )
-    require_one_level(retained)
     if not isinstance(retained.rows, TaskRows):
         raise ValueError(
             "The model was fitted to sums, and its rows are not on this machine: fit rows with "

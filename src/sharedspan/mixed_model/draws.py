@@ -25,6 +25,9 @@ At both ends y - Z_t (b + u_t), in units of the drawn noise, has exactly the dis
 noise itself, although all numbers were estimated from the same responses: residuals at a draw need
 no correction for the estimation.
 
+Groups within groups, whose terms ``nested.py`` has, are drawn from the outer to the inner level:
+u_r ~ N(C_r e_r, s2 M_r) at the drawn b, and then u_s as above, at the drawn b + u_r.
+
 Other families than the Gaussian have a noise variance of one and the same formulas for the
 quadratics around the modes of their tasks, where the mean of u_t is moved by (C - C K_t C) a_t: the
 first order of what the skewness of the likelihood adds to a mode.
@@ -32,17 +35,17 @@ first order of what the skewness of the likelihood adds to a mode.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model.likelihood import SMALLEST_NOISE, MixedTasks
+from sharedspan.mixed_model.nested_posterior import nested_posterior
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.posterior import estimate_population, residual_squares
-from sharedspan.mixed_model.retained import RetainedFit
-from sharedspan.mixed_model.terms import TaskTerms
+from sharedspan.mixed_model.retained import NestedRetained, RetainedFit
+from sharedspan.mixed_model.terms import Covariance, TaskTerms
 
 
 class PosteriorDraw(NamedTuple):
@@ -63,8 +66,10 @@ def draw_coefficients(retained: RetainedFit, rng: np.random.Generator) -> Poster
     retained : RetainedFit
     rng : numpy.random.Generator
     """
-    require_one_level(retained)
+    if retained.nested is not None:
+        return _draw_nested(retained, retained.nested, rng)
     tasks, fit = retained.tasks, retained.fit
+    assert fit is not None
     R, C = fit.covariance.root, fit.covariance.matrix
     coefficients = np.empty((tasks.n_tasks, tasks.p))
     with one_blas_thread():
@@ -86,6 +91,47 @@ def draw_coefficients(retained: RetainedFit, rng: np.random.Generator) -> Poster
         tasks.map_terms(work, fit.covariance)
     coefficients[:, : int(tasks.intercept)] += family_level(retained)
     return PosteriorDraw(coefficients, s2 * tasks.levels)
+
+
+def _draw_nested(
+    retained: RetainedFit, nested: NestedRetained, rng: np.random.Generator
+) -> PosteriorDraw:
+    """The draw for groups within groups."""
+    tasks, fit, parent = retained.tasks, nested.fit, nested.parent
+    e, C, R = fit.evidence, fit.inner.matrix, fit.inner.root
+    coefficients = np.empty((tasks.n_tasks, tasks.p))
+    with one_blas_thread():
+        s2 = _draw_nested_noise(retained, nested, rng)
+        std = np.sqrt(s2)
+        step = std * draw_normal(e.mean_covariance[None], rng.standard_normal((1, tasks.p)))[0]
+        scores = e.scores - e.K @ step
+        outer = e.mean + step + scores @ fit.outer.matrix
+        outer += std * draw_normal(e.within, rng.standard_normal(outer.shape))
+        z = std * rng.standard_normal((tasks.n_tasks, R.shape[1]))
+
+        def work(terms: TaskTerms) -> None:
+            ids, v = terms.ids, outer[parent[terms.ids]]
+            own, _ = terms.scores_and_squares(v)
+            left = np.eye(R.shape[1]) - R.T @ terms.K @ R  # C - C K C = R left R'
+            coefficients[ids] = v + own @ C + draw_normal(left, z[ids]) @ R.T
+
+        tasks.map_terms(work, fit.inner)
+    return PosteriorDraw(coefficients, s2 * tasks.levels)
+
+
+def _draw_nested_noise(
+    retained: RetainedFit, nested: NestedRetained, rng: np.random.Generator
+) -> float:
+    """A draw of s2 for groups within groups."""
+    tasks = retained.tasks
+    posterior = nested_posterior(tasks, nested.parent, nested.fit, retained.canonical)
+
+    def squares(terms: TaskTerms) -> float:
+        return float(terms.scores_and_squares(posterior.mean[terms.ids])[1].sum())
+
+    none = Covariance(np.zeros(tasks.p), np.zeros((tasks.p, 0)))
+    total = sum(tasks.map_terms(squares, none))
+    return drawn_noise(total, float(tasks.n.sum()) - posterior.degrees_of_freedom, rng)
 
 
 def draw_noise(tasks: MixedTasks, fit: CovarianceFit, rng: np.random.Generator) -> float:
@@ -111,70 +157,3 @@ def draw_normal(covariance: np.ndarray, z: np.ndarray) -> np.ndarray:
 def family_level(retained: RetainedFit) -> float:
     """What the fit of a family took off the linear predictor of all rows."""
     return 0.0 if retained.optimizer is None else float(retained.optimizer.rows.level)
-
-
-def require_one_level(retained: RetainedFit) -> None:
-    """Raise for tasks that are groups within groups."""
-    if retained.nested is not None:
-        raise ValueError(
-            "Responses of groups within groups, such as (1 | district/school), are not simulated: "
-            "fit the model with one level of groups, such as (1 | school)."
-        )
-
-
-class DesignBlock(NamedTuple):
-    """Rows in standard units, with their tasks."""
-
-    positions: slice  # of the rows among all
-    Z: np.ndarray  # (rows, p)
-    owner: np.ndarray  # (rows,) numbers of the tasks
-    weight: np.ndarray  # (rows,) sample weights
-    offset: np.ndarray  # (rows,) known part of the linear predictor, in the user's units
-
-
-def fitted_rows(retained: RetainedFit) -> Iterator[tuple[DesignBlock, np.ndarray]]:
-    """The rows of a fit in the order of their tasks, block by block, and their responses (rows,).
-
-    Responses are in the user's units.
-    """
-    for block in retained.rows.blocks():
-        design = DesignBlock(
-            positions=block.positions,
-            Z=standard_features(retained, block.X),
-            owner=np.repeat(block.ids, np.diff(block.starts)),
-            weight=block.weight,
-            offset=np.zeros(len(block.y)) + block.offset,
-        )
-        yield design, block.y
-
-
-def standard_features(retained: RetainedFit, X: np.ndarray) -> np.ndarray:
-    """Rows X (m, d) in the user's units as [1, standardised features], (m, p)."""
-    units, P = retained.canonical.units, retained.canonical.P
-    features = (X - units.origin) * units.scale
-    features = features if P is None else features @ P
-    return retained.tasks.scaling.to_standard(features, bool(retained.tasks.intercept))
-
-
-def predictor_to_user(retained: RetainedFit, eta: np.ndarray) -> np.ndarray:
-    """Linear predictors in the user's units, given those in standard units."""
-    scaling, unit = retained.tasks.scaling, retained.canonical.units.y_scale
-    return np.asarray((scaling.y_centre + scaling.y_scale * eta) / unit)
-
-
-def noise_unit(retained: RetainedFit) -> float:
-    """The standard unit of responses, in the user's units."""
-    return retained.tasks.scaling.y_scale / retained.canonical.units.y_scale
-
-
-def in_given_order(retained: RetainedFit, values: np.ndarray) -> np.ndarray:
-    """Values (rows, ...) in the order of the tasks as the rows of the fit were given.
-
-    Rows of weight zero, which were not fitted, are not a number.
-    """
-    rows = retained.rows
-    if rows.order is None:
-        return values
-    given = np.full((rows.y.shape[0], *values.shape[1:]), np.nan)
-    given[rows.order] = values
-    return given
