@@ -1,6 +1,7 @@
 """Simulated residuals are uniform if the model is right, and show what is wrong with it if not."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
@@ -13,6 +14,7 @@ from sharedspan.diagnosis.simulated_residuals import (
     simulated_residuals,
 )
 from sharedspan.families import Binomial, NegativeBinomial, Poisson
+from sharedspan.formula.mixed import mixed
 from sharedspan.mixed_model.structures import Block, Effects
 
 FULL = (Block("full", (0, 1)),)
@@ -132,6 +134,19 @@ def test_residuals_of_shares_use_the_numbers_of_trials(rng):
     model = fitted(X, np.round(y, 2), task, **options)
     with pytest.raises(ValueError, match="is no whole number"):
         simulated_residuals(model)
+
+
+def test_residuals_of_groups_within_groups_are_uniform(rng):
+    p_values = []
+    for _ in range(40):
+        school = np.repeat(np.arange(60), 5)
+        x, effects = rng.standard_normal(300), rng.standard_normal(60)
+        y = x + rng.standard_normal(15)[school // 4] + effects[school] + rng.standard_normal(300)
+        table = pd.DataFrame({"x": x, "y": y, "d": school // 4, "s": school})
+        residuals = simulated_residuals(mixed("y ~ x + (1 | d/s)", table), rng)
+        p_values.append(residual_tests(residuals).uniformity.p_value)
+    assert stats.kstest(p_values, "uniform").pvalue > 0.005
+    assert np.mean(np.array(p_values) < 0.05) < 0.16
 
 
 def test_residuals_follow_the_rows_as_they_were_given(rng):

@@ -170,6 +170,61 @@ def test_levels_of_a_crossed_group_get_new_effects(rng):
     assert_allclose(fixed.mean(axis=1), model.predict(table), atol=0.08)
 
 
+def nested_table(rng, *, n_outer=40, per=5, n=4):
+    school = np.repeat(np.arange(n_outer * per), n)
+    u, v = rng.standard_normal(n_outer), 0.6 * rng.standard_normal(n_outer * per)
+    x = rng.standard_normal(len(school))
+    y = 2 + 0.5 * x + u[school // per] + v[school] + 0.8 * rng.standard_normal(len(school))
+    return pd.DataFrame({"x": x, "y": y, "d": school // per, "s": school})
+
+
+def test_both_levels_of_nested_groups_get_new_effects(rng):
+    table = nested_table(rng)
+    model = mixed("y ~ x + (1 | d/s)", table)
+    simulated = simulate_responses(model, 2000, rng)
+    fit = model._retained_.nested.fit
+    unit = fit.noise * model._retained_.tasks.scaling.y_scale**2
+    outer, inner = unit * fit.outer.matrix[0, 0], unit * fit.inner.matrix[0, 0]
+    S = np.cov(simulated)
+    d, s = table["d"].to_numpy(), table["s"].to_numpy()
+    same_d, same_s = d[:, None] == d, s[:, None] == s
+    assert_allclose(S[same_d & ~same_s].mean(), outer, rtol=0.08)
+    assert_allclose(S[same_s & ~np.eye(len(d), dtype=bool)].mean(), outer + inner, rtol=0.08)
+    assert_allclose(np.diag(S).mean(), outer + inner + unit, rtol=0.05)
+    assert abs(S[~same_d].mean()) < 0.02
+    eta = model.mean_intercept_ + table["x"] * model.mean_coef_[0]
+    assert_allclose(simulated.mean(axis=1), eta, atol=6 * 1.5 / np.sqrt(2000))
+
+
+def test_new_tasks_of_a_known_outer_group_have_its_effect_if_it_is_fitted(rng):
+    table = nested_table(rng)
+    model = mixed("y ~ x + (1 | d/s)", table)
+    rows = pd.DataFrame({"x": [0.0, 0.0, 0.0], "d": [3, 3, 999], "s": [15, 7777, 8888]})
+    simulated = simulate_responses(model, 20_000, rng, rows, conditional=True)
+    assert_allclose(simulated.mean(axis=1), model.predict(rows), atol=0.06)
+    spread = simulated.std(axis=1)
+    assert spread[0] < spread[1] < spread[2]
+    assert abs(np.corrcoef(simulated)[0, 1]) < 0.03
+    new = simulate_responses(model, 20_000, rng, rows)
+    correlation = np.corrcoef(new)
+    assert correlation[0, 1] > 0.3
+    assert abs(correlation[0, 2]) < 0.03
+
+
+def test_the_offset_of_a_formula_is_part_of_the_simulated_responses(rng):
+    table = nested_table(rng).assign(size=lambda rows: rng.uniform(0, 50, len(rows)))
+    table["y"] += table["size"]
+    model = mixed("y ~ x + offset(size) + (1 | d)", table)
+    for X in (None, table):
+        simulated = simulate_responses(model, 300, rng, X, conditional=True)
+        assert_allclose(simulated.mean(axis=1), model.predict(table), atol=0.4)
+    table["count"] = rng.poisson(np.exp(table["x"] + table["size"] / 20))
+    counts = mixed("count ~ x + offset(I(size / 20)) + (1 | d)", table, family="poisson")
+    for X in (None, table):
+        simulated = simulate_responses(counts, 300, rng, X, conditional=True)
+        assert np.corrcoef(simulated.mean(axis=1), counts.predict(table))[0, 1] > 0.99
+
+
 def test_the_curve_of_a_spline_stays_as_fitted(rng):
     task = np.repeat(np.arange(20), 30)
     x = rng.uniform(0, 6, len(task))

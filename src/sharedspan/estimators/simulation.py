@@ -5,19 +5,21 @@
 b, C and s2 being as fitted. Every simulation has new effects of all tasks and new noise, so that
 the simulated rows have the mean Z b and the covariance of the model, Z s2 C Z' + s2 I. Levels of a
 further grouping, which are coefficients of b with a variance in common, get new effects too; a
-spline, whose coefficients have one as well, is a curve of all tasks and stays as fitted.
+spline, whose coefficients have one as well, is a curve of all tasks and stays as fitted. Of groups
+within groups, both levels have new effects.
 """
 
 from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sharedspan.estimators.parameters import at_least
 from sharedspan.estimators.simulation_rows import (
+    TasksToSimulate,
     checked_weight,
     other_rows,
     retained_fit,
@@ -26,7 +28,12 @@ from sharedspan.estimators.simulation_rows import (
 )
 from sharedspan.families import Binomial, NegativeBinomial
 from sharedspan.inputs.formula_encoding import NUMBERS_OF, FormulaEncoding
-from sharedspan.mixed_model.design_rows import DesignBlock, in_given_order, predictor_to_user
+from sharedspan.mixed_model.design_rows import (
+    DesignBlock,
+    in_given_order,
+    noise_unit,
+    predictor_to_user,
+)
 from sharedspan.mixed_model.retained import RetainedFit
 
 NUMBERS_TOGETHER = 1 << 20  # simulated responses of a block of rows
@@ -63,7 +70,8 @@ def simulate_responses(
         Of the rows in X: numbers of trials of binomial responses, or what the noise variance is
         divided by if the model says so; by default one each.
     offset : float or array-like of shape (rows,), optional
-        Known part of the linear predictor; by default that of the fit, if it is retained.
+        Known part of the linear predictor, beside that of a formula; needed if the fit had one,
+        unless it is retained.
 
     Returns
     -------
@@ -82,13 +90,13 @@ def simulate_responses(
         rows = rows_of_fit(model, retained, offset)
     else:
         rows = other_rows(model, retained, X, task, sample_weight, offset)
-    effects = _draw_effects(model, retained, rows.known, n, rng, conditional)
+    effects = _draw_effects(model, retained, rows.tasks, n, rng, conditional)
+    noise = _noise_variances(retained, rows.tasks.known)
     out = np.empty((rows.n_rows, n))
     for block in small_blocks(rows.blocks, max(NUMBERS_TOGETHER // n, 1)):
         eta = predictor_to_user(retained, effects.linear_predictors(block))
         eta += block.offset[:, None]
-        variance = rows.noise[block.owner]
-        out[block.positions] = _draw_responses(model, eta, block.weight, variance, rng)
+        out[block.positions] = _draw_responses(model, eta, block.weight, noise[block.owner], rng)
     return in_given_order(retained, out) if X is None else out
 
 
@@ -99,7 +107,7 @@ class _Effects:
     centre: np.ndarray  # (tasks, p) the same in all simulations
     at: np.ndarray  # (l,) coefficients of b that are effects of a further grouping
     change: np.ndarray  # (n, l) of these
-    root: np.ndarray  # (p, q) of the covariance of the tasks' effects
+    root: np.ndarray  # (p, q) of the covariance of the effects, of one level or of two
     z: np.ndarray  # (n, tasks, q) effects, along the columns of the root
 
     def linear_predictors(self, block: DesignBlock) -> np.ndarray:
@@ -115,21 +123,53 @@ class _Effects:
 
 
 def _draw_effects(
-    model: Any, retained: RetainedFit, known: np.ndarray, n: int, rng: np.random.Generator,
+    model: Any, retained: RetainedFit, tasks: TasksToSimulate, n: int, rng: np.random.Generator,
     conditional: bool,
 ) -> _Effects:  # fmt: skip
     """New effects, or with ``conditional`` only of tasks that were not fitted."""
-    fit, posterior = retained.fit, model._uncertainty_
-    std, R = np.sqrt(fit.evidence.noise), fit.covariance.root
+    fit, posterior = _FittedVariances.of(retained), model._uncertainty_
+    std, known, known_outer = np.sqrt(fit.noise), tasks.known, tasks.known_outer
     at = np.zeros(0, dtype=int) if conditional else _random_levels(model, retained)
     deviation = std / np.sqrt(retained.tasks.prior_precision(fit.taus)[at])
     change = deviation * rng.standard_normal((n, len(at))) - posterior.b[at]
-    z = std * rng.standard_normal((n, len(known), R.shape[1]))
+    z = std * rng.standard_normal((n, len(known), fit.root.shape[1]))
+    outer_z = std * rng.standard_normal((n, len(known_outer), fit.outer_root.shape[1]))
     centre = np.repeat(posterior.b[None], len(known), axis=0)
     if conditional:
-        fitted = known >= 0
-        centre[fitted], z[:, fitted] = posterior.mean[known[fitted]], 0.0
-    return _Effects(centre, at, change, R, z)
+        # Entries of the posterior beyond the tasks are means of outer groups.
+        group = known_outer[tasks.parent]
+        centre[group >= 0] = posterior.mean[retained.tasks.n_tasks + group[group >= 0]]
+        centre[known >= 0] = posterior.mean[known[known >= 0]]
+        z[:, known >= 0], outer_z[:, known_outer >= 0] = 0.0, 0.0
+    z = np.concatenate([z, outer_z[:, tasks.parent]], axis=2)
+    return _Effects(centre, at, change, np.hstack([fit.root, fit.outer_root]), z)
+
+
+class _FittedVariances(NamedTuple):
+    """Variances of a fit with one level of groups or two, in standard units."""
+
+    noise: float
+    taus: np.ndarray  # (m,) prior variances of b's slopes and groups, over the noise
+    root: np.ndarray  # (p, q) of the covariance of the tasks' effects, over the noise
+    outer_root: np.ndarray  # (p, r) of that of the outer groups' effects
+
+    @classmethod
+    def of(cls, retained: RetainedFit) -> _FittedVariances:
+        if retained.nested is not None:
+            nested = retained.nested.fit
+            return cls(nested.noise, nested.taus, nested.inner.root, nested.outer.root)
+        fit = retained.fit
+        assert fit is not None
+        R = fit.covariance.root
+        return cls(fit.evidence.noise, fit.taus, R, np.zeros((len(R), 0)))
+
+
+def _noise_variances(retained: RetainedFit, known: np.ndarray) -> np.ndarray:
+    """Noise variances in the user's units of tasks (tasks,), -1 for those that were not fitted."""
+    tasks, s2 = retained.tasks, _FittedVariances.of(retained).noise
+    mean_level = float(tasks.n @ tasks.levels / tasks.n.sum())
+    levels = np.where(known < 0, mean_level, tasks.levels[known])
+    return np.asarray(s2 * noise_unit(retained) ** 2 * levels)
 
 
 def _random_levels(model: Any, retained: RetainedFit) -> np.ndarray:

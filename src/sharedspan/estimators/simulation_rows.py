@@ -12,12 +12,13 @@ from sharedspan.estimators.fitting import offset_of_rows
 from sharedspan.estimators.prediction import feature_columns
 from sharedspan.families import Binomial, Huber, StudentT
 from sharedspan.inputs.frames import as_weight
+from sharedspan.inputs.label_paths import outer_label
 from sharedspan.inputs.labels import codes_of, given_labels, task_codes, written_alike
+from sharedspan.inputs.offsets import formula_offset
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.mixed_model.design_rows import (
     DesignBlock,
     fitted_rows,
-    noise_unit,
     standard_features,
 )
 from sharedspan.mixed_model.retained import RetainedFit
@@ -54,30 +55,81 @@ def retained_fit(model: Any) -> RetainedFit:
 
 
 @dataclass(frozen=True)
+class TasksToSimulate:
+    """Tasks, those of the fit or others, and the outer groups that they are in."""
+
+    known: np.ndarray  # (tasks,) numbers among the tasks of the fit, or -1
+    parent: np.ndarray  # (tasks,) numbers of their outer groups
+    known_outer: np.ndarray  # (groups,) numbers among the outer groups of the fit, or -1
+
+    @classmethod
+    def of_fit(cls, retained: RetainedFit) -> TasksToSimulate:
+        """All tasks of a fit; without outer groups they are in a group that has no effects."""
+        known = np.arange(retained.rows.n_tasks)
+        if retained.nested is None:
+            return cls(known, np.zeros_like(known), np.full(1, -1))
+        parent = retained.nested.parent
+        return cls(known, parent, np.arange(int(parent.max()) + 1))
+
+    @classmethod
+    def of_labels(cls, model: Any, labels: Any) -> TasksToSimulate:
+        """Tasks with these labels (tasks,), whether or not they were fitted."""
+        known, unknown = codes_of(list(labels), len(labels), model.tasks_)
+        if unknown and (pair := written_alike(unknown, model.tasks_)) is not None:
+            raise ValueError(
+                f"Task {pair[0]!r} was not in the fit, but {pair[1]!r} was, a label of another "
+                "type: give labels of the type that was fitted."
+            )
+        if "outer_tasks_" not in vars(model):
+            return cls(known, np.zeros_like(known), np.full(1, -1))
+        outer = [outer_label(str(label)) for label in labels]
+        distinct, parent = task_codes(outer, len(outer))
+        return cls(known, parent, codes_of(list(distinct), len(distinct), model.outer_tasks_)[0])
+
+
+@dataclass(frozen=True)
 class RowsToSimulate:
     """Rows whose responses are simulated."""
 
     n_rows: int
     blocks: Iterator[DesignBlock]
-    known: np.ndarray  # (tasks,) numbers among the tasks of the fit, or -1
-    noise: np.ndarray  # (tasks,) variances, in the user's units
+    tasks: TasksToSimulate
 
 
 def rows_of_fit(model: Any, retained: RetainedFit, offset: Any) -> RowsToSimulate:
     """The rows of the fit, in the order of their tasks."""
     rows = retained.rows
-    if offset is None:
-        _require_known_offset(model, rows.offset)
-    else:
-        offset = offset_of_rows(offset, rows.y.shape[0])
-        offset = offset if rows.order is None else offset[rows.order]
+    total = _offset_of_fit(model, retained, offset)
+    if total is not None and rows.order is not None:
+        total = total[rows.order]
 
     def blocks() -> Iterator[DesignBlock]:
         for block, _ in fitted_rows(retained):
-            yield block if offset is None else block._replace(offset=offset[block.positions])
+            yield block if total is None else block._replace(offset=total[block.positions])
 
-    known = np.arange(rows.n_tasks)
-    return RowsToSimulate(rows.n_rows, blocks(), known, _noise_variances(retained, known))
+    return RowsToSimulate(rows.n_rows, blocks(), TasksToSimulate.of_fit(retained))
+
+
+def _offset_of_fit(model: Any, retained: RetainedFit, offset: Any) -> np.ndarray | None:
+    """The offset of each row of the fit, (rows,), None for what the retained rows hold.
+
+    That of normal responses was taken off them, and what a formula says of it is computed again.
+    """
+    n_rows = retained.rows.y.shape[0]
+    if retained.rows.offset is not None:
+        if offset is not None:
+            raise ValueError("The offset of the fit is retained: give one only for rows in X.")
+        return None
+    if offset is None:
+        _require_known_offset(model)
+    total = None if offset is None else offset_of_rows(offset, n_rows)
+    own = formula_offset(vars(model).get("_table"), vars(model).get("columns_"))
+    if own is not None and len(own) != n_rows:
+        raise ValueError(
+            f"The table has {len(own)} rows and the fit {n_rows}, since rows that lack a value "
+            "were left out, and the formula has an offset: give the rows to simulate as X."
+        )
+    return own if total is None else total + (0.0 if own is None else own)
 
 
 def other_rows(
@@ -85,29 +137,24 @@ def other_rows(
 ) -> RowsToSimulate:
     """Rows that are given, with any tasks."""
     features, column = feature_columns(model, X)
-    n_rows, tasks = len(features), retained.tasks
+    n_rows, n_tasks = len(features), retained.tasks.n_tasks
     labels = given_labels(task, column, model.task_column)
-    if labels is None and tasks.n_tasks > 1:
-        raise ValueError(
-            f"task=None, but the model has {tasks.n_tasks} tasks: give one label per row."
-        )
+    if labels is None and n_tasks > 1:
+        raise ValueError(f"task=None, but the model has {n_tasks} tasks: give one label per row.")
     if labels is None:
-        known, owner = np.zeros(1, dtype=int), np.zeros(n_rows, dtype=int)
+        tasks, owner = TasksToSimulate.of_fit(retained), np.zeros(n_rows, dtype=int)
     else:
         distinct, owner = task_codes(labels, n_rows)
-        known, unknown = codes_of(list(distinct), len(distinct), model.tasks_)
-        if unknown and (pair := written_alike(unknown, model.tasks_)) is not None:
-            raise ValueError(
-                f"Task {pair[0]!r} was not in the fit, but {pair[1]!r} was, a label of another "
-                "type: give labels of the type that was fitted."
-            )
+        tasks = TasksToSimulate.of_labels(model, distinct)
     weight = np.ones(n_rows) if sample_weight is None else as_weight(sample_weight, n_rows)
     if not weight.all():
         row = int(np.argmin(weight))
         raise ValueError(f"sample_weight is zero in row {row}: leave such rows out of X.")
     if offset is None:
-        _require_known_offset(model, None)
+        _require_known_offset(model)
     total = offset_of_rows(0.0 if offset is None else offset, n_rows)
+    if (own := formula_offset(X, vars(model).get("columns_"))) is not None:
+        total = total + own
 
     def blocks() -> Iterator[DesignBlock]:
         for begin in range(0, n_rows, ROWS_TOGETHER):
@@ -115,15 +162,7 @@ def other_rows(
             Z = standard_features(retained, np.asarray(features[rows], dtype=float))
             yield DesignBlock(rows, Z, owner[rows], weight[rows].astype(float), total[rows])
 
-    return RowsToSimulate(n_rows, blocks(), known, _noise_variances(retained, known))
-
-
-def _noise_variances(retained: RetainedFit, known: np.ndarray) -> np.ndarray:
-    """Noise variances in the user's units of tasks (tasks,), -1 for those that were not fitted."""
-    tasks = retained.tasks
-    mean_level = float(tasks.n @ tasks.levels / tasks.n.sum())
-    levels = np.where(known < 0, mean_level, tasks.levels[known])
-    return np.asarray(retained.fit.evidence.noise * noise_unit(retained) ** 2 * levels)
+    return RowsToSimulate(n_rows, blocks(), tasks)
 
 
 def small_blocks(blocks: Iterator[DesignBlock], most: int) -> Iterator[DesignBlock]:
@@ -136,9 +175,9 @@ def small_blocks(blocks: Iterator[DesignBlock], most: int) -> Iterator[DesignBlo
             yield DesignBlock(positions, *(part[rows] for part in block[1:]))
 
 
-def _require_known_offset(model: Any, retained: np.ndarray | None) -> None:
-    """Raise if a model was fitted with an offset, and that of the rows is not known."""
-    if vars(model).get("uses_offset_", False) and retained is None:
+def _require_known_offset(model: Any) -> None:
+    """Raise if a model was fitted with an offset that was given beside the rows."""
+    if vars(model).get("uses_offset_", False):
         raise ValueError("The model was fitted with an offset: give that of these rows, too.")
 
 

@@ -124,7 +124,7 @@ def effects(
     --------
     >>> import sharedspan as ss
     >>> table = ss.datasets.load_parkinsons().to_frame()
-    >>> model = ss.mixed("total_updrs ~ test_time + sex + (1 | subject)", table)
+    >>> model = ss.mixed("total_updrs ~ test_time + hnr + (1 | subject)", table)
     >>> len(ss.effects(model, "test_time").estimate)
     5
     """
