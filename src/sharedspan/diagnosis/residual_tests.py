@@ -71,7 +71,7 @@ def residual_tests(residuals: np.ndarray, fitted: Any = None) -> ResidualTests:
     Parameters
     ----------
     residuals : ndarray of shape (rows,)
-        As ``simulated_residuals`` has them; those that are not a number are left out.
+        As ``simulated_residuals`` has them; rows without a number are left out.
     fitted : array-like of shape (rows,), optional
         What residuals should not depend on: predictions of the same draw, or a column of the
         table. Effects as fitted will not do, as residuals are correlated with them.
@@ -83,12 +83,15 @@ def residual_tests(residuals: np.ndarray, fitted: Any = None) -> ResidualTests:
             f"fitted has shape {np.shape(fitted)}, and there are {len(residuals)} residuals: give "
             "one number per row."
         )
+    values = None if fitted is None else np.asarray(fitted, dtype=float)
+    if values is not None:
+        known &= np.isfinite(values)
     u = residuals[known]
     if not len(u):
         raise ValueError("There is no residual: give those of at least one row.")
     trend = spread = None
-    if fitted is not None:
-        Q = rank_polynomials(np.asarray(fitted, dtype=float)[known])
+    if values is not None:
+        Q = rank_polynomials(values[known])
         if Q.shape[1]:
             trend = _trend(Q, u)
             spread = _spread(Q, u)
@@ -138,8 +141,13 @@ def _outliers(u: np.ndarray) -> ResidualTest:
     count = int(np.sum(np.minimum(u, 1 - u) < OUTLIER_SHARE / 2))
     p_value = binomtest(count, len(u), OUTLIER_SHARE).pvalue
     expected = OUTLIER_SHARE * len(u)
-    words = f"{count:,} of {len(u):,} responses are outliers, of a right model about {expected:.1f}"
-    return _test(float(count), p_value, f"{words} would be (")
+    words = f"{count:,} of {len(u):,} responses are outliers"
+    verdict = _verdict(
+        p_value,
+        f"{words}, within chance of the {expected:.1f} of a right model",
+        f"{words}, and a right model has about {expected:.1f}",
+    )
+    return _test(float(count), p_value, f"{verdict} (")
 
 
 def _trend(Q: np.ndarray, u: np.ndarray) -> ResidualTest:

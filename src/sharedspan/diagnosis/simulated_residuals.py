@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sharedspan.estimators.parameters import as_generator
-from sharedspan.estimators.simulation_rows import checked_weight, retained_fit
+from sharedspan.estimators.simulation_rows import checked_weight, fit_with_rows
 from sharedspan.families import Binomial, Counts, Family
 from sharedspan.mixed_model.design_rows import (
     fitted_rows,
@@ -70,7 +70,7 @@ def simulated_residuals(model: Any, random_state: Any = 0) -> np.ndarray:
 
 def residuals_at_draw(model: Any, random_state: Any = 0) -> ResidualsAtDraw:
     """Residuals as ``simulated_residuals`` has them, and what is predicted by the same draw."""
-    retained, family = retained_fit(model), model.response_family()
+    retained, family = fit_with_rows(model), model.response_family()
     rng = as_generator(random_state)
     coefficients, noise = draw_coefficients(retained, rng)
     noise = noise * noise_unit(retained) ** 2

@@ -21,8 +21,8 @@ from sharedspan.estimators.parameters import at_least
 from sharedspan.estimators.simulation_rows import (
     TasksToSimulate,
     checked_weight,
+    fit_with_rows,
     other_rows,
-    retained_fit,
     rows_of_fit,
     small_blocks,
 )
@@ -80,7 +80,7 @@ def simulate_responses(
         number.
     """
     at_least("n_simulations", n, 1, numbers.Integral)
-    retained = retained_fit(model)
+    retained = fit_with_rows(model)
     if X is None:
         if task is not None or sample_weight is not None:
             raise ValueError(

@@ -27,7 +27,7 @@ ROWS_TOGETHER = 1 << 12  # whose features are brought to standard units together
 WHOLE = 1e-6  # distance from an integer that is rounding
 
 
-def retained_fit(model: Any) -> RetainedFit:
+def fit_with_rows(model: Any) -> RetainedFit:
     """What a model retained of its fit to rows on this machine; raises if it has nothing."""
     family = vars(model).get("family")
     if family in (StudentT.name, Huber.name):

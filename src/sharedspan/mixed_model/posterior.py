@@ -109,7 +109,7 @@ class Posterior:
             for begin in range(0, len(X), ROWS_AT_ONCE):
                 rows = slice(begin, begin + ROWS_AT_ONCE)
                 known = codes[rows] >= 0
-                Z = self._standard(X[rows])
+                Z = self.standard_rows(X[rows])
                 added[rows] = np.einsum("ij,ij->i", Z, self.skew[codes[rows]]) * known
         return added, np.maximum(variance, 0.0)
 
@@ -121,7 +121,7 @@ class Posterior:
         def work(first: int, last: int) -> None:
             for begin in range(first, last, ROWS_AT_ONCE):
                 rows = slice(begin, min(begin + ROWS_AT_ONCE, last))
-                Z, ids = np.ascontiguousarray(self._standard(X[rows])), codes[rows]
+                Z, ids = np.ascontiguousarray(self.standard_rows(X[rows])), codes[rows]
                 packed_row_forms(Z, ids, self.packed, variance[rows])
                 new = ids < 0
                 if new.any():
@@ -150,7 +150,7 @@ class Posterior:
 
     def mean_std(self, X: np.ndarray) -> np.ndarray:
         """Standard errors of the linear predictor of the mean task, in the user's units, (m,)."""
-        Z = self._standard(X)
+        Z = self.standard_rows(X)
         variance = np.einsum("ij,ij->i", Z @ self.b_covariance, Z)
         return self.user_scale() * np.sqrt(np.maximum(variance, 0.0))
 
@@ -158,7 +158,7 @@ class Posterior:
         """The unit of the linear predictor here, in the user's units."""
         return self.scaling.y_scale / self.canonical.units.y_scale
 
-    def _standard(self, X: np.ndarray) -> np.ndarray:
+    def standard_rows(self, X: np.ndarray) -> np.ndarray:
         """Rows as [1, standardised features], (m, p)."""
         units = self.canonical.units
         features = (X - units.origin) * units.scale

@@ -11,6 +11,8 @@ import numpy as np
 
 from sharedspan.diagnosis.calibration import reliability_of_bins, reliability_of_tasks
 from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
+from sharedspan.diagnosis.residual_tests import p_value_words, residual_tests
+from sharedspan.diagnosis.row_residuals import row_residuals
 from sharedspan.diagnosis.text import count, listed, percent, short
 from sharedspan.diagnosis.text import format_number as number
 from sharedspan.families import Counts
@@ -19,6 +21,7 @@ from sharedspan.report import figures
 from sharedspan.report.facts import SAME, Facts
 from sharedspan.report.figures import BLUE, GREY, GROUPS, new_panel
 from sharedspan.report.plots import GOLDEN, plot_convergence
+from sharedspan.report.residual_plots import draw_residual_quartiles, draw_uniform_quantiles
 
 WIDTH = 4.6  # inches, on a phone about as wide as the screen
 LARGEST = 20  # loadings that are drawn
@@ -65,6 +68,7 @@ def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     if errors is not None:
         yield from (holdout_plot(errors, name, tasks) for name in errors.baselines)
         yield from calibration_plots(facts, errors)
+    yield from residual_plots(facts)
     yield common_plot(facts)
     if facts.view.rank is not None and spans.spectrum[0] > 0:
         yield spectrum_plot(facts)
@@ -137,6 +141,33 @@ def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]
             )
             words = f"Calibration over tasks. {caption}"
         yield PagePlot(f"calibration-{key}", panel, words, caption)
+
+
+def residual_plots(facts: Facts) -> Iterator[PagePlot]:
+    """Residuals that are uniform if the model is right: their distribution, and by prediction."""
+    drawn = row_residuals(facts.view)
+    if drawn is None:
+        return
+    tests = residual_tests(drawn.residuals, drawn.predicted)
+    panel = new_panel(3.4, WIDTH)
+    draw_uniform_quantiles(panel, drawn.residuals, tests)
+    caption = (
+        "If the model is right, the line is on the diagonal but for chance, which the band shows. "
+        "It is orange if a test says that it is not."
+    )
+    uniform = p_value_words(tests.uniformity.p_value)
+    words = f"Distribution of residuals beside the uniform one, test of uniformity {uniform}."
+    yield PagePlot("residuals-uniform", panel, words, caption)
+    panel = new_panel(3.4, WIDTH)
+    draw_residual_quartiles(panel, drawn.residuals, drawn.predicted, tests)
+    caption = (
+        "Lines are quartiles of the residuals. If the model is right, they are level: a bend is a "
+        "curved effect, and a spread that changes is noise that depends on the prediction."
+    )
+    told = [f"{name} {p_value_words(test.p_value)}" for name, test in
+            (("level", tests.trend), ("spread", tests.spread)) if test is not None]  # fmt: skip
+    words = f"Residuals by prediction; tests of their {' and '.join(told) or 'level: none'}."
+    yield PagePlot("residuals-rank", panel, words, caption)
 
 
 def spectrum_plot(facts: Facts) -> PagePlot:

@@ -38,7 +38,7 @@ def summary(facts: Facts) -> Iterator[str]:
     elif diagnosis.rank:
         yield _shared(facts, diagnosis.rank)
     elif diagnosis.rank == 0:
-        yield "The tasks share no direction: each coefficient varies by itself, if at all."
+        yield f"The tasks share no direction: {how_tasks_vary(facts.view.span.extra)}."
     if errors is not None:
         for name in errors.baselines:
             yield against(errors, name)
@@ -192,9 +192,21 @@ def path_reason(path: RankPath) -> Iterator[str]:
         )
 
 
+def how_tasks_vary(extra: Any) -> str:
+    """How coefficients vary in a model without shared directions."""
+    if extra.get("slopes") == "given":
+        return "coefficients vary as the formula says"
+    if extra.get("slopes") == "full":
+        return "coefficients vary with an unrestricted covariance"
+    return "each coefficient varies by itself, if at all"
+
+
 def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
     """Explain why this rank was selected among candidate covariances."""
     tried, slopes = extra["candidates"], extra["slopes"]
+    if slopes == "given":
+        yield f"The formula says how tasks vary; the rank is {rank}."
+        return
     chosen = [row for row in tried if (row["slopes"], row["rank"]) == (slopes, rank)]
     others = [row for row in tried if row not in chosen]
     yield f"The fit compared {count(len(tried), 'description')} of how tasks vary, simple to rich."
