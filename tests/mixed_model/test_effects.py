@@ -97,6 +97,19 @@ def test_effects_whose_mean_is_zero_are_those_of_responses_of_any_family(family)
     assert free.log_likelihood_ >= model.log_likelihood_ - 1e-6
 
 
+def test_restricted_likelihood_of_counts_does_not_leap_beyond_the_rows():
+    rng = np.random.default_rng([11, 264])
+    task, x = np.repeat(np.arange(40), 20), rng.standard_normal(800)
+    u = rng.standard_normal((40, 2)) * [0.7, 0.4]
+    y = rng.poisson(np.exp(0.3 + 0.5 * x + u[task, 0] + u[task, 1] * x)).astype(float)
+    fits = [
+        fitted((1, 1), (FULL,), restricted, x[:, None], y, task, family="poisson")
+        for restricted in (False, True)
+    ]
+    np.testing.assert_allclose(fits[1].coef_, fits[0].coef_, atol=0.05)
+    assert fits[1].intercept_std_ > fits[0].intercept_std_
+
+
 def _logistic(eta):
     return 1 / (1 + np.exp(-eta))
 

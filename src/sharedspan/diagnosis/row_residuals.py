@@ -22,7 +22,7 @@ MOST_WORK = 2e9  # operations of the draws of all tasks
 FEWEST_ROWS = 20
 
 
-def row_residuals(view: ModelView, seed: int = 0) -> ResidualsAtDraw | None:
+def residuals_of_rows(view: ModelView, seed: int = 0) -> ResidualsAtDraw | None:
     """Residuals of the rows, uniform between 0 and 1 if the model is right; None without a draw."""
     posterior, rows = vars(view.model).get("_uncertainty_"), view.rows
     if not isinstance(posterior, Posterior) or rows is None or rows.y is None:

@@ -123,7 +123,7 @@ class FamilyOptimizer(CovarianceOptimizer):
             inner = CovarianceOptimizer(tried.tasks, self.flat)
             before = inner.fit(structure, columns, fit, steps=0)
             reached = objective(before, tried)
-            if not reached > best - max(tol, 1e-6 * abs(best)):
+            if self._lost(tried) or not reached > best - max(tol, 1e-6 * abs(best)):
                 if halvings == MOST_HALVINGS:
                     fit = last  # nothing near it is better
                     break
@@ -149,8 +149,15 @@ class FamilyOptimizer(CovarianceOptimizer):
 
     def is_lost(self, fit: CovarianceFit) -> bool:
         """Whether the rows are far less likely at the modes of a fit than without effects."""
-        with_effects, without = fit.modes.log_likelihood, self.first_modes.log_likelihood
-        return not with_effects > without - 10 - 0.01 * abs(without)
+        return self._lost(fit.modes)
+
+    def _lost(self, modes: Modes) -> bool:
+        """Whether the rows are far less likely at some modes than without effects.
+
+        The objective there may be any number, since its linear terms are of first order.
+        """
+        without = self.first_modes.log_likelihood
+        return not modes.log_likelihood > without - 10 - 0.01 * abs(without)
 
     def evaluated(self, fit: CovarianceFit, b: np.ndarray, covariance: Covariance) -> CovarianceFit:
         """A fit with other parameters: the tasks at their modes, nothing optimised."""

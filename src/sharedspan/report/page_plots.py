@@ -12,7 +12,7 @@ import numpy as np
 from sharedspan.diagnosis.calibration import reliability_of_bins, reliability_of_tasks
 from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
 from sharedspan.diagnosis.residual_tests import p_value_words, residual_tests
-from sharedspan.diagnosis.row_residuals import row_residuals
+from sharedspan.diagnosis.row_residuals import residuals_of_rows
 from sharedspan.diagnosis.text import count, listed, percent, short
 from sharedspan.diagnosis.text import format_number as number
 from sharedspan.families import Counts
@@ -145,7 +145,7 @@ def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]
 
 def residual_plots(facts: Facts) -> Iterator[PagePlot]:
     """Residuals that are uniform if the model is right: their distribution, and by prediction."""
-    drawn = row_residuals(facts.view)
+    drawn = residuals_of_rows(facts.view)
     if drawn is None:
         return
     tests = residual_tests(drawn.residuals, drawn.predicted)
