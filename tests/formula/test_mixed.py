@@ -278,6 +278,40 @@ def test_a_low_rank_is_chosen_and_can_be_given():
     assert "1 shared direction of" in str(chosen.summary())
 
 
+def simulated(seed=0):
+    rng = np.random.default_rng(seed)
+    g, x = np.repeat(np.arange(30), 8), rng.standard_normal(240)
+    u = rng.standard_normal((30, 2)) * [1.0, 0.5]
+    y = 1 + x + u[g, 0] + u[g, 1] * x + rng.standard_normal(240)
+    return pd.DataFrame({"g": g, "x": x, "y": y})
+
+
+def test_fixed_effects_that_are_combinations_of_others_are_left_out():
+    rows = simulated()
+    rows = rows.assign(double=2 * rows.x, constant=3.0, z=np.arange(240) % 7)
+    plain = ss.mixed("y ~ x + z + (1 | g)", rows)
+    more = ss.mixed("y ~ x + constant + double + z + (1 | g)", rows)
+    assert more.log_likelihood_ == pytest.approx(plain.log_likelihood_, abs=1e-9)
+    assert more.summary().fixed.names == plain.summary().fixed.names
+    assert_allclose(more.summary().fixed.std_error, plain.summary().fixed.std_error, rtol=1e-8)
+    left_out = [note for note in more.summary().notes if "was left out" in note]
+    assert [note.split()[0] for note in left_out] == ["constant", "double"]
+
+
+def test_singular_fits_are_told_whatever_the_units():
+    rows = simulated()
+    rows["flat"] = 1 + rows.x + np.random.default_rng(1).standard_normal(240)
+    for scale in (1e-6, 1.0, 1e6):
+        tiny = rows.assign(x=rows.x * scale, y=rows.y / scale, flat=rows.flat / scale)
+        notes = " ".join(ss.mixed("y ~ x + (x | g)", tiny).summary().notes)
+        assert "zero" not in notes
+        assert "combinations" not in notes
+        notes = " ".join(ss.mixed("flat ~ x + (x || g)", tiny).summary().notes)
+        assert "The standard deviation of" in notes
+    far = rows.assign(x=rows.x * 10 + 2000)  # where correlations are near -1
+    assert "combinations" not in " ".join(ss.mixed("y ~ x + (x | g)", far).summary().notes)
+
+
 def test_missing_values_are_an_error_that_says_what_to_type():
     rows = table("sleepstudy").astype({"Days": float})
     rows.loc[3, "Days"] = np.nan

@@ -49,7 +49,7 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
         )
     check_responses(family, rows)
     statistics = problem.statistics.gather_local()
-    coefficients = model.coefficients(statistics.n_features)
+    coefficients = model.independent_coefficients(statistics)
     require_one_level(family, coefficients)
     canonical = replace(problem.canonical, units=replace(problem.canonical.units, y_scale=1.0))
     scaling = model.scaling(statistics, coefficients, canonical)

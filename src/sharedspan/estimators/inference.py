@@ -10,7 +10,12 @@ import numpy as np
 
 from sharedspan.families import Binomial, Counts, Family, NegativeBinomial
 from sharedspan.inference.fixed_effects import FixedEffects, fixed_effects
-from sharedspan.inference.mixed_inference import GroupEffects, MixedInference
+from sharedspan.inference.mixed_inference import (
+    SINGULAR,
+    GroupEffects,
+    MixedInference,
+    singular_words,
+)
 from sharedspan.inference.variance_intervals import wald_intervals
 from sharedspan.inputs.encoders import Number
 from sharedspan.inputs.formula_encoding import FormulaEncoding
@@ -137,7 +142,41 @@ def _infer(model: MixedModel) -> MixedInference:
         effects=effects,
         effect_std=std,
         groups=groups,
+        notes=tuple(fit_notes(model, fit)),
     )
+
+
+def fit_notes(model: MixedModel, fit: RetainedFit) -> Iterator[str]:
+    """What is singular about a fit, and what was left out of it, in sentences."""
+    names, coefficients = coefficient_names(model), fit.tasks.coefficients
+    assert isinstance(model.slopes, Effects)
+    asked = np.array(model.slopes.fixed[int(not model.fit_intercept) :])
+    for i in np.flatnonzero(asked & ~coefficients.fixed):
+        yield f"{names[i]} is a combination of other fixed effects, and was left out of these."
+    levels: list[tuple[str, Any, np.ndarray]] = []
+    if fit.nested is not None:
+        nested = fit.nested.fit
+        levels.append((outer_name(model), nested.outer_blocks, nested.outer.matrix))
+        levels.append((group_name(model), nested.inner_blocks, nested.inner.matrix))
+        taus = nested.taus
+    else:
+        assert fit.fit is not None
+        levels.append((group_name(model), coefficients.blocks, fit.fit.covariance.matrix))
+        taus = fit.fit.taus
+    for group, blocks, C in levels:
+        for block in blocks:
+            at = list(block.members)
+            own = tuple(names[i] for i in at)
+            words = singular_words(group, own, C[np.ix_(at, at)], block.kind)
+            if words is not None:
+                yield words
+    for name, tau in zip(variance_group_names(model), taus[1:], strict=True):
+        if tau < SINGULAR**2:
+            straight = "The curve of s(x) is straight" if name.startswith("s(") else ""
+            yield (
+                f"{straight.replace('s(x)', name)}." if straight
+                else f"The standard deviation of effects of {name} is zero."
+            )  # fmt: skip
 
 
 def conditional(

@@ -23,7 +23,7 @@ from sharedspan.inputs.frames import find_task_column
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
-from sharedspan.mixed_model.effects import select_effects
+from sharedspan.mixed_model.effects import dependent_columns, select_effects
 from sharedspan.mixed_model.fitted_noise import with_fitted_noise
 from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without_hopeless_rivals
 from sharedspan.mixed_model.likelihood import MixedTasks, RowVariances
@@ -102,7 +102,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
             return estimate_family(self, problem)
         self._check_rows(problem.rows)
         statistics, canonical = problem.statistics.gather_local(), problem.canonical
-        coefficients = self.coefficients(statistics.n_features)
+        coefficients = self.independent_coefficients(statistics)
         scaling = self.scaling(statistics, coefficients, canonical)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
@@ -165,7 +165,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
 
         self._check_robust(rows)
         statistics = problem.statistics.gather_local()
-        coefficients = self.coefficients(statistics.n_features)
+        coefficients = self.independent_coefficients(statistics)
         require_one_level(family, coefficients)
         scaling = self.scaling(statistics, coefficients, canonical)
         candidates: list[dict[str, Any]] = []
@@ -257,6 +257,17 @@ class MixedModel(SpanTransformer, TaskEstimator):
         centre = np.where(coefficients.shiftable[1:], scaling.centre, canonical.zero())
         y_centre = scaling.y_centre if coefficients.fixed[0] else 0.0
         return replace(scaling, centre=centre, y_centre=y_centre)
+
+    def independent_coefficients(self, statistics: Any) -> Coefficients:
+        """``coefficients``, without fixed effects of a formula that are combinations of others."""
+        coefficients = self.coefficients(statistics.n_features)
+        if not isinstance(self.slopes, Effects):
+            return coefficients
+        flat = coefficients.fixed & (coefficients.groups < 0)
+        dependent = dependent_columns(statistics, flat)
+        if dependent.any():
+            coefficients = replace(coefficients, fixed=coefficients.fixed & ~dependent)
+        return coefficients
 
     def coefficients(self, d: int) -> Coefficients:
         """Which of d slopes and the intercept differ between tasks, and which form groups."""

@@ -86,7 +86,7 @@ def formula_summary(model: MixedModel, level: float) -> Summary:
         sigma=None if not residual else sigma_of(residual[0], inferred, level),
         family_parameters=family_parameters(model),
         span=span_words(model),
-        notes=(*inferred.singular, *correction(inferred), convergence(model)),
+        notes=(*inferred.notes, *correction(inferred), convergence(model)),
     )
 
 

@@ -11,6 +11,7 @@ from sharedspan.inference.variance_intervals import ParameterInterval
 from sharedspan.mixed_model.objective import VarianceComponent
 
 SINGULAR = 1e-4  # of a standard deviation in units of the noise, that counts as zero
+EDGE = 1e-5  # smallest eigenvalue of correlations that are not at the edge
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class MixedInference:
         Conditional standard deviations, as if all other parameters were known.
     groups : tuple of GroupEffects
         Effects of further groups: crossed ones, and those that tasks are nested in.
+    notes : tuple of str
+        What is singular, and fixed effects that were left out, in sentences.
     """
 
     fixed: FixedEffects
@@ -76,6 +79,7 @@ class MixedInference:
     effects: np.ndarray
     effect_std: np.ndarray
     groups: tuple[GroupEffects, ...] = ()
+    notes: tuple[str, ...] = ()
     stored_axes = "residual_quantiles:r effects:Tv effect_std:Tv"
 
     @property
@@ -97,29 +101,34 @@ class MixedInference:
     def _total(self) -> float:
         return self.fixed_variance + self.effect_variance + self.residual_variance
 
-    @property
-    def singular(self) -> tuple[str, ...]:
-        """What is singular about the covariances of the effects, in words."""
-        noise = np.sqrt(self.residual_variance)
-        sentences = []
-        for component in self.components[:-1] if self._has_noise else self.components:
-            std = component.std
-            zero = [n for n, s in zip(component.names, std, strict=True) if s < SINGULAR * noise]
-            if zero:
-                listed = "effects" if component.kind == "variance" else ", ".join(zero)
-                sentences.append(f"The standard deviation of {listed} ({component.group}) is zero.")
-            elif component.kind == "full" and is_singular(component.correlation):
-                sentences.append(
-                    f"Effects of {component.group} are combinations of each other: their "
-                    "correlations are at the edge of what is possible."
-                )
-        return tuple(sentences)
 
-    @property
-    def _has_noise(self) -> bool:
-        return self.components[-1].kind == "residual"
+def singular_words(
+    group: str, names: tuple[str, ...], covariance: np.ndarray, kind: str
+) -> str | None:
+    """What is singular about effects, in a sentence; None if nothing is.
+
+    Parameters
+    ----------
+    group : str
+    names : tuple of str
+    covariance : ndarray of shape (m, m)
+        Over the noise variance, for features of a standard deviation near one that are centred
+        where that makes no difference to the model.
+    kind : str
+        Of the block; one of low rank is meant to be singular.
+    """
+    std = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    zero = [name for name, size in zip(names, std, strict=True) if size < SINGULAR]
+    if zero:
+        return f"The standard deviation of {', '.join(zero)} ({group}) is zero."
+    if kind == "full" and is_singular(covariance / np.outer(std, std)):
+        return (
+            f"Effects of {group} are combinations of each other: their correlations are at the "
+            "edge of what is possible."
+        )
+    return None
 
 
 def is_singular(correlation: np.ndarray) -> bool:
     """Whether effects with these correlations (m, m) are combinations of each other."""
-    return len(correlation) > 1 and float(np.linalg.eigvalsh(correlation)[0]) < SINGULAR
+    return len(correlation) > 1 and float(np.linalg.eigvalsh(correlation)[0]) < EDGE

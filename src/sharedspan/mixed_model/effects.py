@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from sharedspan.mixed_model.search import COMPARISON_TOL, SelectedModel, moment_
 from sharedspan.mixed_model.structures import Block
 from sharedspan.mixed_model.terms import Covariance
 
+DEPENDENT = 1e-10  # share of the variance of a column that others must leave unexplained
+CONSTANT = 1e-13  # deviation over the level of a column that does not vary
 MORE_RANKS = 2  # ranks without a better score after which no larger one is tried
 
 
@@ -78,3 +81,30 @@ def moment_start(optimizer: CovarianceOptimizer, blocks: tuple[Block, ...]) -> C
             members = list(block.members)
             D[members] = fit.covariance.variances[members]
     return replace(fit, covariance=Covariance(D, axes * np.sqrt(np.maximum(values, 0.0))))
+
+
+def dependent_columns(statistics: Any, flat: np.ndarray) -> np.ndarray:
+    """Which fixed effects are combinations of those before them, (p,), as lme4 leaves them out.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Centred in each task if tasks have intercepts.
+    flat : ndarray of bool of shape (p,)
+        Fixed effects, the intercept first if there is one.
+    """
+    first, share = int(statistics.centred), statistics.n / statistics.n.sum()
+    mean = share @ statistics.mean
+    origin = mean if first and flat[0] else np.zeros_like(mean)
+    gap = statistics.mean - origin
+    moments = statistics.pooled_gram() / statistics.n.sum() + (gap.T * share) @ gap
+    least = CONSTANT**2 * (np.diag(moments) + mean**2)
+    dependent = np.zeros(len(flat), dtype=bool)
+    factor = np.zeros((0, len(mean)))  # rows of a Cholesky factor, in the order of the columns
+    for j in np.flatnonzero(flat[first:]):
+        left = moments[j] - factor[:, j] @ factor
+        if left[j] <= max(DEPENDENT * moments[j, j], least[j]):
+            dependent[first + j] = True
+        else:
+            factor = np.vstack([factor, left / np.sqrt(left[j])])
+    return dependent
