@@ -292,19 +292,20 @@ def read_partition(
 
 
 def read_columns(paths: FilePaths, names: Sequence[str]) -> Any:
-    """Columns of files as a table of Arrow, their values as they are; unknown ones are left out."""
+    """Columns of files as a table of Arrow, their values as they are.
+
+    If one of them is unknown, the table has all columns of the files and no rows.
+    """
     import pyarrow
 
-    connection = open_duckdb(None)
-    try:
+    with open_duckdb(None) as connection:
         table = OpenTable.of_files(connection, paths)
-        known = [name for name in names if name in table.types] or list(table.types)[:1]
-        listed = ", ".join(map(quoted, known))
+        if not set(names) <= set(table.types):
+            return pyarrow.table({name: pyarrow.array([], "string") for name in table.types})
+        listed = ", ".join(map(quoted, names))
         batches = [
             batch
             for file in table.files
             for batch in arrow_batches(connection, f"SELECT {listed} FROM {file.scan()}", file.path)
         ]
-    finally:
-        connection.close()
     return pyarrow.Table.from_batches(batches)

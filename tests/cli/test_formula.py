@@ -1,0 +1,82 @@
+"""``sharedspan fit TABLE FORMULA``."""
+
+import json
+import shlex
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import sharedspan as ss
+from sharedspan.cli import main
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+@pytest.fixture
+def school(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    g, x = np.repeat(np.arange(20), 15), rng.standard_normal(300)
+    u = rng.standard_normal((20, 2)) * [1.0, 0.5]
+    table = pd.DataFrame({"school": g + 100, "ses": x, "sex": np.where(x > 0.3, "F", "M")})
+    table["math"] = 1 + x + u[g, 0] + u[g, 1] * x + rng.standard_normal(300)
+    table["passed"] = np.where(table["math"] > 1, "pass", "fail")
+    table.to_csv("school.csv", index=False)
+    return table
+
+
+FORMULA = "math ~ ses + sex + (1 + ses | school)"
+
+
+def test_a_formula_is_fitted_and_its_summary_is_printed(school):
+    done = run("fit", "school.csv", FORMULA, "-o", "m.span")
+    assert done.exit_code == 0, done.output
+    model = ss.mixed(FORMULA, school)
+    assert str(model.summary()) in done.stdout
+    loaded = ss.load("m.span")
+    np.testing.assert_array_equal(loaded.predict(school), model.predict(school))
+    following = next(line for line in done.stdout.splitlines() if line.startswith("Next: "))
+    again = run(*shlex.split(following.removeprefix("Next: "))[1:])
+    assert again.exit_code == 0, again.output
+
+
+def test_rows_of_files_are_predicted_by_the_columns_of_the_formula(school):
+    run("fit", "school.csv", FORMULA, "--ml", "-o", "m.span")
+    done = run("predict", "m.span", "school.csv", "-o", "p.csv")
+    assert done.exit_code == 0, done.output
+    expected = ss.mixed(FORMULA, school, reml=False).predict(school)
+    np.testing.assert_allclose(pd.read_csv("p.csv")["prediction"], expected, rtol=1e-12)
+
+
+def test_classes_in_words_are_fitted_by_a_family(school):
+    formula = "passed ~ ses + (1 | school)"
+    done = run("fit", "school.csv", formula, "--family", "binomial", "-o", "m.span", "--json")
+    assert done.exit_code == 0, done.output
+    about = json.loads(done.stdout)
+    assert (about["family"], about["method"], about["n_tasks"]) == ("binomial", "ml", 20)
+    assert about["fixed"]["ses"]["estimate"] > 0
+    following = run("fit", "school.csv", formula, "--family", "binomial", "-o", "m.span").stdout
+    assert "Next: sharedspan predict m.span school.csv -o m.csv" in following
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["school.csv", FORMULA, "--rank", "2"], "--rank does not go with a formula"),
+        (["school.csv", FORMULA, "--task", "school"], "--task does not go with a formula"),
+        ([FORMULA], "Give a table before the formula"),
+        (["school.csv", "math ~ sess + (1 | school)"], "Did you mean 'ses'?"),
+        (["school.csv", "math ~ ses + (1 | school"], "The formula"),
+        (["school.csv"], "Missing option '--task'"),
+        (["school.csv", "--task", "school", "--target", "math", "--ml"], "fitted by --ml"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(school, arguments, words):
+    done = run("fit", *arguments, "-o", "m.span")
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
