@@ -148,7 +148,7 @@ def test_rows_of_a_population(small, rng, options, single, blocks, monkeypatch):
     unit = fitted.scaling.y_scale / fitted.canonical.units.y_scale
     expected, C = np.empty(len(X)), np.empty((p, p))
     for i, (x, t) in enumerate(zip(X, codes, strict=True)):
-        z = fitted._standard(x[None])[0]
+        z = fitted.standard_rows(x[None])[0]
         C[np.triu_indices(p)] = fitted.packed[t]
         C = np.triu(C) + np.triu(C, 1).T
         C, mean = (fitted.new, fitted.b) if t < 0 else (C, fitted.mean[t])

@@ -220,7 +220,7 @@ def test_deviations_of_predictions_are_those_of_the_posterior(table):
     labels = np.array([0, 1, 2, 6, 5, 3])
     rows = np.random.default_rng(3).standard_normal((6, 4)) + 1.5
     mean, std = model.predict(rows, task=labels, return_std=True)
-    Z = post._standard(rows)
+    Z = post.standard_rows(rows)
     unit = scaling.y_scale / post.canonical.units.y_scale
     (i, j), covariance = np.triu_indices(5), np.empty((7, 5, 5))
     covariance[:, i, j] = covariance[:, j, i] = post.packed
@@ -229,7 +229,7 @@ def test_deviations_of_predictions_are_those_of_the_posterior(table):
         level = scaling.y_centre / post.canonical.units.y_scale
         assert_allclose(mean[i], level + unit * Z[i] @ post.mean[t], rtol=1e-8)
     # A coefficient's deviation is that of the difference of two rows a unit apart.
-    shifted = post._standard(np.eye(4)) - post._standard(np.zeros((4, 4)))
+    shifted = post.standard_rows(np.eye(4)) - post.standard_rows(np.zeros((4, 4)))
     for j in range(4):
         variance = shifted[j] @ covariance[2] @ shifted[j]
         assert_allclose(model.coef_std_[2, j], unit * np.sqrt(variance), rtol=1e-6)

@@ -273,7 +273,9 @@ def plain_variances(model: TaskEstimator) -> tuple[VarianceEntry, ...]:
 def span_words(model: TaskEstimator) -> tuple[str, ...]:
     """What the tasks share, in sentences."""
     fitted = FittedSpan.of(model)
-    if not fitted.rank or fitted.representation is None:
+    if not fitted.rank or fitted.representation is None or model.shares == "prior":
+        return ()
+    if fitted.task_weights is not None and not fitted.task_weights.any():
         return ()
     d, k = fitted.representation.shape
     if not k:
