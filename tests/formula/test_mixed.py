@@ -312,6 +312,29 @@ def test_singular_fits_are_told_whatever_the_units():
     assert "combinations" not in " ".join(ss.mixed("y ~ x + (x | g)", far).summary().notes)
 
 
+def test_a_slope_that_does_not_vary_is_found_far_from_zero():
+    rng = np.random.default_rng(1)
+    rows = pd.DataFrame({"g": np.repeat(np.arange(30), 8), "x": rng.integers(0, 12, 240) * 1.0})
+    rows["y"] = 1 + 0.01 * rows.x + rng.standard_normal(240)
+    level = ss.mixed("y ~ x + (1 | g)", rows, reml=False)
+    for offset in (0.0, 100.0, 2000.0, 20_000.0):
+        far = ss.mixed("y ~ x + (1 + x || g)", rows.assign(x=rows.x + offset), reml=False)
+        assert far.log_likelihood_ >= level.log_likelihood_ - 1e-4
+        assert far.summary().sigma.value == pytest.approx(level.summary().sigma.value, rel=1e-2)
+
+
+def test_powers_of_years_are_those_of_years_since_the_first():
+    rng = np.random.default_rng(0)
+    g, k = np.repeat(np.arange(25), 20), np.tile(np.arange(20), 25)
+    rows = pd.DataFrame({"g": g, "k": k, "year": 1990 + k})
+    rows["y"] = 0.3 * k - 0.01 * k**2 + rng.standard_normal(25)[g] + rng.standard_normal(500)
+    near = ss.mixed("y ~ k + I(k^2) + (1 | g)", rows, reml=False)
+    far = ss.mixed("y ~ year + I(year^2) + (1 | g)", rows, reml=False)
+    assert far.log_likelihood_ == pytest.approx(near.log_likelihood_, abs=1e-5)
+    statistics = [model.summary().fixed.statistic[-1] for model in (near, far)]
+    assert statistics[1] == pytest.approx(statistics[0], rel=1e-5)
+
+
 def test_missing_values_are_an_error_that_says_what_to_type():
     rows = table("sleepstudy").astype({"Days": float})
     rows.loc[3, "Days"] = np.nan

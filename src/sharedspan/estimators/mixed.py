@@ -254,9 +254,16 @@ class MixedModel(SpanTransformer, TaskEstimator):
         scaling = Scaling.of(statistics, first > 0, [g - first for g in coefficients.members])
         if not (isinstance(self.slopes, Effects) and first):
             return scaling
-        centre = np.where(coefficients.shiftable[1:], scaling.centre, canonical.zero())
-        y_centre = scaling.y_centre if coefficients.fixed[0] else 0.0
-        return replace(scaling, centre=centre, y_centre=y_centre)
+        moved, zero = coefficients.shiftable[1:], canonical.zero()
+        alone = ~moved & (coefficients.groups[1:] < 0)
+        # Far from zero a variance that is negligible per deviation need not be one.
+        size = np.hypot(scaling.scale, scaling.centre - zero)
+        return replace(
+            scaling,
+            centre=np.where(moved, scaling.centre, zero),
+            scale=np.where(alone, size, scaling.scale),
+            y_centre=scaling.y_centre if coefficients.fixed[0] else 0.0,
+        )
 
     def independent_coefficients(self, statistics: Any) -> Coefficients:
         """``coefficients``, without fixed effects of a formula that are combinations of others."""

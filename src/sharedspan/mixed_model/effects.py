@@ -18,7 +18,7 @@ from sharedspan.mixed_model.search import COMPARISON_TOL, SelectedModel, moment_
 from sharedspan.mixed_model.structures import Block
 from sharedspan.mixed_model.terms import Covariance
 
-DEPENDENT = 1e-10  # share of the variance of a column that others must leave unexplained
+DEPENDENT = 1e-12  # share of the variance of a column that others must leave unexplained
 CONSTANT = 1e-13  # deviation over the level of a column that does not vary
 MORE_RANKS = 2  # ranks without a better score after which no larger one is tried
 
