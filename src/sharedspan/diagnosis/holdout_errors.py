@@ -85,6 +85,7 @@ class Change:
     high: float
     gains: int  # tasks with a smaller error
     losses: int  # tasks with a larger one
+    standard_error: float = math.inf  # of the ratio, by the spread over tasks
 
     @property
     def bounded(self) -> bool:
@@ -146,7 +147,8 @@ class HoldoutErrors:
         error = math.sqrt(np.sum(parts**2) * len(parts) / max(len(parts) - 1, 1))
         margin, interval = ROUNDING * other, _interval(ratio, error, len(parts))
         gains, losses = np.sum(mine < other - margin), np.sum(mine > other + margin)
-        return Change(ratio, *interval, int(gains), int(losses))
+        spread = ratio * error if len(parts) >= FEWEST_TASKS else math.inf
+        return Change(ratio, *interval, int(gains), int(losses), spread)
 
 
 def _interval(ratio: float, error: float, n_tasks: int) -> tuple[float, float]:

@@ -1,0 +1,80 @@
+"""The verdict on sharing: gains against simpler models, and the sentence."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from sharedspan.diagnosis.holdout_errors import HoldoutErrors
+from sharedspan.diagnosis.verdict import Gain, holdout_gains, paired_gain, sharing_verdict
+
+
+def verdict(pooled, separate, **options):
+    """The verdict on gains of these shares, each with a standard error of one per cent."""
+    shares = {"separate": separate, "pooled": pooled}
+    return sharing_verdict((Gain(name, share, 0.01) for name, share in shares.items()), **options)
+
+
+@pytest.mark.parametrize(
+    ("pooled", "separate", "outcome", "sentence"),
+    [
+        (0.16, 0.026, "gain", "Sharing cuts the error by 16 % against one model for all and by "
+         "2.6 % against separate models."),
+        (0.16, 0.009, "gain", "Sharing cuts the error by 16 % against one model for all, but makes "
+         "no clear difference against separate models."),
+        (-0.009, 0.026, "gain", "Sharing cuts the error by 2.6 % against separate models, but "
+         "makes no clear difference against one model for all."),
+        (0.01, -0.01, "even", "Sharing makes no clear difference against one model for all or "
+         "separate models."),
+        (-0.03, 0.5, "loss", "Sharing does not help here. It raises the error by 3.0 % against one "
+         "model for all and cuts the error by 50 % against separate models."),
+        (0.0, -0.03, "loss", "Sharing does not help here. It raises the error by 3.0 % against "
+         "separate models and makes no clear difference against one model for all."),
+    ],
+    ids=["both", "not separate", "not pooled", "even", "worse than pooled", "worse than separate"],
+)  # fmt: skip
+def test_the_verdict_names_what_is_clear_and_nothing_else(pooled, separate, outcome, sentence):
+    result = verdict(pooled, separate)
+    assert result.outcome == outcome
+    assert result.sentence().replace("\u00a0", " ") == sentence
+    assert result.sentence("use it") == sentence_with(result, ": use it.")
+
+
+def sentence_with(result, end):
+    return result.sentence()[:-1] + end
+
+
+def test_the_verdict_takes_other_words():
+    result = verdict(0.2, 0.1, error="log loss", words={"separate": "one model per shop"})
+    assert "cuts the log loss by 20\u00a0% against one model for all" in result.statement
+    assert "by 10\u00a0% against one model per shop" in result.statement
+
+
+def test_no_gain_is_claimed_that_would_be_shown_as_nothing():
+    assert Gain("pooled", 0.0004, 0.0).sign == 0
+    assert Gain("pooled", math.nan, math.nan).sign == 0
+    assert Gain("pooled", 0.5, math.inf).sign == 0
+
+
+def test_paired_gains_are_those_by_hand():
+    gain = paired_gain("pooled", [1.0, 2.0, 3.0], [1.5, 2.1, 3.3])  # by 0.5, 0.1 and 0.3 of 2.3
+    assert_allclose(gain.share, 0.3 / 2.3)
+    assert_allclose(gain.standard_error, 0.2 / np.sqrt(3) / 2.3)
+    assert paired_gain("pooled", [0.0, 0.0], [0.0, 0.0]).sign == 0
+
+
+def test_gains_on_held_out_rows_agree_with_the_ratio_and_its_interval(rng):
+    n_tasks = 2000
+    losses = {name: rng.chisquare(5, n_tasks) for name in ("model", "separate", "pooled")}
+    losses["pooled"] *= 2
+    errors = HoldoutErrors(losses, np.full(n_tasks, 5), 1.0, 0, ())
+    for gain in holdout_gains(errors):
+        change = errors.change(gain.against)
+        assert_allclose(gain.share, 1 - change.ratio)
+        width = (change.high - change.low) / (2 * 1.96)
+        assert_allclose(gain.standard_error, width, rtol=0.01)
+    result = sharing_verdict(holdout_gains(errors))
+    assert [gain.against for gain in result.gains] == ["pooled", "separate"]
+    few = HoldoutErrors({n: v[:4] for n, v in losses.items()}, np.full(4, 5), 1.0, 0, ())
+    assert sharing_verdict(holdout_gains(few)).outcome == "even"
