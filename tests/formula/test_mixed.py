@@ -4,24 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from ours import REML, fitted
 from reference import model_names, prediction_tables, reference, table
 
 import sharedspan as ss
 from sharedspan.estimators.inference import infer
 
-FAMILIES = {"binomial": "binomial", "poisson": "poisson", "nbinom2": "negative_binomial"}
-FITS = {"reml": True, "ml": False, "glmmTMB": False, "glmmTMB_reml": True}
-CASES = [(name, fit) for name in model_names() for fit in FITS if fit in reference(name)]
+CASES = [(name, fit) for name in model_names() for fit in REML if fit in reference(name)]
 LINEAR = [(name, fit) for name, fit in CASES if fit in ("reml", "ml")]
 IDS = [f"{name}-{fit}" for name, fit in CASES]
 LINEAR_IDS = [f"{name}-{fit}" for name, fit in LINEAR]
-
-
-def fitted(name, fit):
-    about = reference(name)
-    rows = prediction_tables(name)[0] if about.get("held_out") else table(name)
-    family = FAMILIES.get(about.get("family"), "gaussian")
-    return ss.mixed(about["formula"], rows, family=family, reml=FITS[fit])
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +26,6 @@ def models():
         return held[name, fit]
 
     return get
-
-
-def by_name(fixed, name):
-    """R's row of a coefficient that we call "sex=M" and R "sexM"."""
-    plain = name.replace("=", "")
-    rows = {row["name"].replace("factor(", "").replace(")", ""): row for row in fixed}
-    keys = (plain, plain.replace("factor(", "").replace(")", ""))
-    return next(rows[key] for key in keys if key in rows)
 
 
 def in_order(fixed, names):
