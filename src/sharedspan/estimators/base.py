@@ -532,6 +532,19 @@ class TaskEstimator(BaseEstimator):
         if self.n_features_in_ not in widths or len(names) not in (0, self.n_features_in_):
             raise ValueError(f"{self.n_features_in_} columns do not match the coefficients.")
 
+    def _repr_html_inner(self) -> str:
+        """HTML for notebooks: the card of a fitted model, or scikit-learn's diagram."""
+        if not self.__sklearn_is_fitted__():
+            return str(super()._repr_html_inner())
+        from sharedspan.estimators.card import card_html
+
+        return card_html(self)
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """What notebooks show; HTML unless scikit-learn is set to display text."""
+        page = {"text/html": self._repr_html_inner()} if hasattr(self, "_repr_html_") else {}
+        return {"text/plain": repr(self)} | page
+
     def _get_fitted_attr_html(self, doc_link: str = "") -> Any:
         """The attributes of a fitted model in a notebook, without properties to be computed.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sharedspan.inference.summary import Summary
 from sharedspan.inference.summary_names import distinct_names, shorten_middle, visible
@@ -28,7 +28,8 @@ STYLE = (
     ".sharedspan-summary tr{background:none}"
     ".sharedspan-summary th,.sharedspan-summary td{text-align:right;padding:.1em .6em;"
     "font-weight:normal;white-space:nowrap;color:inherit;border:0}"
-    ".sharedspan-summary th.name{text-align:left}"
+    ".sharedspan-summary th.name,.sharedspan-summary .text{text-align:left}"
+    ".sharedspan-summary td.text{white-space:normal;min-width:16em}"
     ".sharedspan-summary p{margin:.4em 0;overflow-wrap:anywhere}"
 )
 MARKDOWN = str.maketrans(
@@ -47,31 +48,37 @@ LIGATURE = re.compile(r"(?<=[-'`?!,])(?=[-'`])")
 
 def summary_html(summary: Summary) -> str:
     """HTML for a notebook; it has the colours of its surroundings."""
+    return sections_html(summary_sections(summary))
+
+
+def sections_html(sections: Iterable[Lines | SummaryTable]) -> str:
+    """HTML of the parts of any result for a notebook, with every text escaped."""
     # MathJax would otherwise typeset names that contain dollars.
     head = f'<div class="sharedspan-summary tex2jax_ignore mathjax_ignore">\n<style>{STYLE}</style>'
-    return "\n".join([head, *_rendered(summary, _html_lines, _html_table), "</div>"])
+    return "\n".join([head, *_rendered(sections, _html_lines, _html_table), "</div>"])
 
 
 def summary_markdown(summary: Summary) -> str:
     """Markdown with pipe tables."""
-    return "\n\n".join(_rendered(summary, _markdown_lines, _markdown_table)) + "\n"
+    parts = _rendered(summary_sections(summary), _markdown_lines, _markdown_table)
+    return "\n\n".join(parts) + "\n"
 
 
 def summary_latex(summary: Summary) -> str:
     """LaTeX with the tables of the package booktabs."""
-    parts = _rendered(summary, _latex_lines, _latex_table)
+    parts = _rendered(summary_sections(summary), _latex_lines, _latex_table)
     return "\n\n\\medskip\n\n".join(parts) + "\n"
 
 
 def _rendered(
-    summary: Summary,
+    sections: Iterable[Lines | SummaryTable],
     lines: Callable[[Lines], Iterator[str]],
     table: Callable[[SummaryTable], Iterator[str]],
 ) -> list[str]:
-    """Every part of a summary, by the functions of a format."""
+    """Every part, by the functions of a format."""
     return [
         "\n".join(lines(section) if isinstance(section, Lines) else table(section))
-        for section in summary_sections(summary)
+        for section in sections
     ]
 
 
@@ -79,7 +86,7 @@ def _cells(table: SummaryTable) -> list[list[str]]:
     """Header and rows of a table, with visible and short names."""
     columns = list(zip(table.header, *table.rows, strict=True))
     names = [distinct_names(column, LONGEST_NAME) for column in columns[: table.labels]]
-    numbers = [[visible(cell) for cell in column] for column in columns[table.labels :]]
+    numbers = [[_sentence(cell) for cell in column] for column in columns[table.labels :]]
     return [list(row) for row in zip(*names, *numbers, strict=True)]
 
 
@@ -92,7 +99,8 @@ def _html_lines(section: Lines) -> Iterator[str]:
         yield f"<p><b>{html.escape(section.title)}</b></p>"
     for label, text in section.lines:
         before = f"<b>{html.escape(_sentence(label))}:</b> " if label else ""
-        yield f"<p>{before}<bdi>{html.escape(_sentence(text))}</bdi></p>"
+        fact = ' class="fact"' if label else ""
+        yield f"<p{fact}>{before}<bdi>{html.escape(_sentence(text))}</bdi></p>"
 
 
 def _html_table(table: SummaryTable) -> Iterator[str]:
@@ -100,23 +108,24 @@ def _html_table(table: SummaryTable) -> Iterator[str]:
     yield "<table>"
     if table.title:
         yield f"<caption>{html.escape(_sentence(table.title))}</caption>"
-    yield f"<thead><tr>{_html_row(header, len(header), table.labels, 'col')}</tr></thead>"
+    yield f"<thead><tr>{_html_row(header, len(header), table, 'col')}</tr></thead>"
     yield "<tbody>"
     for row in rows:
-        yield f"<tr>{_html_row(row, table.labels, table.labels, 'row')}</tr>"
+        yield f"<tr>{_html_row(row, table.labels, table, 'row')}</tr>"
     yield "</tbody></table>"
     for note in table.notes:
         yield f"<p>{html.escape(_sentence(note))}</p>"
 
 
-def _html_row(cells: list[str], headings: int, labels: int, scope: str) -> str:
-    """Cells of a row, of which the first are headings and the first ``labels`` names."""
+def _html_row(cells: list[str], headings: int, table: SummaryTable, scope: str) -> str:
+    """Cells of a row, of which the first are headings."""
     texts = []
     for k, cell in enumerate(cells):
-        text = f"<bdi>{html.escape(cell)}</bdi>" if k < labels else html.escape(cell)
-        name = ' class="name"' if k < labels else ""
+        is_name, is_text = k < table.labels, k >= len(cells) - table.texts
+        text = f"<bdi>{html.escape(cell)}</bdi>" if is_name or is_text else html.escape(cell)
+        name = ' class="name"' if is_name else ' class="text"' if is_text else ""
         texts.append(
-            f'<th scope="{scope}"{name}>{text}</th>' if k < headings else f"<td>{text}</td>"
+            f'<th scope="{scope}"{name}>{text}</th>' if k < headings else f"<td{name}>{text}</td>"
         )
     return "".join(texts)
 

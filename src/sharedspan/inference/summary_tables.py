@@ -40,13 +40,17 @@ class Lines:
 
 @dataclass(frozen=True)
 class SummaryTable:
-    """A table whose first ``labels`` columns hold names, and whose others hold numbers."""
+    """A table of numbers, but for names in its first ``labels`` columns.
+
+    The last ``texts`` columns hold sentences.
+    """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     labels: int = 1
     notes: tuple[str, ...] = ()
+    texts: int = 0
 
 
 def fixed_effect_tables(summary: Summary) -> Iterator[Lines | SummaryTable]:
