@@ -13,7 +13,9 @@ from sharedspan.diagnosis.advice import advice_on
 from sharedspan.diagnosis.losses import SCORES
 from sharedspan.diagnosis.misfits import Misfit, find_misfits
 from sharedspan.diagnosis.model_view import SPARE_ROWS, ModelView
-from sharedspan.diagnosis.text import format_number, percent, short
+from sharedspan.diagnosis.text import count, format_number, percent, short
+from sharedspan.inference.summary_markup import sections_html
+from sharedspan.inference.summary_tables import Lines, SummaryTable
 
 SHOWN = 15  # lines of the table of tasks that do not fit
 
@@ -88,20 +90,50 @@ class Diagnosis:
     family: str = "gaussian"
     scores: dict[str, float] = field(default_factory=dict)
 
-    def __str__(self) -> str:
+    @property
+    def title(self) -> str:
+        """What was diagnosed, in a line."""
         family = "" if self.family == "gaussian" else f", {self.family} responses"
-        lines = [f"{self.model}: {self.n_tasks:,} tasks, {self.n_features:,} features{family}"]
-        numbers = list(self.numbers())
+        sizes = f"{count(self.n_tasks, 'task')}, {count(self.n_features, 'feature')}"
+        return f"{self.model}: {sizes}{family}"
+
+    def __str__(self) -> str:
+        lines, numbers = [self.title], list(self.numbers())
         width = max((len(value) for _, value, _ in numbers), default=0)
         lines += [f"  {name:<24}{value:>{width}}  {words}" for name, value, words in numbers]
         if self.misfits:
-            lines += ["", f"Tasks that do not fit ({len(self.outliers)} of {self.n_tasks:,}):"]
+            lines += ["", f"{self._misfit_title}:"]
             lines += _misfit_lines(self.misfits)
         if self.advice:
             lines += ["", "Advice:"]
             for sentence in self.advice:
                 lines += wrap(sentence, 88, initial_indent="  - ", subsequent_indent="    ")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return sections_html(self._sections())
+
+    def _sections(self) -> Iterator[Lines | SummaryTable]:
+        """The parts of the diagnosis, for HTML."""
+        yield Lines(self.title, ())
+        numbers = tuple(self.numbers())
+        if numbers:
+            yield SummaryTable("", ("measure", "value", "meaning"), numbers, texts=1)
+        if self.misfits:
+            more = len(self.misfits) - SHOWN
+            yield SummaryTable(
+                self._misfit_title,
+                ("task", "value", "typical", "what is odd"),
+                tuple((task, *sizes, what) for task, what, *sizes in _misfit_cells(self.misfits)),
+                notes=(f"{more} more are in the attribute misfits.",) if more > 0 else (),
+                texts=1,
+            )
+        if self.advice:
+            yield Lines("Advice", tuple(("", sentence) for sentence in self.advice))
+
+    @property
+    def _misfit_title(self) -> str:
+        return f"Tasks that do not fit ({len(self.outliers):,} of {self.n_tasks:,})"
 
     def numbers(self, target: str | None = None) -> Iterator[tuple[str, str, str]]:
         """Name, value and explanation of each known number; ``target`` names the response."""
@@ -218,12 +250,16 @@ def _not_measured(view: ModelView) -> str:
     return "these rows do not determine the variation outside it"
 
 
-def _misfit_lines(misfits: Sequence[Misfit]) -> list[str]:
-    """Lines of the table of tasks that do not fit."""
-    cells = [("task", "what is odd", "value", "typical")]
+def _misfit_cells(misfits: Sequence[Misfit]) -> Iterator[tuple[str, str, str, str]]:
+    """Task, reason, value and typical value of the misfits that are shown."""
     for misfit in misfits[:SHOWN]:
         what = misfit.reason + (f", most in {misfit.feature}" if misfit.feature else "")
-        cells.append((str(misfit.task), what, f"{misfit.value:.3g}", f"{misfit.typical:.3g}"))
+        yield str(misfit.task), what, f"{misfit.value:.3g}", f"{misfit.typical:.3g}"
+
+
+def _misfit_lines(misfits: Sequence[Misfit]) -> list[str]:
+    """Lines of the table of tasks that do not fit."""
+    cells = [("task", "what is odd", "value", "typical"), *_misfit_cells(misfits)]
     a, b, c, e = (max(map(len, column)) for column in zip(*cells, strict=True))
     lines = [f"  {i:<{a}}  {w:<{b}}  {x:>{c}}  {m:>{e}}" for i, w, x, m in cells]
     if len(misfits) > SHOWN:

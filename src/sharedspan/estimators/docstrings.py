@@ -134,7 +134,8 @@ ARGUMENTS = {  # of fit and fit_file; text before a colon is not part of the nam
     "sheet": ("str, optional", "The sheet of a workbook; not needed if there is one."),
     "progress": (
         "callable of (stage, done, total), optional",
-        "Called repeatedly with the stage and its progress; a total of 0 means unknown.",
+        "Called repeatedly with the stage and its progress; a total of 0 means unknown. None shows "
+        "a bar in notebooks.",
     ),
     "tick": ("callable, optional", "Deprecated: the old name of ``progress``."),
 }

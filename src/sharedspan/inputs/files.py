@@ -226,7 +226,10 @@ def open_duckdb(
         config["memory_limit"] = f"{memory}B"
         config["threads"] = min(config["threads"], max(memory // THREAD_MEMORY, 1))
     connection = duckdb.connect(config=config)
-    connection.execute("SET enable_progress_bar = false")  # it would print into users' output
+    # DuckDB's own bar would print into users' output. Where it is off it must not be set: a kernel
+    # without ipywidgets refuses that.
+    if connection.sql("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
+        connection.execute("SET enable_progress_bar = false")
     return connection
 
 
