@@ -8,7 +8,8 @@ Names are imported when they are first used, so importing the package is light.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # for type checkers; typing itself is imported with what needs it
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,8 @@ _HOMES = {
 __all__ = ["__version__", "datasets", *_HOMES]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from sharedspan import datasets
     from sharedspan.datasets.simulate import simulate
     from sharedspan.diagnosis.comparison import compare

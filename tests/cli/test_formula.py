@@ -80,3 +80,19 @@ def test_mistakes_are_told_in_one_line(school, arguments, words):
     assert done.exit_code == 2, done.output
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("column", ["math", "ses"])
+def test_decimal_commas_of_a_formula_are_read_as_numbers(school, column):
+    """The response is a number, and so is a column in arithmetic, in the fit and in predictions."""
+    formula = "math ~ I(ses^2) + ses + (1 | school)"
+    expected = ss.mixed(formula, school)
+    marked = school.assign(**{column: [f"{v:.17g}".replace(".", ",") for v in school[column]]})
+    marked.to_csv("commas.csv", sep=";", index=False)
+    done = run("fit", "commas.csv", formula, "--decimal", ",", "-o", "m.span")
+    assert done.exit_code == 0, done.output
+    np.testing.assert_allclose(ss.load("m.span").mean_coef_, expected.mean_coef_, rtol=1e-9)
+    done = run("predict", "m.span", "commas.csv", "-o", "p.csv")
+    assert done.exit_code == 0, done.output
+    predicted = pd.read_csv("p.csv")["prediction"]
+    np.testing.assert_allclose(predicted, expected.predict(school), rtol=1e-9)

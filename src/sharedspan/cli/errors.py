@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
+
+from sharedspan.cli.interrupt import exit_interrupted
 
 
 class MistakeError(click.ClickException):
@@ -24,9 +25,14 @@ class MistakeError(click.ClickException):
 
 @contextmanager
 def one_line_usage_errors() -> Iterator[None]:
-    """Turn click's errors about arguments and options into one line, without the usage above."""
+    """Turn click's errors about arguments and options into one line, without the usage above.
+
+    Ctrl-C that no command has turned into a message exits with 130, too.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        exit_interrupted()
     except click.UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # which click 8.1 does not have
             raise
@@ -58,18 +64,6 @@ def one_line_errors(out: Path | None = None) -> Iterator[None]:
         if error.filename is not None and str(error.filename) not in reason:
             reason = f"{error.filename}: {reason}"
         raise MistakeError(reason) from error
-
-
-def exit_interrupted(message: str) -> NoReturn:
-    """Exit after Ctrl-C with a message; a second Ctrl-C meanwhile is ignored."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    click.echo(f"\n{message}", err=True)
-    # CPython remembers an interrupt inside exec(), which imports use to make named tuples, and
-    # `python -m` would end by the signal instead of our code: another exec() makes it forget.
-    exec("")
-    sys.exit(130)
 
 
 @contextmanager

@@ -58,7 +58,10 @@ class FormulaTable:
         self.columns = {name: column_at(self.frame, known.index(name)) for name in names}
         self.numbers = dict[str, np.ndarray]()
         for name, column in self.columns.items():
-            if (values := as_floats(column, text.missing_numbers)) is not None:
+            values = as_floats(column, text.missing_numbers)
+            if values is None and text.has_marks:
+                values = text.numbers(as_arrow(column))
+            if values is not None:
                 self.numbers[name] = values
         self.rows: np.ndarray | None = None  # a mask; None for all rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -84,6 +85,24 @@ class TextFormat:
             text = f"replace({text}, {literal(self.decimal)}, '.')"
         return text
 
+    def numbers(self, texts: Any) -> np.ndarray | None:
+        """Arrow text as floats, NaN where a value is missing; None if one is not a number."""
+        import pyarrow.compute as pc
+
+        if not str(texts.type).endswith("string"):
+            return None
+        known = pc.utf8_trim_whitespace(texts.cast("string"))
+        known = pc.if_else(pc.is_in(known, value_set=_texts(self.na_values)), None, known)
+        for sign in self.signs:
+            known = pc.replace_substring(known, sign, "")
+        matches = pc.match_substring_regex(known, f"^(?:{self.pattern})$")
+        if not pc.all(matches, min_count=0).as_py():
+            return None
+        for mark in self._omitted():
+            known = pc.replace_substring(known, mark, "")
+        number = pc.replace_substring(known, self.decimal, ".").cast("float64")
+        return number.to_numpy(zero_copy_only=False)
+
     def _omitted(self) -> str:
         """Characters that are left out of numbers."""
         spaces = SPACES if self.signs else ""
@@ -128,6 +147,12 @@ class TextFormat:
         if self.decimal == "," and self.thousands != ".":
             number = rf"(?:{number}|\d*\.(?:\d{{1,2}}|\d{{4,}})|\d{{4,}}\.\d*)"
         return rf"{space}[-+]?{number}(?:[eE][-+]?\d+)?{space}"
+
+
+def _texts(texts: Iterable[str]) -> Any:
+    import pyarrow
+
+    return pyarrow.array(texts, pyarrow.string())
 
 
 def require_texts(*texts: Any) -> None:
