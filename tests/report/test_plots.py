@@ -57,6 +57,48 @@ def test_every_plot_returns_axes_and_draws_on_those_given(plot, small, tmp_path)
     assert mine.has_data()
 
 
+def test_all_plots_look_alike_and_say_in_words_what_they_show(small):
+    model = ss.SharedSpanRegressor(random_state=0).fit(small.X, small.y, small.task)
+    curved = ss.AdaptiveSpanRegressor(columns=ss.Columns(spline=["x0"]))
+    curve = ss.plot_curve(curved.fit(small.X, small.y, small.task), "x0")
+    panels = [*(plot(model) for plot in PLOTS), curve]
+    for panel in panels:
+        assert len(panel.get_title()) > 15
+        assert panel.get_xlabel()
+        assert panel.get_ylabel() or panel.get_yticklabels()
+        assert not panel.spines["top"].get_visible()
+    for sizes in (
+        {panel.title.get_fontsize() for panel in panels},
+        {panel.title.get_ha() for panel in panels},
+        {panel.xaxis.label.get_fontsize() for panel in panels},
+        {text.get_fontsize() for p in panels if p.get_legend() for text in p.get_legend().texts},
+    ):
+        assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("rank", ["auto", "evidence", "threshold"])
+def test_the_criterion_of_a_rank_is_named_in_words(rank):
+    sim = ss.simulate(n_tasks=20, n_features=4, rank=2, n_samples=30, random_state=0)
+    model = ss.SharedSpanRegressor(rank=rank, random_state=0)
+    label = plot_rank_path(model.fit(sim.X, sim.y, sim.task)).get_ylabel()
+    words = {"auto": "squared error", "evidence": "log evidence", "threshold": "singular value"}
+    assert words[rank] in label
+    assert not label.startswith("-")
+
+
+def test_a_notebook_shows_a_plot_as_a_picture_without_pyplot(model):
+    panel = plot_spectrum(model)
+    for each in (panel, panel.figure):
+        picture, size = each._repr_png_()
+        assert picture.startswith(b"\x89PNG")
+        assert size == {"width": 520, "height": 400}
+
+
+def test_a_strip_of_tasks_has_no_line_at_a_height_without_meaning(small):
+    model = ss.SharedSpanRegressor(rank=1, random_state=0).fit(small.X, small.y, small.task)
+    assert len(plot_tasks(model).lines) == 1  # at weight zero
+
+
 def test_plots_leave_the_state_of_pyplot_alone():
     code = (
         "import sys, sharedspan as ss; from sharedspan.report import plots; "
@@ -110,7 +152,7 @@ def test_the_spectrum_of_an_adaptive_model_is_that_of_deviations(adaptive):
     values = np.linalg.svd(adaptive.coef_ - adaptive.mean_coef_, compute_uv=False)
     drawn = np.concatenate([line.get_ydata() for line in ax.lines[:2]])
     assert_allclose(drawn, values[values > 1e-9 * values[0]])
-    assert "deviations from the mean" in ax.get_ylabel()
+    assert "deviations from the mean" in ax.get_title()
 
 
 def test_the_spectrum_of_separate_regressions_has_no_rank(small):
@@ -241,7 +283,7 @@ def test_no_interval_reaches_beyond_the_length_of_the_direction(model):
 def test_loadings_without_intervals_where_a_model_knows_none(estimator, small):
     ax = plot_loadings(estimator.fit(small.X, small.y, small.task))
     assert not ax.containers
-    assert ax.get_xlabel() == "loading"
+    assert "interval" not in ax.get_xlabel()
 
 
 @pytest.mark.parametrize("wrong", [{"n_features": 0}, {"level": 1.0}, {"level": float("nan")}])

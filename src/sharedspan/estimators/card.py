@@ -36,7 +36,7 @@ OUTLIER = 0.5  # probability from which a task is named
 STYLE = (
     ".sharedspan-card{border:1px solid #8886;border-radius:4px;padding:.2em .8em;max-width:60em}"
     ".sharedspan-card p.fact{padding-left:6em;text-indent:-6em}"
-    ".sharedspan-card p.fact b{display:inline-block;width:6em;text-indent:0;font-weight:normal;"
+    ".sharedspan-card p.fact b{display:inline-block;width:5.7em;text-indent:0;font-weight:normal;"
     "opacity:.7}"
 )
 CHOSEN_BY = {

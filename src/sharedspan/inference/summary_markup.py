@@ -27,9 +27,10 @@ STYLE = (
     ".sharedspan-summary thead{border-bottom:1px solid}"
     ".sharedspan-summary tr{background:none}"
     ".sharedspan-summary th,.sharedspan-summary td{text-align:right;padding:.1em .6em;"
-    "font-weight:normal;white-space:nowrap;color:inherit;border:0}"
-    ".sharedspan-summary th.name,.sharedspan-summary .text{text-align:left}"
-    ".sharedspan-summary td.text{white-space:normal;min-width:16em}"
+    "font-weight:normal;white-space:nowrap;color:inherit;border:0;vertical-align:top}"
+    ".sharedspan-summary th.name,.sharedspan-summary th.text{text-align:left}"
+    ".sharedspan-summary td.text{text-align:left;white-space:normal;min-width:16em}"
+    ".sharedspan-summary tr.bold th,.sharedspan-summary tr.bold td{font-weight:bold}"
     ".sharedspan-summary p{margin:.4em 0;overflow-wrap:anywhere}"
 )
 MARKDOWN = str.maketrans(
@@ -110,8 +111,9 @@ def _html_table(table: SummaryTable) -> Iterator[str]:
         yield f"<caption>{html.escape(_sentence(table.title))}</caption>"
     yield f"<thead><tr>{_html_row(header, len(header), table, 'col')}</tr></thead>"
     yield "<tbody>"
-    for row in rows:
-        yield f"<tr>{_html_row(row, table.labels, table, 'row')}</tr>"
+    for i, row in enumerate(rows):
+        bold = ' class="bold"' if i in table.bold else ""
+        yield f"<tr{bold}>{_html_row(row, table.labels, table, 'row')}</tr>"
     yield "</tbody></table>"
     for note in table.notes:
         yield f"<p>{html.escape(_sentence(note))}</p>"

@@ -51,6 +51,7 @@ class SummaryTable:
     labels: int = 1
     notes: tuple[str, ...] = ()
     texts: int = 0
+    bold: tuple[int, ...] = ()  # rows that HTML shows in bold type
 
 
 def fixed_effect_tables(summary: Summary) -> Iterator[Lines | SummaryTable]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from html import escape
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sharedspan.persistence.atomic_write import atomic_path
 AS_IT_IS: dict[str, Any] = {"parse_math": False, "usetex": False}
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 GROUPS = {"blue": BLUE, "green": GREEN, "purple": "#A8558B", "amber": "#A87400", "sky": "#2F8FC4"}
+TITLE_SIZE, PAD = 11, 0.08  # points, and inches around each panel
 VALUES = 15  # singular values that are drawn, or two beyond the rank
 ROUNDING = 1e-9  # of the largest singular value: smaller values are zero up to rounding
 DECADES = 100.0  # ratio from which an axis is logarithmic
@@ -40,12 +42,24 @@ def blank_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[An
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained", dpi=150)
+    figure.get_layout_engine().set(w_pad=PAD, h_pad=PAD)  # type: ignore[union-attr, call-arg]
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False)
     for panel in panels.flat:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25, linewidth=0.6)
+        panel.title.set_fontsize(TITLE_SIZE)
+    for shown in (figure, *panels.flat):
+        shown._repr_png_ = partial(notebook_picture, figure)
     return figure, panels.tolist()
+
+
+def notebook_picture(figure: Any) -> tuple[bytes, dict[str, int]]:
+    """A figure as PNG for a notebook, with its width and height there in pixels."""
+    file = BytesIO()
+    figure.savefig(file, format="png")
+    width, height = figure.get_size_inches()
+    return file.getvalue(), {"width": round(100 * width), "height": round(100 * height)}
 
 
 def new_panel(height: float = 4.0, width: float = 5.2) -> Any:
@@ -121,7 +135,7 @@ def draw_spectrum(
     if len(drawn) and drawn.max() > DECADES * drawn.min() > 0:
         panel.set_yscale("log")
     else:
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.08 * max(drawn, default=1.0))
     if panel.get_legend_handles_labels()[1]:
         panel.legend(framealpha=1, edgecolor="none", fontsize=9)
     return panel
@@ -141,7 +155,8 @@ def draw_rank_path(panel: Any, path: RankPath, losses: np.ndarray, name: str) ->
     if path.method == "threshold":
         panel.axhline(path.loss[0] - path.difference[0], color=GREY, lw=1, ls="--",
                       label="threshold")  # fmt: skip
-    panel.set(xlabel="rank", ylabel=name, title="Choice of the rank")
+    panel.set(xlabel="rank: number of shared directions", ylabel=name,
+              title="How the rank was chosen")  # fmt: skip
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.legend(frameon=False, fontsize=9)
     return panel

@@ -1,9 +1,10 @@
 """Figures of fitted models, one function each; all of them return matplotlib axes.
 
 Without ``ax`` they draw on a new figure, off-screen: ``ax.figure.savefig(...)`` writes it, and a
-notebook shows ``ax.figure``. Directions are columns of ``representation_`` and rows of
+notebook shows the axes as a picture. Directions are columns of ``representation_`` and rows of
 ``task_weights_``, in the units of the features as they were passed: standardise features of
-different units first. The report's page draws with the same functions.
+different units first. They are indices from 0 in calls and "direction 1", "direction 2" in figures.
+The report's page draws with the same functions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from sharedspan.diagnosis.curves import fitted_curve
+from sharedspan.diagnosis.text import short
 from sharedspan.estimators.base import fitted_span_of
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report import figures
@@ -22,6 +24,11 @@ from sharedspan.report.figures import BLUE, GREEN, GREY, font_label, new_panel
 
 LONG = 1000  # iterations from which the axis is logarithmic, so that the start can be seen
 OUTLIER = 0.5  # probability from which a task is marked
+CRITERIA = {  # by which ranks are chosen
+    "auto": "mean squared error on held-out rows",
+    "evidence": "minus log evidence per row",
+    "threshold": "largest singular value left out",
+}
 GOLDEN = 0.618033988749895  # its multiples, modulo one, are evenly spread
 
 
@@ -47,7 +54,8 @@ def plot_spectrum(model: Any, ax: Any = None) -> Any:
         ax or new_panel(), np.linalg.svd(coef, compute_uv=False), span.rank or 0
     )
     what = "coefficients" if span.mean_coef is None else "deviations from the mean"
-    panel.set(xlabel="rank", ylabel=f"singular value of the {what}", title="Spectrum")
+    panel.set(xlabel="direction, the strongest first", ylabel="singular value",
+              title=f"Singular values of the {what}")  # fmt: skip
     return panel
 
 
@@ -70,7 +78,7 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
     trace = fitted_span_of(model).trace
     if trace is None:
         raise ValueError(
-            f"A {type(model).__name__} has no trace of its iterations: give a fitted "
+            f"{type(model).__name__} has no trace of its iterations: give a fitted "
             "SharedSpanRegressor, ARMULRegressor or PenalizedERMRegressor."
         )
     panel = ax or new_panel()
@@ -79,23 +87,25 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
     lowest, excess = trace[name].min(), trace[name] - trace[name].min()
     left = np.where(excess > 4 * np.finfo(float).eps * abs(lowest), excess, np.nan)
     left = left / (excess[0] or 1.0)
-    panel.plot(trace["iteration"], left, color=BLUE, lw=2, label=f"{name}: share of excess left")
+    panel.plot(
+        trace["iteration"], left, color=BLUE, lw=2, label=f"{name}: share left to its lowest value"
+    )
     gradient = trace.get("gradient", np.zeros(0))
     known = np.isfinite(gradient) & (gradient > 0)
     if known.any():
         panel.plot(trace["iteration"][: len(known)][known], gradient[known], color=GREEN, lw=1.5,
                    marker="o" if known.sum() < 30 else "", ms=3,
-                   label="tangent gradient / coefficients")  # fmt: skip
+                   label="gradient, relative to the coefficients")  # fmt: skip
         tol = model.get_params(deep=False)["tol"]
         if tol > 0:
-            panel.axhline(tol, color=GREY, lw=1, ls=":", label=f"tol: {tol:g}")
+            panel.axhline(tol, color=GREY, lw=1, ls=":", label=f"tol: {tol:g}, where the fit ends")
     if trace["iteration"][-1] >= LONG:
         panel.set_xscale("symlog", linthresh=10)
         panel.set_xlim(left=0)
     else:
         panel.xaxis.get_major_locator().set_params(integer=True)
     figures.mark_phases(panel, trace)
-    panel.set(xlabel="iteration", title="Convergence")
+    panel.set(xlabel="iteration", ylabel="relative size", title="Convergence of the fit")
     if np.nanmax(left, initial=0.0) > 0 or known.any():  # else the fit needed no iteration
         panel.set_yscale("log")
     panel.legend(frameon=False, fontsize=9)
@@ -122,7 +132,7 @@ def plot_rank_path(path: Any, ax: Any = None) -> Any:
             "There is no path of ranks: the rank was given, or there was nothing to choose. Fit "
             "with rank='auto', 'evidence' or 'threshold'."
         )
-    return figures.draw_rank_path(ax or new_panel(), path, path.loss, path.columns[0])
+    return figures.draw_rank_path(ax or new_panel(), path, path.loss, CRITERIA[path.method])
 
 
 def plot_curve(model: Any, column: str, ax: Any = None, *, task: Any = None,
@@ -155,10 +165,11 @@ def plot_curve(model: Any, column: str, ax: Any = None, *, task: Any = None,
     if curve.is_date:
         panel.xaxis_date()
         panel.figure.autofmt_xdate()
-    whose = "all tasks" if task is None else f"task {task}"
+    whose = "the mean task" if task is None else f"task {task}"
     what = "linear predictor" if model.response_family().reweighted else "response"
     panel.set(xlabel=font_label(column), ylabel=f"{what} at the mean of other features",
-              title=font_label(f"Effect of {column}, {whose}"))  # fmt: skip
+              title=font_label(f"Effect of {short(column, 28)} in {whose}, {100 * level:g} % band",
+                               60))  # fmt: skip
     return panel
 
 
@@ -189,16 +200,19 @@ def plot_tasks(
     strip, T = len(axes) == 1, W.shape[1]
     panel = ax or new_panel(2.4 if strip else 4.0)
     # Along one direction the height has no meaning: it only separates the tasks.
-    x, y = W[axes[0]], np.arange(T) * GOLDEN % 1 if strip else W[axes[1]]
+    x, y = W[axes[0]], np.arange(T) * GOLDEN % 1 + 1 if strip else W[axes[1]]
     off = fitted_span_of(model).extra.get("outlier_probability", np.zeros(T)) > OUTLIER
     figures.draw_tasks(panel, x, y, off)
     if off.any():
         panel.legend(frameon=False, fontsize=9)
-    panel.set(xlabel=f"weight along direction {axes[0]}", title="Tasks in the span")
+    panel.set(
+        xlabel=f"weight along direction {axes[0] + 1}", title="Tasks along the shared directions"
+    )
     if strip:
         panel.set_yticks([])
+        panel.spines["left"].set_visible(False)
     else:
-        panel.set_ylabel(f"weight along direction {axes[1]}")
+        panel.set_ylabel(f"weight along direction {axes[1] + 1}")
     for t in figures.farthest(x, y, off, strip) if names is None else _codes(model, names):
         figures.name_point(panel, x, y, t, font_label(model.tasks_[t], 20), strip)
     return panel
@@ -250,7 +264,8 @@ def plot_loadings(
     figures.draw_stems(panel, [font_label(model.coef_names_[f]) for f in largest], value, low, high)
     some = "" if len(largest) == len(B) else f", {len(largest)} largest of {len(B):,}"
     intervals = "" if low is None else f", {100 * level:g} % intervals"
-    panel.set(xlabel=f"loading{intervals}", title=f"Direction {j}{some}")
+    panel.set(xlabel=f"coefficient of a task of weight one{intervals}",
+              title=f"Loadings of direction {j + 1}{some}")  # fmt: skip
     return panel
 
 
@@ -259,7 +274,7 @@ def _weights(model: Any) -> np.ndarray:
     W: np.ndarray | None = fitted_span_of(model).task_weights
     if W is None:
         raise ValueError(
-            f"A {type(model).__name__} has no span: give a model with representation_ and "
+            f"{type(model).__name__} has no span: give a model with representation_ and "
             "task_weights_, such as a SharedSpanRegressor."
         )
     if not len(W):
