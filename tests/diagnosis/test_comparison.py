@@ -12,9 +12,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import sharedspan as ss
 from sharedspan.cli import main
-from sharedspan.diagnosis import comparison
-from sharedspan.diagnosis.comparison import COMPARED, Runs, leaderboard, recommend
+from sharedspan.diagnosis import compared_methods, split_runs
+from sharedspan.diagnosis.compared_methods import COMPARED, DEFAULTS
 from sharedspan.diagnosis.holdout_errors import random_folds
+from sharedspan.diagnosis.leaderboard import leaderboard, recommend
+from sharedspan.diagnosis.split_runs import Runs
 from sharedspan.estimators import ESTIMATORS
 
 QUICK = ("PooledRegressor", "PerTaskRegressor", "SharedSpanRegressor")
@@ -43,8 +45,7 @@ def table(sim, tmp_path):
 
 @pytest.fixture
 def few_methods(monkeypatch):
-    monkeypatch.setattr(comparison.compare, "__kwdefaults__",
-                        comparison.compare.__kwdefaults__ | {"methods": QUICK})  # fmt: skip
+    monkeypatch.setattr(compared_methods, "DEFAULTS", QUICK)
 
 
 def run(*arguments):
@@ -122,22 +123,208 @@ def test_failed_methods_are_last_without_a_rank_and_never_the_best():
     ids=["alone", "simpler", "best and simplest", "preferred"],
 )
 def test_advice_prefers_the_adaptive_then_the_simplest_of_equals(rmse, chosen, words):
-    method, sentence = recommend(board(rmse))
+    method, sentence, _ = recommend(board(rmse))
     assert method == chosen
     assert words in sentence
-    assert sentence.count(". ") == 0
 
 
-def test_all_estimators_are_compared_and_the_span_wins_where_there_is_one(sim):
+def test_a_model_that_loses_clearly_to_a_baseline_is_not_preferred():
+    rmse = {"SharedSpanRegressor": [1.0, 2.0, 3.0], "AdaptiveSpanRegressor": [0.9, 2.2, 3.2],
+            "PooledRegressor": [0.8, 2.1, 3.1]}  # fmt: skip
+    entries = board(rmse)
+    assert entries[0].method == "PooledRegressor"
+    method, sentence, sharing = recommend(entries)
+    assert sharing.outcome == "loss"
+    assert method == "PooledRegressor"
+    assert sentence.startswith("Sharing does not help here. It raises the error by 5.0")
+
+
+def test_the_advice_begins_with_what_sharing_gains():
+    rmse = {"AdaptiveSpanRegressor": [0.84, 0.85], "PooledRegressor": [1.0, 1.0],
+            "PerTaskRegressor": [0.868, 0.872]}  # fmt: skip
+    method, sentence, sharing = recommend(board(rmse))
+    assert sentence.replace("\u00a0", " ").startswith(
+        "Sharing cuts the error by 16 % against one model for all and by 2.9 % against separate "
+        "models: use AdaptiveSpanRegressor. Its test error is the lowest"
+    )
+    assert method == "AdaptiveSpanRegressor"
+    assert [gain.against for gain in sharing.gains] == ["pooled", "separate"]
+
+
+def runs_of(**means):
+    """Runs of methods with these predictions in each of two splits."""
+    return {
+        name: Runs(rmse=[1 + values[0], 1 + values[0]], means=[np.array(values)] * 2)
+        for name, values in means.items()
+    }
+
+
+def test_methods_with_the_same_predictions_share_a_rank_and_a_row():
+    runs = runs_of(
+        PooledRegressor=[0.1, 1.0], AdaptiveSpanRegressor=[0.1 + 1e-13, 1.0],
+        ARMULRegressor=[0.1 + 1e-3, 1.0], MomentRegressor=[0.1, 1.0 + 1e-13],
+    )  # fmt: skip
+    runs["PerTaskRegressor"] = Runs(rmse=[2.0, 2.1], means=[np.array([0.1, 1.0])])
+    entries = leaderboard(runs)
+    assert [(e.method, e.rank, e.equal_to) for e in entries] == [
+        ("AdaptiveSpanRegressor", 1, None),
+        ("PooledRegressor", 1, "AdaptiveSpanRegressor"),
+        ("MomentRegressor", 1, "AdaptiveSpanRegressor"),
+        ("ARMULRegressor", 2, None),
+        ("PerTaskRegressor", 3, None),
+    ]
+    method, sentence, _ = recommend(entries)
+    assert method == "AdaptiveSpanRegressor"
+    assert "no clear difference against one model for all" in sentence
+
+
+def test_tables_show_equal_methods_once_and_files_show_them_all(tmp_path):
+    sim = ss.simulate(
+        n_tasks=20, n_features=3, rank=3, n_samples=30, noise=1, intercept=1.0, random_state=0
+    )
+    methods = ["SharedSpanRegressor", "SpectralRegressor", "PooledRegressor", "PerTaskRegressor"]
+    result = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods=methods)
+    assert {e.method: e.equal_to for e in result.entries} == {
+        "SharedSpanRegressor": None, "SpectralRegressor": "SharedSpanRegressor",
+        "PooledRegressor": None, "PerTaskRegressor": None,
+    }  # fmt: skip
+    assert [cells[0] for _, cells in result.rows()] == ["1", "2", "3"]
+    assert "SharedSpanRegressor = SpectralRegressor" in str(result)
+    assert "SpectralRegressor predicts the same as SharedSpanRegressor." in result.remarks()
+    result.write_csv(tmp_path / "board.csv")
+    with open(tmp_path / "board.csv", encoding="utf-8") as file:
+        rows = {row["method"]: row["equal_to"] for row in csv.DictReader(file)}
+    assert rows["SpectralRegressor"] == "SharedSpanRegressor"
+    assert len(rows) == 4
+
+
+def test_four_methods_are_compared_and_the_span_wins_where_there_is_one(sim):
     result = ss.compare(sim.X, sim.y, sim.task, repeats=2)
-    assert {entry.method for entry in result.entries} == set(COMPARED)
-    classifiers = {"AdaptiveSpanClassifier", "SharedSpanClassifier"}
-    assert set(COMPARED) == set(ESTIMATORS) - classifiers - {"NewTaskRegressor"}
+    assert {entry.method for entry in result.entries} == set(DEFAULTS)
     rmse = {entry.method: entry.rmse for entry in result.entries}
     assert rmse["SharedSpanRegressor"] < rmse["PooledRegressor"]
     assert rmse["SharedSpanRegressor"] < rmse["PerTaskRegressor"]
     assert (result.n_tasks, result.n_small_tasks, result.n_rows) == (30, 2, 420)
     assert result.recommended in str(result)
+    assert result.sharing.outcome == "gain"
+    assert result.advice.startswith("Sharing cuts the error by ")
+
+
+def test_all_methods_are_compared_if_asked_for(sim):
+    result = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods="all")
+    assert {entry.method for entry in result.entries} == set(COMPARED)
+    classifiers = {"AdaptiveSpanClassifier", "SharedSpanClassifier"}
+    assert set(COMPARED) == set(ESTIMATORS) - classifiers - {"NewTaskRegressor"}
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        (["PooledRegressor", "SharedSpanRegresor"], "Did you mean 'SharedSpanRegressor'"),
+        (["pooled glm"], "Did you mean 'pooled GLM'"),
+        ("al", "Did you mean 'all'"),
+        (["xgboost"], "The methods are PooledRegressor, "),
+        ([], "methods is empty"),
+    ],
+    ids=str,
+)
+def test_methods_that_do_not_exist_are_refused(sim, methods, words):
+    with pytest.raises(ValueError, match=words.replace("?", ".")):
+        ss.compare(sim.X, sim.y, sim.task, methods=methods)
+
+
+def test_a_single_method_may_be_named_without_a_list(sim):
+    result = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods="PooledRegressor")
+    assert [entry.method for entry in result.entries] == ["PooledRegressor"]
+    assert result.sharing is None
+    assert result.advice.startswith("Use PooledRegressor: ")
+
+
+class Clock:
+    """A clock that stands still but for fits, each of which takes as long as it is said to."""
+
+    def __init__(self, monkeypatch, **seconds):
+        self.now, self.fits = 0.0, []
+        fit = split_runs.add_fit
+
+        def timed(run, model, *more):
+            self.now += seconds[type(model).__name__]
+            self.fits.append(type(model).__name__)
+            fit(run, model, *more)
+
+        monkeypatch.setattr(split_runs, "clock", lambda: self.now)
+        monkeypatch.setattr(split_runs, "add_fit", timed)
+
+
+A, B, C = "PooledRegressor", "PerTaskRegressor", "SpectralRegressor"
+
+
+def limited(sim, monkeypatch, limit, methods=(A, B, C), first=(A, B), **seconds):
+    """The comparison within a limit, and the fits in their order."""
+    monkeypatch.setattr(compared_methods, "DEFAULTS", first)
+    clock = Clock(monkeypatch, **(dict.fromkeys((A, B, C), 1.0) | seconds))
+    monkeypatch.setattr(compared_methods, "COMPARED", methods)
+    result = ss.compare(sim.X, sim.y, sim.task, methods="all", time_limit=limit)
+    return result, clock.fits
+
+
+def test_without_a_limit_all_splits_are_made(sim, monkeypatch):
+    result, fits = limited(sim, monkeypatch, None)
+    assert fits == [A, A, B, B, C, C, *[A, B, C] * 3]
+    assert (result.repeats, result.left_out, result.notes) == (5, (), ())
+
+
+def test_a_limit_leaves_out_further_splits_first(sim, monkeypatch):
+    result, fits = limited(sim, monkeypatch, 10.5)
+    assert fits == [A, A, B, B, C, C, A, B, C]
+    assert (result.repeats, result.left_out) == (3, ())
+    assert "The time limit of 10.5 s allowed 3 of 5 splits." in str(result)
+    assert {len(entry.rmse_per_split) for entry in result.entries} == {3}
+
+
+def test_a_limit_leaves_out_methods_that_are_not_fitted_twice(sim, monkeypatch):
+    result, fits = limited(sim, monkeypatch, 10.0, SpectralRegressor=4.0)
+    assert fits == [A, A, B, B, C]  # its second fit would end at 12 s
+    assert result.left_out == (C,)
+    assert f"no room for two fits of {C}: allow more" in str(result)
+    assert {entry.method for entry in result.entries} == {A, B}
+
+
+def test_an_important_method_that_was_fitted_once_is_fitted_twice(sim, monkeypatch):
+    result, fits = limited(sim, monkeypatch, 10.0, PerTaskRegressor=7.0)
+    assert fits == [A, A, B, B]
+    assert (result.repeats, result.left_out) == (2, (C,))
+
+
+def test_a_limit_that_allows_nothing_recommends_nothing(sim, monkeypatch):
+    result, fits = limited(sim, monkeypatch, 1e-9, PooledRegressor=0.5)
+    assert (fits, result.entries, result.recommended) == ([A], (), None)
+    assert "allow more time" in str(result)
+    with pytest.raises(ValueError, match="time_limit=0 must be a positive number"):
+        ss.compare(sim.X, sim.y, sim.task, time_limit=0)
+
+
+def test_progress_counts_fits_and_never_goes_back(sim):
+    told = []
+    methods = ["PooledRegressor", "PerTaskRegressor"]
+    ss.compare(
+        sim.X, sim.y, sim.task, repeats=3, methods=methods, progress=lambda *a: told.append(a)
+    )
+    assert [done for _, done, _ in told] == list(range(6))
+    assert {total for _, _, total in told} == {6}
+
+
+def test_the_notebook_shows_the_table_with_the_chosen_row_in_bold(sim, monkeypatch):
+    monkeypatch.setitem(ESTIMATORS, "Broken", __name__)
+    result = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods=[*QUICK, "Broken"])
+    page = result._repr_html_()
+    rows = page.split("<tr")
+    bold = [row for row in rows if row.startswith(' class="bold"')]
+    assert len(bold) == 1
+    assert result.recommended in bold[0]
+    assert "30 tasks, 420 rows, 6 features" in page
+    assert "Broken failed: no &lt;luck&gt;" in page
+    assert "use SharedSpanRegressor" in page
 
 
 def test_the_error_is_that_of_the_held_out_rows(sim):
@@ -155,7 +342,7 @@ class Broken(ss.PooledRegressor):
     """An estimator that raises."""
 
     def fit(self, X, y, task=None, sample_weight=None):
-        raise RuntimeError("no luck. At all.")
+        raise RuntimeError("no <luck>. At all.")
 
 
 class Slow(ss.SharedSpanRegressor):
@@ -168,11 +355,11 @@ class Slow(ss.SharedSpanRegressor):
 def test_one_that_raises_or_does_not_converge_stops_no_other(sim, monkeypatch):
     for name in ("Broken", "Slow"):
         monkeypatch.setitem(ESTIMATORS, name, __name__)
-    methods = ("Broken", "Slow", "PooledRegressor", "NoSuchRegressor")
+    methods = ("Broken", "Slow", "PooledRegressor")
     result = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods=methods)
     pooled, broken, slow = result.entries
     assert (pooled.method, pooled.rank, pooled.failure) == ("PooledRegressor", 1, None)
-    assert (broken.rank, broken.rmse, broken.failure) == (None, None, "no luck")
+    assert (broken.rank, broken.rmse, broken.failure) == (None, None, "no <luck>")
     assert "did not converge" in slow.failure
     assert slow.failure.endswith(", in 2 of 2 splits")
     assert slow.rmse > 0
@@ -206,7 +393,7 @@ def test_the_terminal_shows_a_leaderboard_and_a_file_keeps_it(table, tmp_path):
     result = on(table, "--repeats", 2, "-o", out)
     assert result.exit_code == 0, result.output
     shown = ("30 tasks, 420 rows, 6 features", "test RMSE", "best", "±", "board.csv")
-    for words in (*shown, "2 task(s) with fewer than 4 rows", "Use SharedSpanRegressor"):
+    for words in (*shown, "2 tasks with fewer than 4 rows", "use SharedSpanRegressor"):
         assert words in result.stdout
     assert result.stderr == ""
     with open(out, encoding="utf-8") as file:

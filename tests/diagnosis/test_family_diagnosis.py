@@ -8,10 +8,10 @@ from sklearn.metrics import brier_score_loss, mean_poisson_deviance, roc_auc_sco
 from sklearn.metrics import log_loss as reference_log_loss
 
 import sharedspan as ss
-from sharedspan.diagnosis.comparison import (
-    COMPARED_CLASSES,
-    COMPARED_COUNTS,
-    COMPARED_SHARES,
+from sharedspan.diagnosis.compared_methods import (
+    DEFAULT_CLASSES,
+    DEFAULT_COUNTS,
+    DEFAULT_SHARES,
     FAMILY_MODELS,
 )
 from sharedspan.diagnosis.holdout_errors import random_folds
@@ -138,12 +138,12 @@ def test_classes_are_compared_by_log_loss_auc_and_brier_score(binary, tmp_path):
     X, y, task = binary
     result = ss.compare(X, y, task, repeats=2)
     assert (result.family, result.columns) == ("binomial", ("log loss", "AUC", "Brier score"))
-    assert {entry.method for entry in result.entries} == set(COMPARED_CLASSES)
+    assert {entry.method for entry in result.entries} == set(DEFAULT_CLASSES)
     assert not any(entry.failure for entry in result.entries)
     losses = [entry.scores["log loss"] for entry in result.entries]
     assert losses == sorted(losses)
     assert all(0 < loss < 1 for loss in losses)
-    assert result.recommended in COMPARED_CLASSES
+    assert result.recommended in DEFAULT_CLASSES
     assert "because every response is 0 or 1" in str(result)
     assert "test log loss" in str(result)
     result.write_csv(tmp_path / "board.csv")
@@ -168,11 +168,24 @@ def test_the_log_loss_is_that_of_the_held_out_rows(binary):
         assert_allclose(found["pooled GLM"][repeat], loss, rtol=1e-4)
 
 
+def test_all_methods_for_classes_and_counts_add_the_normal_model(binary, counts):
+    for X, y, task in (binary, counts):
+        few = ss.compare(X, y, task, repeats=2)
+        result = ss.compare(X, y, task, repeats=2, methods="all")
+        added = {e.method for e in result.entries} - {e.method for e in few.entries}
+        assert added == {"AdaptiveSpanRegressor"}
+        regression = "logistic" if y is binary[1] else "Poisson"
+        assert f"scikit-learn's {regression} regression of all tasks" in str(few)
+        assert few.sharing.outcome in ("gain", "even", "loss")
+        loss = "log loss" if y is binary[1] else "mean Poisson deviance"
+        assert loss in few.sharing.statement or few.sharing.outcome == "even"
+
+
 def test_counts_are_compared_by_their_deviance(counts):
     X, y, task = counts
     result = ss.compare(X, y, task, repeats=2)
     assert (result.family, result.columns) == ("negative_binomial", ("deviance",))
-    assert {entry.method for entry in result.entries} == set(COMPARED_COUNTS)
+    assert {entry.method for entry in result.entries} == set(DEFAULT_COUNTS)
     assert not any(entry.failure for entry in result.entries)
     assert result.recommended in FAMILY_MODELS
 
@@ -200,7 +213,7 @@ def test_shares_are_compared_by_log_loss_without_classifiers(binary):
     X, _, task = binary
     share = 1 / (1 + np.exp(-X @ SLOPES)) * 0.9 + 0.05
     result = ss.compare(X, share, task, repeats=2, family="binomial")
-    assert {entry.method for entry in result.entries} == set(COMPARED_SHARES)
+    assert {entry.method for entry in result.entries} == set(DEFAULT_SHARES)
     assert not any(entry.failure for entry in result.entries)
 
 

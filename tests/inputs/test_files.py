@@ -31,7 +31,7 @@ import sharedspan as ss
 from sharedspan.cli import main
 from sharedspan.cli.fit import FITTED_TO_TABLES
 from sharedspan.datasets.simulate_files import simulate_files
-from sharedspan.diagnosis.comparison import COMPARED
+from sharedspan.diagnosis.compared_methods import COMPARED
 from sharedspan.inputs.external_sort import FileRows, open_files
 from sharedspan.inputs.files import find_files
 from sharedspan.inputs.reader import Tally, partitions, read_partition

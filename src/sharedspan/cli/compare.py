@@ -1,4 +1,4 @@
-"""``sharedspan compare``: rank all estimators on one table and recommend one."""
+"""``sharedspan compare``: rank methods on one table and recommend one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from sharedspan.progress import progress_bar
 if TYPE_CHECKING:
     from sharedspan.diagnosis.comparison import Comparison
 
+TIME_LIMIT = 120  # seconds
+
 
 @click.command("compare")
 @click.argument("table", type=click.Path(path_type=Path))
@@ -32,7 +34,17 @@ if TYPE_CHECKING:
     help="Distribution of the target, by which errors are measured: gaussian, binomial, poisson or "
     "negative_binomial.  [default: auto, by the values of the target]",
 )
+@click.option(
+    "--all", "all_methods", is_flag=True, help="Compare every method, not only the main ones."
+)
 @click.option("--repeats", type=click.IntRange(2), default=5, help="Number of splits.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    default=TIME_LIMIT,
+    help="Start no further fit after this time; the output says what was left out.",
+)
 @options.seed("splits and fits")
 @options.json_output
 @options.out("Write the leaderboard to this CSV file too.", required=False)
@@ -42,19 +54,21 @@ def compare_command(
     target: str,
     drop: tuple[str, ...],
     family: str,
+    all_methods: bool,
     repeats: int,
+    time_limit: float,
     seed: int,
     as_json: bool,
     out: Path | None,
     **given: Any,
 ) -> None:
-    """Rank all estimators on your table and recommend one.
+    """Say whether sharing helps on your table, and which method to use.
 
     TABLE is a CSV or Parquet file. All columns except task, target and dropped ones are features;
     text becomes a factor and dates become days, as in `sharedspan fit`. Each split fits on three
-    quarters of every task's rows and tests on the rest, which takes minutes on tables of thousands
-    of rows; --repeats 2 is quicker. A target of 0 and 1 is compared by the log loss, a target of
-    counts by the mean Poisson deviance.
+    quarters of every task's rows and tests on the rest. Compared are one model for all tasks,
+    separate models, the adaptive model and the shared span; --all adds the others. A target of 0
+    and 1 is compared by the log loss, a target of counts by the mean Poisson deviance.
 
     Example: sharedspan compare school.csv --task school --target exam_score
     """
@@ -67,6 +81,7 @@ def compare_command(
         data = load_table(table, task=task, target=target, drop=drop, columns=columns)
         comparison = compare(
             data.X, data.y, data.task, repeats=repeats, seed=seed, progress=progress, family=family,
+            methods="all" if all_methods else None, time_limit=time_limit,
             columns=replace(data.columns, encoding=data.columns.encoding.coded()),
         )  # fmt: skip
         if out is not None:
@@ -97,7 +112,7 @@ def compare_command(
 
 def _estimator_options(comparison: Comparison) -> list[str]:
     """Options of `sharedspan fit` for the recommended method; none if that is scikit-learn's."""
-    from sharedspan.diagnosis.comparison import FAMILY_MODELS
+    from sharedspan.diagnosis.compared_methods import FAMILY_MODELS
     from sharedspan.estimators import ESTIMATORS
 
     method = comparison.recommended or ""
@@ -112,20 +127,15 @@ def _estimator_options(comparison: Comparison) -> list[str]:
 def _print_comparison(comparison: Comparison, name: str, notes: list[str]) -> None:
     from rich.text import Text
 
-    loss, *others = comparison.columns
-    columns = ("rank", "method", f"test {loss}", *others, "above the best", "fit seconds")
     rows = []
-    for entry in comparison.entries:
-        cells = [cell.replace("(", " (") for cell in entry.cells(others)]  # where names may break
+    for entry, cells in comparison.rows():
         style = "bold" if entry.method == comparison.recommended else "dim" if entry.failure else ""
-        rows.append([Text(cell, style) for cell in cells])
+        rows.append([Text(cell.replace("(", " ("), style) for cell in cells])  # names may break
     output.print_table(
-        f"{name}: {comparison.n_tasks:,} tasks, {comparison.n_rows:,} rows, "
-        f"{comparison.n_features:,} features",
-        columns,
+        f"{name}: {comparison.title}",
+        comparison.header(),
         rows,
-        caption=f"Means over {comparison.repeats} splits, a quarter of each task's rows held out; "
-        "± standard error of the difference.",
+        caption=comparison.caption,
         caption_justify="left",
     )
     output.print_wrapped(*comparison.remarks(), *notes, comparison.advice)

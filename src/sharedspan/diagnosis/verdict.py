@@ -91,7 +91,7 @@ def paired_gain(against: str, model: Sequence[float], simple: Sequence[float]) -
     """The gain by the errors of two methods on the same splits, at least two of them."""
     differences, mean = np.subtract(simple, model), float(np.mean(simple))
     if not mean > 0:
-        return Gain(against, 0.0, math.inf)
+        return Gain(against, 0.0, 0.0)
     spread = float(differences.std(ddof=1)) / math.sqrt(len(differences))
     return Gain(against, float(differences.mean()) / mean, spread / mean)
 

@@ -1,0 +1,106 @@
+"""The methods that a comparison knows: which are fitted to a table, and how they are made."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from sharedspan.estimators import ESTIMATORS, estimator_class
+from sharedspan.estimators.glm_baselines import GLMBaseline
+from sharedspan.families import Binomial, Family, Gaussian, family_of, suggested_family
+from sharedspan.inputs.files import nearest
+
+_BASELINES = [name for name, module in ESTIMATORS.items() if module.endswith(".baselines")]
+_OTHERS = ("NewTaskRegressor", "AdaptiveSpanClassifier", "SharedSpanClassifier")
+# The simplest first. NewTaskRegressor is for tasks that come after a fit, so it is not compared.
+COMPARED = (*_BASELINES, *(n for n in ESTIMATORS if n not in (*_BASELINES, *_OTHERS)))
+POOLED, SEPARATE = "pooled GLM", "separate GLMs"  # of scikit-learn, see estimators/glm_baselines.py
+FAMILY_MODELS = {  # methods that are an estimator with another family
+    f"AdaptiveSpanRegressor(family={name!r})": name
+    for name in ("binomial", "poisson", "negative_binomial")
+}
+COMPARED_FAMILIES = ("gaussian", *FAMILY_MODELS.values())
+BASELINES_COMPARED = {  # what they stand for in a verdict
+    "PooledRegressor": "pooled", POOLED: "pooled",
+    "PerTaskRegressor": "separate", SEPARATE: "separate",
+}  # fmt: skip
+DEFAULTS = ("PooledRegressor", "PerTaskRegressor", "AdaptiveSpanRegressor", "SharedSpanRegressor")
+DEFAULT_CLASSES = (POOLED, SEPARATE, "AdaptiveSpanClassifier", "SharedSpanClassifier")
+DEFAULT_SHARES = (POOLED, SEPARATE, *list(FAMILY_MODELS)[:1])
+DEFAULT_COUNTS = (POOLED, SEPARATE, *list(FAMILY_MODELS)[1:])
+SIMPLEST_FIRST = (*BASELINES_COMPARED, *COMPARED, *_OTHERS, *FAMILY_MODELS)
+# Preferred among methods that are equally good, of normal responses and of families.
+ADAPTIVE = ("AdaptiveSpanRegressor",)
+ADAPTIVE_FAMILIES = ("AdaptiveSpanClassifier", *FAMILY_MODELS)
+
+
+def checked_family(name: str, y: np.ndarray) -> Family:
+    """The family of a name, or the one that y looks like; raise if y cannot be of it."""
+    if name not in ("auto", *COMPARED_FAMILIES):
+        known = ", ".join(map(repr, ("auto", *COMPARED_FAMILIES)))
+        raise ValueError(f"family={name!r} is unknown: use one of {known}.")
+    family = family_of(suggested_family(y) if name == "auto" else name)
+    valid = family.is_valid(y)
+    if not valid.all():
+        raise ValueError(
+            f"family={family.name!r} needs {family.needs}; y has {y[np.argmin(valid)]:g}."
+        )
+    return family
+
+
+def default_methods(family: Family, y: np.ndarray) -> tuple[str, ...]:
+    """The methods for responses of a family that are compared if nothing is said."""
+    if isinstance(family, Gaussian):
+        return DEFAULTS
+    if isinstance(family, Binomial):
+        return DEFAULT_CLASSES if np.isin(y, (0, 1)).all() else DEFAULT_SHARES
+    return DEFAULT_COUNTS
+
+
+def chosen_methods(
+    methods: Sequence[str] | str | None, family: Family, y: np.ndarray
+) -> tuple[str, ...]:
+    """The methods in the order of their fits: the default ones first, the simplest first."""
+    defaults = default_methods(family, y)
+    if methods is None:
+        return defaults
+    if isinstance(methods, str) and methods == "all":
+        others = COMPARED if isinstance(family, Gaussian) else ("AdaptiveSpanRegressor",)
+        return (*defaults, *(name for name in others if name not in defaults))
+    names = [methods] if isinstance(methods, str) else list(methods)
+    known = list(dict.fromkeys((*SIMPLEST_FIRST, *ESTIMATORS)))
+    for name in names:
+        if name not in known:
+            hint = nearest(str(name), [*known, "all"]) or f" The methods are {', '.join(known)}."
+            raise ValueError(f"There is no method {name!r} to compare.{hint}")
+    if not names:
+        raise ValueError("methods is empty: name at least one, or leave it out for the default.")
+    return tuple(sorted(set(names), key=lambda name: (name not in defaults, known.index(name))))
+
+
+def make_estimator(name: str, seed: int, family: Family) -> Any:
+    """The estimator with default parameters, and with this seed if it has one."""
+    if name in (POOLED, SEPARATE):
+        return GLMBaseline(family, per_task=name == SEPARATE)
+    if name in FAMILY_MODELS:
+        adaptive: Any = estimator_class("AdaptiveSpanRegressor")
+        return adaptive(family=FAMILY_MODELS[name], random_state=seed)
+    model: Any = estimator_class(name)()
+    return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
+
+
+def compile_kernels(name: str, family: Family) -> None:
+    """Fit a method to a few rows, so that later times do not include compilation."""
+    rng = np.random.default_rng(0)
+    X, noise = rng.standard_normal((32, 3)), rng.standard_normal(32)
+    y = X[:, 0] + noise
+    if not isinstance(family, Gaussian):
+        y = (y > 0).astype(float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with suppress(Exception):  # the fit to the table raises and reports it as well
+            make_estimator(name, 0, family).fit(X, y, task=np.repeat(np.arange(4), 8))

@@ -1,0 +1,138 @@
+"""Fits of methods to the same splits of a table, within a time limit.
+
+The fits are made in this order: two splits of each method, one method after the other, and then
+the other splits, each by all methods. A fit that runs is never interrupted: time is looked at
+before a fit, and before a further split, which needs as much of it as the longest fits so far.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sharedspan.diagnosis.compared_methods import compile_kernels
+from sharedspan.diagnosis.holdout_errors import fit_and_predict, random_folds
+from sharedspan.diagnosis.losses import RMSE, scores
+from sharedspan.estimators.glm_baselines import GLMBaseline
+from sharedspan.families import Family, Gaussian
+from sharedspan.progress import ProgressCallback
+
+FEWEST_SPLITS = 2  # that a standard error needs
+MOST_MEANS = 10_000  # predictions of a split by which methods are found to be equal
+
+clock = time.monotonic
+
+
+@dataclass
+class Runs:
+    """The test errors, times and messages of one method, split by split."""
+
+    rmse: list[float] = field(default_factory=list)
+    scores: list[dict[str, float]] = field(default_factory=list)  # of classes and counts
+    seconds: list[float] = field(default_factory=list)
+    error: str | None = None  # of an exception, which ends the runs of the method
+    unconverged: list[str] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
+    means: list[np.ndarray] = field(default_factory=list)  # some of the predictions of each split
+    elapsed: list[float] = field(default_factory=list)  # seconds of fits with their predictions
+
+    @property
+    def loss(self) -> list[float]:
+        """The losses by which methods are ranked: the first of the scores, or the RMSE."""
+        return [next(iter(each.values())) for each in self.scores] or self.rmse
+
+    @property
+    def failure(self) -> str | None:
+        """The reason why the method failed, or None."""
+        if self.error is not None or not self.unconverged:
+            return self.error
+        return f"{self.unconverged[0]}, in {len(self.unconverged)} of {len(self.rmse)} splits"
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """Rows that are split: features (n, d), responses (n,) and sorted codes of tasks (n,)."""
+
+    X: np.ndarray
+    y: np.ndarray
+    codes: np.ndarray
+    family: Family
+
+    def held_out(self, seed: int, split: int) -> np.ndarray:
+        """Whether a row is held out of a split, (n,)."""
+        size = np.bincount(self.codes)
+        return random_folds(size, np.random.default_rng([seed, split])) == 0
+
+
+def run_splits(
+    rows: SplitRows, methods: Sequence[str], make: Callable[[str, int], Any], *, repeats: int,
+    seed: int, time_limit: float | None, first: Sequence[str], progress: ProgressCallback,
+) -> dict[str, Runs]:  # fmt: skip
+    """Fit methods, made by name and number of the split, to all splits that the limit allows.
+
+    The second fit of a method in ``first`` starts while time is left, that of the others only if
+    it needs no more time than is left.
+    """
+    end = math.inf if time_limit is None else clock() + time_limit
+    runs, total = {name: Runs() for name in methods}, repeats * len(methods)
+
+    def fit(name: str, split: int, done: int) -> None:
+        progress(name, done, total)
+        if split == 0:
+            compile_kernels(name, rows.family)
+        began = clock()
+        add_fit(runs[name], make(name, split), rows, rows.held_out(seed, split))
+        runs[name].elapsed.append(clock() - began)
+
+    for i, name in enumerate(methods):
+        for split in range(FEWEST_SPLITS):
+            needed = 0.0 if name in first else max(runs[name].elapsed, default=0.0)
+            if runs[name].error is None and clock() + needed < end:
+                fit(name, split, FEWEST_SPLITS * i + split)
+    for split in range(FEWEST_SPLITS, repeats):
+        running = [name for name in methods if is_complete(runs[name])]
+        if clock() + sum(max(runs[name].elapsed) for name in running) >= end:
+            break
+        for name in running:
+            fit(name, split, split * len(methods) + methods.index(name))
+    return runs
+
+
+def is_complete(run: Runs) -> bool:
+    """Whether a method has no error and the splits that a standard error needs."""
+    return run.error is None and len(run.rmse) >= FEWEST_SPLITS
+
+
+def add_fit(run: Runs, model: Any, rows: SplitRows, held: np.ndarray) -> None:
+    """Fit once and add the error on the held-out rows, or the exception, to the runs."""
+    name, y = type(model).__name__, rows.y[held]
+    try:
+        means, seconds, caught = fit_and_predict(model, rows.X, rows.y, rows.codes, held)
+        run.seconds.append(seconds)
+        rmse = RMSE.of(y, means)
+        if not math.isfinite(rmse):
+            raise ArithmeticError("its predictions are not finite")
+    except Exception as error:  # any exception: the other methods continue
+        run.error = _first_sentence(error, name) or type(error).__name__
+        return
+    run.rmse.append(rmse)
+    run.means.append(means[:: -(-len(means) // MOST_MEANS)].copy())
+    if not isinstance(rows.family, Gaussian):
+        run.scores.append(scores(rows.family, y, means))
+    converged = isinstance(model, GLMBaseline) or model.fitted_span.converged in (None, True)
+    messages = {_first_sentence(w.message, name): w.category.__name__ for w in caught}
+    reasons = [text for text, kind in messages.items() if kind == "ConvergenceWarning"]
+    if not converged:
+        run.unconverged.append(reasons[0] if reasons else "it did not converge")
+    run.warned += [text for text in messages if converged or text not in reasons]
+
+
+def _first_sentence(message: object, speaker: str) -> str:
+    """The first sentence of a message, without its full stop and the name of the estimator."""
+    text = " ".join(str(message).split()).removeprefix(f"{speaker} ")
+    return text.split(". ")[0].rstrip(".")
