@@ -193,11 +193,13 @@ class Lme4:
     def predict(self, bar, limit, X, y, task, train):
         """REML, with "||" as `bar` for independent and "|" for correlated random effects.
 
-        Returns predictions and seconds.
+        "glmmTMB" has independent ones. Returns predictions and seconds.
         """
         Z, target, within = mixed_data(X, y, task, train)
         x = np.array([f"x{j + 1}" for j in range(X.shape[1])])
-        formula = f"y~{'+'.join(x)}+(1+{'+'.join(x[within])}{bar}g)"
+        slopes = "+".join(["1", *x[within]])
+        effects = f"diag({slopes}|g)" if bar == "glmmTMB" else f"({slopes}{bar}g)"
+        formula = f"y~{'+'.join(x)}+{effects}"
         order = np.concatenate([np.flatnonzero(train), np.flatnonzero(~train)])
         columns = np.vstack([target, task, Z.T])[:, order]
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-# Fits lme4 models one after the other, for benchmarks/grouped_peers.py.
+# Fits lme4 and glmmTMB models one after the other, for benchmarks/grouped_peers.py.
 #
 # A line of the input is a folder, the number of rows, how many of them (the first) are for
 # training, and a formula. rows.bin in the folder holds y, the task and the features as columns of
@@ -19,8 +19,13 @@ fit <- function(folder, n, n_train, formula) {
   names(table) <- c("y", "g", if (d > 0) paste0("x", seq_len(d)))
   table$g <- factor(table$g)
   train <- seq_len(n_train)
-  model <- suppressWarnings(suppressMessages(
-    lmer(as.formula(formula), table[train, ], REML = TRUE, control = control)))
+  # diag() around random effects is glmmTMB's.
+  fitted <- if (grepl("diag(", formula, fixed = TRUE)) {
+    function() glmmTMB::glmmTMB(as.formula(formula), table[train, ], REML = TRUE)
+  } else {
+    function() lmer(as.formula(formula), table[train, ], REML = TRUE, control = control)
+  }
+  model <- suppressWarnings(suppressMessages(fitted()))
   predictions <- predict(model, table[-train, ], allow.new.levels = TRUE)
   writeBin(as.numeric(predictions), file.path(folder, "predictions.bin"))
   paste("done", sum(proc.time()[1:2]) - began)

@@ -6,7 +6,7 @@ AdaptiveSpanRegressor: a real table of patients
 
 Each patient has a score of symptoms, the day of the recording, and 16 measures of the voice. One
 regression for all would give one answer for all; one regression per patient would be noisy. This
-estimator finds from the data how far the patients are from each other.
+estimator learns from the data how much the patients differ.
 """
 
 import matplotlib.pyplot as plt
@@ -22,8 +22,9 @@ print(ss.diagnose(model, X, y))
 
 # %%
 # Patients differ in the effects of a few features, each with a variance of its own: ``varying_``
-# names them. The evidence says that the other effects are the same in all patients, and that no
-# direction is shared beyond that. Here is the change of the score per month, with 95 % intervals.
+# names them. According to the marginal likelihood, the other effects are the same in all patients,
+# and there are no directions along which several effects vary together. Here is the change of the
+# score per month, with 95 % intervals.
 
 print(model.varying_)
 

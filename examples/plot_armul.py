@@ -5,9 +5,10 @@ ARMULRegressor: customers of three kinds
 *Customers seem to come in a few kinds. Can we find the kinds and the customers of each, without
 forcing anybody into one?*
 
-ARMUL holds each task near a structure: one common vector (``"vanilla"``), a few centres
-(``"clustered"``) or a span (``"lowrank"``), with a penalty that is chosen by cross-validation.
-We simulate sixty customers of three kinds who differ a little within each kind; two follow no kind.
+ARMUL pulls each task towards a structure: one common vector (``"vanilla"``), a few centres
+(``"clustered"``) or a span (``"lowrank"``), with a penalty that is chosen by cross-validation. We
+simulate sixty customers of three kinds who differ a little within each kind; two of them belong to
+no kind.
 """
 
 import matplotlib.pyplot as plt
@@ -59,10 +60,10 @@ assert set(np.argsort(distance)[-2:].tolist()) == set(loners)
 assert distance[loners].min() > 5 * np.sort(distance)[-3]
 # sphinx_gallery_end_ignore
 # %%
-# Every regular customer is in the kind they were drawn from. The two loners have a kind, too,
-# but stay far from it: their coefficients are nearly their own. On the right, small penalties leave
-# everybody alone, large ones force everybody into a centre, and held-out rows prefer something in
-# between.
+# Every regular customer is assigned to the kind they were drawn from. The two loners are assigned
+# to a kind, too, but stay far from its centre: their coefficients are close to those of a separate
+# regression. On the right, small penalties leave everybody alone, large ones force everybody into a
+# centre, and the error on held-out rows is smallest in between.
 #
 # The structure matters
 # ---------------------
@@ -86,4 +87,4 @@ assert values == sorted(values)
 # sphinx_gallery_end_ignore
 # %%
 # The right structure helps most. The wrong one, a single centre, costs nothing: the penalty that
-# held-out rows prefer is small, and the fit is close to separate regressions.
+# cross-validation chooses is small, and the fit is close to separate regressions.

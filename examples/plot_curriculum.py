@@ -2,8 +2,8 @@
 CurriculumRegressor: some tasks are noisier than others
 =======================================================
 
-*A third of our sensors is good, a third is mediocre, a third is poor. Should the good ones teach
-the others?*
+*A third of our sensors are good, a third are mediocre and a third are poor. Should the good ones
+teach the others?*
 
 That is the idea of a curriculum: learn the span from the easy tasks, then fit the hard ones. The
 paper's Algorithm 3 is one way to do it. There are simpler ones, and they turn out to be better.
@@ -47,9 +47,9 @@ assert min(pair, literal) > 1.5 * equal
 # sphinx_gallery_end_ignore
 # %%
 # Using the span of the easy tasks for all (``freeze``) is better than fitting everything with equal
-# weights. So is a joint fit that weights each task by its noise. Algorithm 3 as printed loses to
-# both, because it moves the span again on noisier rows, and on fewer of them. Twenty seeds on
-# :doc:`the reproduction page </reproduction/results>` show the same.
+# weights. So is a joint fit that weights each task by its noise. Algorithm 3 as printed does worse
+# than both, because it updates the span again, from rows that are noisier and fewer. Twenty seeds
+# on :doc:`the reproduction page </reproduction/results>` show the same.
 #
 # Without knowing which tasks are noisy
 # -------------------------------------
@@ -69,6 +69,6 @@ plt.show()
 assert all(len(np.unique(noise[model.levels_ == level])) == 1 for level in (1, 2, 3))
 # sphinx_gallery_end_ignore
 # %%
-# All 180 tasks are in the right level. ``variant="weighted"`` (or ``noise="per_task"`` of
+# All 180 tasks are assigned to the right level. ``variant="weighted"`` (or ``noise="per_task"`` of
 # ``SharedSpanRegressor``) uses every row and is the safe choice; ``freeze`` needs enough easy tasks
 # to learn the span from.

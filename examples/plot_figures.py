@@ -41,8 +41,8 @@ ss.plot_spectrum(model, ax=right)
 plt.show()
 
 # %%
-# Two: a third one does not predict held-out days better. The first direction is the
-# stronger one.
+# There are two directions: a third one does not predict held-out days better. The first direction
+# is the stronger one.
 #
 # What are they?
 # --------------
@@ -58,8 +58,8 @@ for direction, truth in enumerate((bargain, weather)):
     assert abs(model.representation_[:, direction] @ truth) > 0.99
 # sphinx_gallery_end_ignore
 # %%
-# The loadings show it: price against discount and voucher; rain and wind against sun. Weekend and
-# holiday have intervals around zero. (The sign of a direction means nothing by itself: the largest
+# The loadings show it: price against discount and voucher; rain and wind against sun. The intervals
+# of weekend and holiday include zero. (The sign of a direction means nothing by itself: the largest
 # loading is made positive.)
 #
 # Which shops are extreme?
@@ -70,8 +70,9 @@ ss.plot_tasks(model, ax=ax, directions=(0, 1))
 plt.show()
 
 # %%
-# Shops far out along direction 0 are full of bargain hunters, or of people who do not look at
-# prices; shops far up or down live by the weather. The map names the extreme ones.
+# Shops far out along direction 1 are full of bargain hunters, or of people who do not look at
+# prices; sales in shops far up or down depend strongly on the weather. The map names the extreme
+# ones.
 #
 # Has it converged?
 # -----------------

@@ -2,11 +2,12 @@
 MomentRegressor: the span from averages
 =======================================
 
-*Clients may send one average each, and no rows. Can the span be estimated from that?*
+*Each client may send only one average, and no rows. Can the span be estimated from that?*
 
-The average of x y over a task's rows points, on average, along its coefficients. The method of
-moments puts such averages together over tasks and takes their leading directions; there is nothing
-to iterate and nothing to tune. It assumes features that are about Gaussian and uncorrelated.
+The average of x y over the rows of a task has an expected value that points along the task's
+coefficients. The method of moments puts such averages together over tasks and takes their leading
+directions; there is nothing to iterate and nothing to tune. It assumes features that are about
+Gaussian and uncorrelated.
 """
 
 import matplotlib.pyplot as plt
@@ -63,10 +64,11 @@ assert (
 )
 # sphinx_gallery_end_ignore
 # %%
-# On the left the angle falls with the number of rows for all of them; "duchi", which uses all pairs
+# On the left the angle falls with the number of rows for all methods; "duchi", which uses all pairs
 # of rows, is never worse than "niu", which uses one split of them. On the right is the price: with
 # less and less noise least squares finds the span exactly, and moments do not, because the features
 # themselves add noise to an average of x y.
 #
 # Use it for comparison, and if only averages are available. If rows or statistics per task are
-# available, ``SharedSpanRegressor`` is closer at every size.
+# available, the span of ``SharedSpanRegressor`` is closer to the true one at every number of rows
+# in the figure.

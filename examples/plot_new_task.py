@@ -53,9 +53,10 @@ assert prior[2] < alone[-1]
 assert least[0] > 1
 # sphinx_gallery_end_ignore
 # %%
-# With ten rows and the span a new task is estimated better than with eighty rows alone. The prior
-# helps if there are about as few rows as the rank; with more rows it does not matter. Algorithm 2
-# reads the rows once and stores nothing, which costs accuracy unless there are many rows.
+# With ten rows and the span, a new task is estimated better than from eighty rows without the span.
+# The prior helps if the number of rows is not much larger than the rank; with more rows it does not
+# matter. Algorithm 2 reads the rows once and stores nothing, which costs accuracy unless there are
+# many rows.
 
 for count, *values in zip(counts, *errors.values(), strict=True):
     print(f"{count:3d} rows: " + "  ".join(f"{value:.3f}" for value in values))

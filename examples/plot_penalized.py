@@ -5,8 +5,7 @@ PenalizedERMRegressor: a few tasks that do not belong
 *Most tasks share a span. Some do not, and we do not know which. What do they do to the others?*
 
 Least squares is influenced by every task, and most by the ones with large residuals. In this
-example a tenth of the tasks has large coefficients that have nothing to do with the span of the
-others.
+example a tenth of the tasks have large coefficients that are unrelated to the span of the others.
 """
 
 import matplotlib.pyplot as plt
@@ -39,8 +38,8 @@ print(f"shared span, without the odd tasks: {best:.3f}")
 
 # %%
 # The shared span fails twice: it cannot follow the odd tasks, and they rotate it, so that the
-# regular tasks suffer. If each task has its own span, with a bounded penalty on the distance from
-# the common one, the regular tasks are as good as if the odd ones had been left out.
+# regular tasks suffer. If each task has its own span, with a bounded penalty on its distance from
+# the common span, the regular tasks are estimated as well as if the odd ones had been left out.
 
 fig, ax = plt.subplots()
 for i, error in enumerate(errors.values()):
@@ -57,7 +56,7 @@ plt.show()
 # Which ones are odd?
 # -------------------
 #
-# The tasks whose coefficients have a large part outside the common span.
+# The odd ones are the tasks whose coefficients have a large component outside the common span.
 
 model = methods["penalised (pERM)"]
 inside = (model.representation_ @ model.task_weights_).T
@@ -84,4 +83,4 @@ assert turned > 5 * angle
 # sphinx_gallery_end_ignore
 # %%
 # ``AdaptiveSpanRegressor`` gives each task a probability of being odd, and ``ARMULRegressor`` is
-# another way to penalise distance: see the next page.
+# another way to penalise the distance: see :ref:`its page <sphx_glr_gallery_plot_armul.py>`.

@@ -4,10 +4,10 @@ PerTaskRegressor: when is a task better off alone?
 
 *How many rows must a patient have before a regression of their own is as good as a shared model?*
 
-The other baseline that belongs in every comparison: a ridge regression for each task, with a
-penalty by marginal likelihood, which learns nothing from the other tasks. We take the patients of
-the Parkinsons table, give the estimators more and more of each patient's recordings, and predict
-the others.
+Besides pooling, this baseline belongs in every comparison: a ridge regression for each task, which
+learns nothing from the other tasks and whose penalty is chosen by marginal likelihood. We take the
+patients of the Parkinsons table, give the estimators more and more of each patient's recordings,
+and predict held-out ones.
 """
 
 import matplotlib.pyplot as plt

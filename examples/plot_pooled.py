@@ -5,8 +5,8 @@ PooledRegressor: are the tasks different at all?
 *Before anything clever: does one slope vector for all tasks do as well?*
 
 Every comparison needs this baseline. It fits one set of slopes to all rows and an intercept to each
-task. How good it is depends on how far the tasks are from each other, so we simulate tasks around a
-common slope vector of length one and let their distance to it grow.
+task. How good it is depends on how much the tasks differ, so we simulate tasks around a common
+slope vector of length one and let their distance from it grow.
 """
 
 import matplotlib.pyplot as plt
@@ -45,13 +45,14 @@ assert pooled[-1] > 2 * alone[-1]
 assert all(a < 1.15 * min(p, s) for a, p, s in zip(adaptive, pooled, alone, strict=True))
 # sphinx_gallery_end_ignore
 # %%
-# If tasks are alike, pooling is the best of the three, and if they are far apart, the worst.
+# If tasks are alike, pooling is the best of the three, and if they differ a lot, the worst.
 # ``AdaptiveSpanRegressor`` adapts to either case, and is better than both in between.
 #
 # On a real table
 # ---------------
 #
-# 1,994 communities in 46 states, 100 features, crimes per head. We hold out every fourth row.
+# The table has 1,994 communities in 46 states and 100 features; the response is violent crimes per
+# head, scaled to [0, 1]. We hold out every fourth row.
 
 data = ss.datasets.load_communities_crime()
 held_out = np.arange(len(data.y)) % 4 == 0
@@ -71,4 +72,4 @@ assert abs(rmse["adaptive"] / rmse["pooled"] - 1) < 0.02
 # %%
 # With about 43 rows per state and 100 features a single state has too little data: pooling is well
 # ahead of separate regressions, and the adaptive model is equally good. One split is too few
-# for such a small difference; ``ss.compare`` repeats it for all estimators, with standard errors.
+# for such a small difference; ``ss.compare`` repeats it, with standard errors.

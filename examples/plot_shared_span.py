@@ -2,7 +2,8 @@
 SharedSpanRegressor: tasks that share a few directions
 ======================================================
 
-*A hundred tasks need a regression each, with 50 features and 80 rows. Can they help each other?*
+*A hundred tasks each need a regression on 50 features, and each has 80 rows. Can they help each
+other?*
 
 They can if their coefficient vectors lie in a common span of few dimensions. We simulate such
 tasks, so that we know the truth, and fit them separately and together.
@@ -47,8 +48,8 @@ print(f"together: {ss.parameter_error(model.coef_, sim.coef) / floor:5.1f} times
 # The rank need not be known
 # --------------------------
 #
-# ``rank="auto"`` predicts held-out rows of every task along the path of ranks. The bars are
-# standard errors of the excess over the best rank.
+# ``rank="auto"`` predicts held-out rows of every task along the path of ranks. The bars show
+# standard errors of the difference between the loss of a rank and that of the best rank.
 
 fig, (left, right) = plt.subplots(1, 2)
 ss.plot_rank_path(model, ax=left)
@@ -61,8 +62,9 @@ right.legend()
 plt.show()
 
 # %%
-# The truth has three directions of equal size. Separate fits show them too, but shorter, and
-# have noise in all the other directions, in which the shared span is zero.
+# The truth has three directions of equal size. The separate fits show them too, but with smaller
+# singular values, and have noise in all the other directions, where the singular values of the
+# shared span are zero.
 #
 # How precise is a coefficient?
 # -----------------------------

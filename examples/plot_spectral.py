@@ -47,16 +47,17 @@ assert ratio[20] == max(ratio.values())
 assert all(b <= a for a, b in zip(*errors.values(), strict=True))
 # sphinx_gallery_end_ignore
 # %%
-# With many rows per task it is as good as the joint fit. With about as many rows as features,
-# separate least squares has very large errors, and so have the directions. Fewer rows are better
-# again, because the minimum-norm solution is used, but the joint fit remains ahead.
+# With many rows per task the spectral estimator is as good as the joint fit. With about as many
+# rows as features, separate least squares has very large errors, and so do the directions that are
+# found from it. Fewer rows are better again, because the minimum-norm solution is used, but the
+# joint fit remains ahead.
 #
 # Tasks that leave the span
 # -------------------------
 #
-# A second step lets a task leave the span if its rows require it, and long coefficient vectors
-# can be cut before the decomposition (``outliers=``, an assumed share). The tasks are the ones of
-# :ref:`the page about penalised ERM <sphx_glr_gallery_plot_penalized.py>`.
+# A second step lets a task leave the span if its rows require it, and long coefficient vectors can
+# be shortened before the decomposition (``outliers=`` is the assumed share of odd tasks). The tasks
+# are the ones of :ref:`the page about penalised ERM <sphx_glr_gallery_plot_penalized.py>`.
 
 sim = ss.simulate(
     n_tasks=60, n_features=20, rank=2, n_samples=60, noise=0.5, outliers=0.1, random_state=1
@@ -87,4 +88,5 @@ assert both[1] < one[1] / 5
 assert cut[0] < both[0] < shared_bar[0] / 5
 # sphinx_gallery_end_ignore
 # %%
-# The second step corrects the odd tasks, and cutting protects the regular ones from them.
+# The second step corrects the odd tasks, and shortening long vectors protects the regular tasks
+# from them.

@@ -2,11 +2,11 @@
 Rows that arrive over time, and sites that may not share them
 =============================================================
 
-*New rows arrive every day. Three hospitals may not pool their patients' rows. Is there still one
-fit?*
+*New rows arrive every day. Three hospitals may not pool their patients' rows. Can one model still
+be fitted to all rows?*
 
-A fit needs sufficient statistics of each task and no rows. They can be added: over days
-(``partial_fit``) and over sites (``merge``). The result is the fit to all rows, not an
+A fit needs only sufficient statistics of each task, not the rows. These statistics can be added up:
+over days (``partial_fit``) and over sites (``merge``). The result is the fit to all rows, not an
 approximation of it.
 """
 

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import sharedspan as ss
 from oracles import relative
+from sharedspan.estimators.saturation import unknown_noise
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -51,7 +52,10 @@ def sim():
 
 
 def assert_finite(model):
-    """Every fitted number; trace_["gradient"] is documented to be NaN."""
+    """Every fitted number; trace_["gradient"] is documented to be NaN.
+
+    So is the noise of all tasks where the fit uses up the rows, and then intervals are refused.
+    """
     values = {name: value for name, value in vars(model).items() if name.endswith("_")}
     values.pop("tasks_")
     values |= {f"trace_[{name}]": v for name, v in values.pop("trace_", {}).items()}
@@ -59,6 +63,10 @@ def assert_finite(model):
     values.pop("trace_[gradient]", None)
     numeric = {n: v for n, v in values.items() if np.asarray(v).dtype.kind in "fiub"}
     assert {"coef_", "intercept_", "n_features_in_"} <= set(numeric)
+    if unknown_noise(model) is not None:
+        assert np.isnan(numeric.pop("noise_variance_")).all()
+        with pytest.raises(ValueError, match="noise and the errors of new rows are unknown"):
+            model.coef_interval()
     for name, value in numeric.items():
         assert np.isfinite(value).all(), f"{name}: {value}"
         if name in ("noise_variance_", "trace_[loss]", "loss", "alpha_"):

@@ -182,7 +182,7 @@ def test_sparse_output_goes_through_fit_predict_search_diagnosis_and_report(mixe
         sklearn.set_config(enable_metadata_routing=False)
     assert ss.diagnose(model, X, y, task).n_features == 4
     page = ss.write_report(model, tmp_path / "page.html", X, y, task).read_text("utf-8")
-    assert "25 regressions together" in page
+    assert "from 4 features, in 25 tasks" in page
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])

@@ -154,6 +154,7 @@ def test_intervals_cover_what_they_promise(n):
         sim = ss.simulate(n_tasks=40, n_features=20, rank=2, n_samples=n, noise=0.5,
                           condition_number=1.5, random_state=100 + seed)  # fmt: skip
         model = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
+        assert_allclose(model.noise_variance_, 0.25, rtol=0.5)
         low, high = model.coef_interval()
         inside.append(np.mean((low <= sim.coef) & (sim.coef <= high)))
         rng = np.random.default_rng(seed)
@@ -428,3 +429,18 @@ def test_outliers_are_found_beside_noise_levels_of_tasks():
     )
     model = ss.AdaptiveSpanRegressor(noise="per_task").fit(sim.X, sim.y, task=sim.task)
     assert ((model.outlier_probability_ > 0.5) == sim.is_outlier).all()
+
+
+def test_the_summary_shows_how_tasks_differ_and_not_the_error_of_their_mean(small):
+    rng, task = np.random.default_rng(0), np.repeat(np.arange(5), 30)
+    X, levels = rng.standard_normal((150, 2)), np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    y = X @ [1.0, 2.0] + levels[task] + 0.1 * rng.standard_normal(150)
+    model = ss.AdaptiveSpanRegressor(slopes="none", rank=0).fit(X, y, task=task)
+    (entry,) = model.summary().variances
+    assert entry.names == ("(Intercept)",)
+    assert_allclose(entry.std, model.intercept_std_)
+    assert list(model.task_effects()) == ["(Intercept)", "(Intercept) std"]
+    both = ss.AdaptiveSpanRegressor(slopes="diagonal", rank=0).fit(small.X, small.y, task=small.task)
+    assert_allclose(both.summary().variances[0].std[1:], both.slope_std_)
+    pooled = ss.AdaptiveSpanRegressor(slopes="zero", rank=0).fit(X, y, task=task)
+    assert pooled.summary().variances == ()

@@ -342,3 +342,54 @@ def test_mistakes_end_in_one_sentence(formula, message):
     with pytest.raises(ValueError, match=message) as caught:
         ss.mixed(formula, table("sleepstudy"))
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("family", ["student_t", "huber"])
+def test_robust_noise_has_the_random_effects_of_the_formula_alone(family):
+    rows = simulated()
+    model = ss.mixed("y ~ x + (1 | g)", rows, family=family)
+    (entry,) = model.summary().variances
+    assert entry.names == ("(Intercept)",)
+    assert_allclose(entry.std, model.intercept_std_, rtol=1e-9)
+    assert list(model.task_effects()) == ["(Intercept)", "(Intercept) std"]
+    (both,) = ss.mixed("y ~ x + (x | g)", rows, family=family).summary().variances
+    assert both.names == ("(Intercept)", "x")
+
+
+@pytest.mark.parametrize("family", ["gaussian", "student_t", "huber"])
+@pytest.mark.parametrize(
+    ("formula", "n_rows", "message"),
+    [
+        ("y ~ x + (1 | id)", 240, "`id` has 240 groups and the table 240 rows"),
+        ("y ~ x + (1 | one)", 240, "All rows are in one group of `one`"),
+        ("y ~ x + (1 | g)", 3, "All rows are in one group of `g`"),
+        ("y ~ x + (1 | g)", 1, "All rows are in one group of `g`"),
+        ("y ~ x + (1 | id)", 3, "`id` has 3 groups and the table 3 rows"),
+        ("y ~ x + (1 + x | pair)", 240, "240 effects .2 in each of 120 groups. and the table 240"),
+        ("y ~ x + I(x^2) + (1 | two)", 3, "3 fixed effects and the table 3 rows"),
+    ],
+)
+def test_effects_that_rows_cannot_tell_from_noise_are_refused(family, formula, n_rows, message):
+    at = np.arange(240)
+    rows = simulated().assign(id=at, one=1, pair=at // 2, two=at % 2).iloc[:n_rows]
+    with pytest.raises(ValueError, match=message) as caught:
+        ss.mixed(formula, rows, family=family)
+    assert len(str(caught.value)) < 250
+
+
+def test_groups_of_one_row_each_are_refused_on_every_level():
+    rows = simulated().assign(id=np.arange(240), half=np.arange(240) % 2, one=1)
+    for formula in ("y ~ x + (1 | g/id)", "y ~ x + (1 | half) + (1 | id)"):
+        with pytest.raises(ValueError, match="240 groups and the table 240 rows"):
+            ss.mixed(formula, rows)
+    with pytest.raises(ValueError, match="All rows are in one group of `one`"):
+        ss.mixed("y ~ x + (1 | one/g)", rows)
+
+
+def test_counts_may_have_an_effect_of_each_row_and_independent_effects_two_in_two():
+    rows = simulated().assign(id=np.arange(240), pair=np.arange(240) // 2)
+    rows["n"] = np.random.default_rng(0).poisson(np.exp(rows.y / 2))
+    assert ss.mixed("n ~ x + (1 | id)", rows, family="poisson").intercept_std_ > 0
+    assert ss.mixed("y ~ x + (1 + x || pair)", rows).converged_  # as in lme4
+    with pytest.raises(ValueError, match="All rows are in one group of `pair`"):
+        ss.mixed("n ~ x + (1 | pair)", rows[:2], family="poisson")

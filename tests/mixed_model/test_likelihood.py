@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.mixed_model.likelihood import MixedTasks
-from sharedspan.mixed_model.posterior import Population, task_posteriors
+from sharedspan.mixed_model.population import Population, task_posteriors
 from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import Covariance, Scaling
 from sharedspan.statistics.task_statistics import Units, collect

@@ -39,7 +39,7 @@ def classifier(rows):
 def test_the_page_of_a_classifier_shows_its_scores_and_calibration(rows, classifier, tmp_path):
     X, task, bought, _ = rows
     page = ss.write_report(classifier, tmp_path / "r.html", X, bought, task).read_text("utf-8")
-    for words in ("log loss", "AUC", "Brier score", "Calibration over tasks", "log odds of",
+    for words in ("log loss", "AUC", "Brier score", "Calibration over tasks", "log odds per",
                   "observed share", "deviance within tasks"):  # fmt: skip
         assert words in page
     for words in NORMAL:
@@ -50,7 +50,12 @@ def test_the_page_of_counts_shows_their_deviance(rows, tmp_path):
     X, task, _, units = rows
     model = ss.AdaptiveSpanRegressor(family="poisson").fit(X, units, task=task)
     page = ss.write_report(model, tmp_path / "r.html", X, units, task).read_text("utf-8")
-    for words in ("Poisson deviance", "observed mean", "the logarithm of the mean of"):
+    for words in (
+        "Poisson deviance",
+        "observed mean",
+        "the logarithm of the mean per",
+        "Prediction intervals",
+    ):
         assert words in page
     for words in (*NORMAL, "AUC", "log loss"):
         assert words not in page
@@ -74,7 +79,8 @@ def test_the_page_of_a_normal_model_of_classes_gives_the_advice(rows, tmp_path):
 def test_held_out_losses_are_those_of_fits_to_the_other_rows(rows, classifier):
     X, task, bought, _ = rows
     errors = holdout_errors(ModelView(classifier, X, bought, task))
-    y, mean, codes = errors.scored
+    y, mean, codes, covered = errors.scored
+    assert covered is None
     assert len(y) == len(X)
     assert_allclose(errors.error("model"), log_loss(y, mean).mean(), rtol=1e-10)
     assert_allclose(errors.losses["model"], np.bincount(codes, log_loss(y, mean)), rtol=1e-10)

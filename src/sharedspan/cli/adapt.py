@@ -1,4 +1,4 @@
-"""``sharedspan adapt``: fit new tasks from few rows with the span and prior of a saved model."""
+"""``sharedspan adapt``: fit new tasks from a few rows with the span and prior of a saved model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sharedspan.cli import errors, options
 from sharedspan.cli.fit import echo_fit, fit_and_save
 
 
-@click.command("adapt", short_help="Fit new tasks from few rows each.")
+@click.command("adapt", short_help="Fit new tasks from a few rows each.")
 @options.model
 @options.tables
 @options.task_of_model
@@ -22,8 +22,8 @@ from sharedspan.cli.fit import echo_fit, fit_and_save
     "--method",
     type=click.Choice(["prior", "least_squares", "sgd"]),
     default="prior",
-    help="Ridge with the prior of the known tasks, best for few rows; least squares in the span; "
-    "or one pass over the rows.",
+    help="How to fit the new tasks: prior (ridge with the prior of the known tasks, best for few "
+    "rows), least_squares (in the span) or sgd (one pass over the rows).",
 )
 @options.json_output
 @options.out("Where to save the model of the new tasks, usually a .span file.")
@@ -37,10 +37,10 @@ def adapt_command(
     as_json: bool,
     out: Path,
 ) -> None:
-    """Fit new tasks from few rows each, with the span and the prior of a saved model.
+    """Fit new tasks from a few rows each, with the span and the prior of a saved model.
 
-    TABLE has the columns that MODEL was fitted to. The result is a model of its tasks alone, for
-    `sharedspan predict` and `sharedspan report`; MODEL is not changed.
+    TABLE has the columns that MODEL was fitted to. The result is a model of the tasks in TABLE
+    only, for use with `sharedspan predict` and `sharedspan report`; MODEL is not changed.
 
     Example: sharedspan adapt sales.span new_shops.csv -o new_shops.span
     """

@@ -53,5 +53,5 @@ def main() -> None:
       sharedspan report school.span --data school.csv -o school.html
       sharedspan predict school.span next_year.csv -o predicted.csv
       sharedspan adapt school.span new_schools.csv -o new_schools.span
-    Without one, begin with `sharedspan demo --tables .`, which writes two.
+    If you have no table, `sharedspan demo --tables .` writes two example tables.
     """  # noqa: D301, the backslash tells click to leave the lines as they are

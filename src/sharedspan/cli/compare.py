@@ -31,8 +31,9 @@ TIME_LIMIT = 120  # seconds
     type=click.Choice(["auto", "gaussian", "binomial", "poisson", "negative_binomial"]),
     metavar="NAME",
     default="auto",
-    help="Distribution of the target, by which errors are measured: gaussian, binomial, poisson or "
-    "negative_binomial.  [default: auto, by the values of the target]",
+    show_default=False,
+    help="Distribution of the target, which decides how errors are measured: gaussian, binomial, "
+    "poisson or negative_binomial.  [default: auto, chosen from the values of the target]",
 )
 @click.option(
     "--all", "all_methods", is_flag=True, help="Compare every method, not only the main ones."
@@ -62,13 +63,14 @@ def compare_command(
     out: Path | None,
     **given: Any,
 ) -> None:
-    """Say whether sharing helps on your table, and which method to use.
+    """Say whether sharing helps, and recommend a method.
 
     TABLE is a CSV or Parquet file. All columns except task, target and dropped ones are features;
     text becomes a factor and dates become days, as in `sharedspan fit`. Each split fits on three
-    quarters of every task's rows and tests on the rest. Compared are one model for all tasks,
-    separate models, the adaptive model and the shared span; --all adds the others. A target of 0
-    and 1 is compared by the log loss, a target of counts by the mean Poisson deviance.
+    quarters of every task's rows and tests on the rest. The command compares one model for all
+    tasks, separate models, the adaptive model and the shared span; --all adds the other methods.
+    For a target of 0 and 1, methods are compared by their log loss; for a target of counts, by
+    their mean Poisson deviance.
 
     Example: sharedspan compare school.csv --task school --target exam_score
     """

@@ -10,11 +10,12 @@ from sharedspan.cli import errors, options, output
 @click.command("compile")
 @options.json_output
 def compile_command(as_json: bool) -> None:
-    """Compile the loops of a fit now, so that the first fit need not.
+    """Compile the code that fits need, ahead of the first fit.
 
-    Fits small simulated tables with SharedSpanRegressor and the adaptive estimators. Numba compiles
-    the loops over tasks that they run, for the processor of this machine, and stores the machine
-    code in a folder where later processes find it. A second run compiles nothing.
+    The command fits small simulated tables with SharedSpanRegressor, SpectralRegressor and the
+    adaptive estimators. Numba compiles the loops over tasks that these fits run, for the processor
+    of this machine, and stores the machine code in a folder where later processes find it. A second
+    run compiles nothing.
 
     Example: sharedspan compile --json
     """

@@ -14,14 +14,8 @@ from sharedspan.progress import progress_bar
 
 # NewTaskRegressor needs a fitted model: `sharedspan adapt` uses it.
 FITTED_TO_TABLES = [name for name in ESTIMATORS if name != "NewTaskRegressor"]
-PARAMETERS = (
-    "rank",
-    "solver",
-    "noise",
-    "max_iter",
-    "engine",
-    "varying",
-)  # options that estimators take
+# Options that estimators take.
+PARAMETERS = ("rank", "solver", "noise", "max_iter", "engine", "varying")
 FAMILIES = (
     "auto", "gaussian", "binomial", "probit", "poisson", "negative_binomial", "student_t", "huber"
 )  # fmt: skip
@@ -45,7 +39,7 @@ REASONS = {  # why a family is chosen
     metavar="NAME",
     default="AdaptiveSpanRegressor",
     show_default=False,
-    help="What to fit; `sharedspan compare` recommends one for a table.  One of "
+    help="Estimator to fit; `sharedspan compare` recommends one for your table.  One of "
     f"{', '.join(FITTED_TO_TABLES)}.  [default: AdaptiveSpanRegressor]",
 )
 @click.option(
@@ -56,31 +50,38 @@ REASONS = {  # why a family is chosen
     show_default=False,
     help="Distribution of the target: gaussian, binomial or probit (classes 0 and 1), "
     "poisson or negative_binomial (counts), student_t or huber (numbers with outliers).  [default: "
-    "auto, by the values of the target]",
+    "auto, chosen from the values of the target]",
 )
 @click.option(
     "--varying",
     multiple=True,
     metavar="COL",
-    help="Column whose effect differs between tasks; repeatable.  [default: as the data say]",
+    help="Column whose effect differs between tasks; repeatable.  [default: chosen from the data]",
 )
 @click.option("--ml", is_flag=True, help="Fit a formula by maximum likelihood instead of REML.")
 @click.option(
-    "--weights", metavar="COL", help="Of a formula: column that divides the noise variance of rows."
+    "--weights",
+    metavar="COL",
+    help="Only with a FORMULA: column of weights; the noise variance of a row is divided by its "
+    "weight.",
 )
 @click.option(
-    "--rank", metavar="K", help="Dimension of the shared span, or auto, evidence or threshold."
+    "--rank",
+    metavar="K",
+    help="Dimension of the shared span, or the method that chooses it: auto, evidence (marginal "
+    "likelihood) or threshold (singular values above the noise).",
 )
 @click.option(
     "--solver",
     metavar="NAME",
-    help="Algorithm of the fit, such as tpgd, the paper's.  [default: auto, if there is a choice]",
+    help="Algorithm of the fit, such as tpgd, which is that of Ding, Du and Fang (2026).  "
+    "[default: auto, for estimators that have several]",
 )
 @click.option(
     "--noise-per-task",
     "noise",
     flag_value="per_task",
-    help="A noise level for each task instead of one for all.",
+    help="Estimate a noise level for each task instead of one for all tasks.",
 )
 @click.option(
     "--max-iter", type=int, metavar="N", help="Maximum number of iterations of the solver."
@@ -116,16 +117,17 @@ def fit_command(
 
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes; the files together may
     be larger than memory. All columns except task, target and dropped ones are features; text
-    becomes a factor and dates become days. What is learned about them is saved with the model.
-    During the fit, sorted rows take space in the folder named by the environment variable TMPDIR.
+    becomes a factor and dates become days. What the fit learns about the columns, such as levels
+    and means, is saved with the model. During the fit, sorted rows take space in the folder named
+    by the environment variable TMPDIR.
 
-    By default this is the mixed model AdaptiveSpanRegressor, which finds its own rank. A target of
-    0 and 1 gives a model of probabilities, and a target of counts one of mean counts; --family
-    overrules this.
+    By default the model is AdaptiveSpanRegressor, a mixed model that finds its own rank. For a
+    target of 0 and 1 the model predicts probabilities, and for a target of counts it predicts mean
+    counts; --family overrides this choice.
 
-    With a FORMULA, as lme4 has it, such as "math ~ ses + (1 + ses | school)", the model is what the
-    formula says, and its summary is printed. The table must then fit into memory, the family is
-    gaussian unless given, and no levels are pooled unless --rare is given.
+    With a FORMULA in the notation of lme4, such as "math ~ ses + (1 + ses | school)", the command
+    fits the model that the formula describes and prints its summary. The table must then fit into
+    memory, the family is gaussian unless given, and no levels are pooled unless --rare is given.
 
     Example: sharedspan fit "sales/*.parquet" --task shop --target units -o sales.span
     """
@@ -154,7 +156,7 @@ def fit_command(
     data = [part for table in tables for part in ("--data", table)] + options.table_text_typed()
     page = str(out.with_suffix(".html"))
     report = shlex.join(["sharedspan", "report", str(out), *data, "-o", page])
-    echo_fit(result | {"notes": notes}, as_json, f"Next: {report}")
+    echo_fit(result | {"notes": notes + result["notes"]}, as_json, f"Next: {report}")
 
 
 def is_formula(text: str) -> bool:
@@ -236,6 +238,10 @@ def fit_and_save(
     """
     import time
 
+    import numpy as np
+
+    from sharedspan.estimators.saturation import saturation_notes
+
     n_read = 0
 
     def count_rows(stage: str, done: float, total: float) -> None:
@@ -260,8 +266,9 @@ def fit_and_save(
         "n_rows_dropped": model.n_rows_dropped_,
         "n_features": len(model.coef_names_),
         "rank": None if rank is None else int(rank),
-        "noise": None if noise is None else float(noise.mean() ** 0.5),
+        "noise": None if noise is None or np.isnan(noise).any() else float(noise.mean() ** 0.5),
         "seconds": round(time.perf_counter() - began, 3),
+        "notes": list(saturation_notes(model)),
         "warnings": messages,
         "coefficients": coefficients,
         "out": out,
@@ -280,7 +287,7 @@ def echo_fit(result: dict[str, Any], as_json: bool, *more: str) -> None:
     if result["noise"] is not None:
         parts.append(f"noise {result['noise']:.3g}")
     lines = [f"{result['estimator']}: {', '.join(parts)}; {result['seconds']:.1f} seconds"]
-    lines += result.get("notes", [])
+    lines += result["notes"]
     lines += output.missing_rows(result["n_rows_dropped"])
     if result["coefficients"] is not None:
         lines.append(f"Coefficients: {result['coefficients']}")

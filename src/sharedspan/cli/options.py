@@ -18,7 +18,8 @@ drop = click.option("--drop", multiple=True, metavar="COL", help="Column to leav
 missing_of_model = click.option(
     "--missing",
     type=click.Choice(["error", "drop"]),
-    help="Rows that lack a value: refuse the table, or leave them out.  [default: as in the fit]",
+    help="What to do with rows that lack a value: refuse the table, or leave the rows out.  "
+    "[default: as in the fit]",
 )
 rank = click.option(
     "--rank", type=int, required=True, metavar="K", help="Dimension of the shared span."
@@ -68,7 +69,7 @@ def seed(purpose: str) -> Decorator:
 
 
 def _column(name: str, text: str, *, required: bool = True) -> Decorator:
-    default = "" if required else "  [default: the model's]"
+    default = "" if required else "  [default: as in the fit]"
     return click.option(name, required=required, metavar="COL", help=text + default)
 
 
@@ -105,8 +106,8 @@ COLUMN_OPTIONS = (
         "--missing",
         type=click.Choice(["error", "drop", "indicator"]),
         default="error",
-        help="Rows that lack a value: refuse the table, leave them out, or fill in means and mark "
-        "them by a further feature.",
+        help="What to do with rows that lack a value: refuse the table, leave the rows out, or fill "
+        "in means and add a feature that marks missing values.",
     ),
     click.option(
         "--categorical", multiple=True, metavar="COL",
@@ -114,48 +115,54 @@ COLUMN_OPTIONS = (
     ),
     click.option(
         "--ordinal", multiple=True, metavar="COL=A,B,C",
-        help="Levels of a column in their order; it becomes one feature 0, 1, 2, ...; repeatable.",
+        help="Levels of a column in their order; the column becomes one feature with the values 0, "
+        "1, 2, ...; repeatable.",
     ),
     click.option(
         "--reference", multiple=True, metavar="COL=LEVEL",
-        help="Reference level of a column of text; repeatable.  [default: the first]",
+        help="Reference level of a column of text; repeatable.  [default: the first level]",
     ),
     click.option(
         "--coding", type=click.Choice(["reference", "sum"]), default="reference",
-        help="Coefficients of levels: differences from the reference level, or from their mean.",
+        help="Meaning of the coefficients of levels: differences from the reference level, or from "
+        "the mean over all levels.",
     ),
     click.option(
         "--rare", type=click.IntRange(0), default=5, metavar="N",
-        help="Levels of text with fewer rows are pooled as one; 0 pools none.",
+        help="Pool the levels of a column that have fewer than N rows into one level; 0 pools none.",
     ),
     click.option(
         "--date", multiple=True, metavar="COL=FORMAT",
-        help="Form of dates that are not ISO, such as sold=%d.%m.%Y; repeatable.",
+        help="Format of a column of dates that are not in ISO form, such as sold=%d.%m.%Y; "
+        "repeatable.",
     ),
     click.option(
         "--season", multiple=True, metavar="COL[=PERIOD]",
-        help="Date with a periodic effect: year (the default), week or day; repeatable.",
+        help="Column of dates with a periodic effect, and its period: year (the default), week or "
+        "day; repeatable.",
     ),
     click.option(
         "--spline", multiple=True, metavar="COL",
-        help="Column of numbers with a curved effect, or all; repeatable.",
+        help="Column of numbers or dates with a curved effect, or `all` for every such column; "
+        "repeatable.",
     ),
     click.option(
         "--knots", type=click.IntRange(3), default=10, metavar="N", help="Knots of each spline."
     ),
     click.option(
         "--interaction", multiple=True, metavar="A:B",
-        help="Pair of columns whose products are features, too; repeatable.",
+        help="Pair of columns whose products are added as features; repeatable.",
     ),
     click.option(
         "--na-values", multiple=True, metavar="TEXT",
-        help="Text that means a missing value, such as unknown; repeatable.",
+        help="Text that stands for a missing value, such as unknown; repeatable.",
     ),
     click.option(
         "--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark of numbers."
     ),
     click.option(
-        "--thousands", default="", metavar="MARK", help="Mark between thousands, such as a point."
+        "--thousands", default="", show_default=False, metavar="MARK",
+        help="Thousands separator, such as a point.  [default: none]",
     ),
     click.option("--text", type=click.Choice(["error", "one_hot"]), hidden=True),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""``sharedspan plan``: rows needed for a target error, or the expected error for given rows."""
+"""``sharedspan plan``: rows for a target error, or the error to expect for a number of rows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from sharedspan.cli import errors, options, output
 @options.n_features
 @options.rank
 @click.option("--noise", type=float, required=True, help="Standard deviation of the noise.")
-@click.option("--error", type=float, help="Target for the mean over tasks of |v - v*|^2.")
+@click.option(
+    "--error",
+    type=float,
+    help="Target for the squared error of a task's coefficients, |v - v*|^2, averaged over tasks.",
+)
 @click.option(
     "--rows", "n_samples", type=options.POSITIVE, help="Rows per task; give this or --error."
 )
 @options.json_output
 def plan_command(as_json: bool, **problem: Any) -> None:
-    """Compute how many rows per task a target error needs, or the error to expect for given rows.
+    """Compute how many rows per task a target error needs, or the error for a number of rows.
 
     Example: sharedspan plan --tasks 100 --features 50 --rank 3 --noise 0.5 --error 0.02
     """

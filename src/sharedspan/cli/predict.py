@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @click.option(
     "--unseen",
     type=click.Choice(["error", "mean"]),
-    help="Tasks that were not fitted: refuse them, or predict with the mean over tasks.  "
-    "[default: the model's]",
+    help="What to do with tasks that were not in the fit: refuse them, or predict them with the "
+    "mean over tasks.  [default: the setting of the model]",
 )
 @click.option(
     "--interval",
@@ -53,9 +53,9 @@ def predict_command(
     TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes, with the columns that
     the model was fitted to; it may be larger than memory. The output has a line for each row, in
     the same order: the task, copied columns, the target if the table has it, and the prediction.
-    For classes 0 and 1 this is the probability of 1, for counts their mean. If there is a target,
-    the error is printed, too. The output lacks rows that --missing drop leaves out: use --keep to
-    copy a column that identifies rows.
+    For classes 0 and 1 the prediction is the probability of 1, and for counts it is the mean count.
+    If there is a target, the error is printed, too. The output lacks rows that --missing drop
+    leaves out: use --keep to copy a column that identifies rows.
 
     Example: sharedspan predict sales.span next_week.csv --interval 0.9 -o predicted.csv
     """

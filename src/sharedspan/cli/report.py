@@ -18,7 +18,8 @@ from sharedspan.progress import progress_bar
     "--data",
     multiple=True,
     metavar="TABLE",
-    help="The rows, for errors, gains over other methods and tasks that do not fit; repeatable.",
+    help="Table of rows, from which the page computes errors, gains over other methods and which "
+    "tasks the model does not fit; repeatable.",
 )
 @options.task_of_model
 @options.target_of_model
@@ -58,9 +59,10 @@ def report_command(
         progress_bar() as progress,
     ):
         from sharedspan.cli.models import columns_of
+        from sharedspan.diagnosis.model_view import ModelView
         from sharedspan.estimators.preparation import for_coded_rows
         from sharedspan.inputs.reader import read_matching
-        from sharedspan.report.page import write_report
+        from sharedspan.report.page import write_page
 
         fitted = errors.read_model(model)
         errors.check_output(out, ".html", ".htm", inputs=[model], tables=data)
@@ -71,12 +73,14 @@ def report_command(
             progress("reading", 0, 0)
             X, y, labels = read_matching(data, columns, missing).arrays()
             rows |= {"X": X, "y": y, "task": labels.tolist()}
+        names: dict[str, Any] = {"task_name": "task", "target_name": None, "title": title}
         if columns is not None:
-            rows |= {"task_name": columns.task_name, "target_name": columns.target}
+            names |= {"task_name": columns.task_name, "target_name": columns.target}
         with errors.write_errors(out):
             # Rows of tasks that were not fitted are left out of the page.
             reported = for_coded_rows(fitted).set_params(unseen="mean")
-            write_report(reported, out, **rows, title=title, progress=progress)
+            view = ModelView(reported, **rows)
+            write_page(view, out, **names, progress=progress, table=columns)
     from sharedspan.inputs.resources import in_words
 
     n_bytes = out.stat().st_size

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ALL_FINDINGS = "findings"
 
 
-@click.command("reproduce", short_help="Run the paper's experiments again and judge its claims.")
+@click.command("reproduce", short_help="Repeat the experiments of Ding, Du and Fang (2026).")
 @click.argument(
     "names",
     nargs=-1,
@@ -28,7 +28,8 @@ ALL_FINDINGS = "findings"
     "--quick/--full",
     "quick",
     default=True,
-    help="A few minutes on small grids, or the grids of the results page (under an hour).",
+    help="--quick runs small grids in a few minutes; --full runs the grids of the results page, "
+    "in under an hour.",
 )
 @options.out(
     "Folder for tables, figures and the page.  [default: reproduction-quick or -full]",
@@ -40,7 +41,7 @@ ALL_FINDINGS = "findings"
 def reproduce_command(
     names: tuple[str, ...], quick: bool, out: Path | None, seed: int, as_json: bool
 ) -> None:
-    """Run the paper's figures, tables and theory again, and judge its claims.
+    """Repeat the experiments of Ding, Du and Fang (2026), and judge the paper's claims.
 
     NAME is figure1, figure2, ablation, crossover, table1, table2, transfer, curriculum or theory;
     all of these by default. Findings beyond the paper have a page of their own: give "findings" for

@@ -24,11 +24,11 @@ from sharedspan.progress import progress_bar
     default=1.0,
     help="Ratio of the largest to the smallest singular value of the coefficients.",
 )
-@options.seed("all draws")
+@options.seed("the random numbers")
 @click.option("--float64/--float32", "double", default=True, help="Precision of the numbers.")
 @click.option("--csv", is_flag=True, help="Write CSV instead of Parquet.")
 @click.option("--rows-per-file", type=int, default=1_000_000, help="Rows in each file of a folder.")
-@click.option("--shuffle", is_flag=True, help="Mix the rows of all tasks over the files.")
+@click.option("--shuffle", is_flag=True, help="Shuffle the rows of all tasks across files.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier simulation.")
 @options.json_output
 @options.out(
@@ -37,7 +37,7 @@ from sharedspan.progress import progress_bar
 def simulate_command(seed: int, double: bool, as_json: bool, out: Path, **problem: Any) -> None:
     """Write simulated tasks, whose true coefficients are known, to files of any size.
 
-    The columns are task, x0, x1, ... and y. The truth is written beside them, to truth.npz.
+    The columns are task, x0, x1, ... and y. The true coefficients are written to truth.npz.
 
     Example: sharedspan simulate --tasks 1000 --features 20 --rank 3 -o simulated
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,8 +33,22 @@ NAMED = 5  # tasks named in a sentence
 NAMED_GROUPS, NAMED_FEATURES = 5, 4  # of collinear features
 
 
-def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterator[str]:
-    """Sentences of advice, one rule each; ``good`` (T,) marks the tasks that fit."""
+def advice_on(
+    view: ModelView, diagnosis: Diagnosis, good: np.ndarray, worse: Collection[str] = ()
+) -> Iterator[str]:
+    """Sentences of advice, one rule each; ``good`` (T,) marks the tasks that fit.
+
+    ``worse`` names the simpler models, of "pooled" and "separate", that are known to predict
+    held-out rows worse than another model: none of them is recommended.
+    """
+    rows = diagnosis.rows_per_task
+    if len(rows) > 1 and max(rows.values()) == 1:
+        yield (
+            "No task has more than one row, so differences between tasks cannot be told from "
+            "noise: name another column as the task, or give more rows of each task."
+        )
+        yield from _advice_on_family(view)
+        return
     if view.span.converged is False:
         why = (view.span.message or "").rstrip(".")
         remedy = "see whether a smaller rank= (--rank) or fewer features predict as well."
@@ -50,13 +64,13 @@ def advice_on(view: ModelView, diagnosis: Diagnosis, good: np.ndarray) -> Iterat
             "you use the predictions."
         )
     if _no_variation(view, good):
-        if view.is_normal:
+        if view.is_normal and "pooled" not in worse:
             yield (
                 "The slopes hardly vary between tasks: PooledRegressor, with one slope vector for "
                 "all, does the same."
             )
     elif view.rank:
-        yield from _advice_on_span(view, diagnosis)
+        yield from _advice_on_span(view, diagnosis, worse)
     if view.rank and view.rows is not None:
         yield from _advice_on_rows(view, diagnosis)
     yield from _advice_on_family(view)
@@ -150,7 +164,7 @@ def _advice_on_classes(view: ModelView, codes: np.ndarray, y: np.ndarray) -> Ite
         )
 
 
-def _advice_on_span(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
+def _advice_on_span(view: ModelView, diagnosis: Diagnosis, worse: Collection[str]) -> Iterator[str]:
     rank = view.rank
     assert rank is not None
     T, d = view.coef.shape
@@ -159,13 +173,13 @@ def _advice_on_span(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
         if view.is_population:
             largest = min(d + int(view.centred), T - 1, LARGEST_RANK)
         if rank >= largest > 1:
-            yield (
-                f"The rank, {rank}, is the largest that was tried: the tasks share little. "
-                + ("Give a larger rank= (--rank) to go further."
-                   if rank < min(d, T) and view.is_population
-                   else "Separate regressions may do as well." if view.is_population
-                   else "Try AdaptiveSpanRegressor, which need not find a span.")
-            )  # fmt: skip
+            advice = "Try AdaptiveSpanRegressor, which need not find a span."
+            if view.is_population and rank < min(d, T):
+                advice = "Give a larger rank= (--rank) to go further."
+            elif view.is_population:
+                advice = "Separate regressions may do as well." * ("separate" not in worse)
+            problem = f"The rank, {rank}, is the largest that was tried: the tasks share little."
+            yield f"{problem} {advice}".rstrip()
     kappa, share = diagnosis.condition_number, diagnosis.span_share
     if kappa is not None and kappa > WEAK and diagnosis.standardised:
         yield (

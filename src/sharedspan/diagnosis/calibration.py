@@ -1,12 +1,13 @@
-"""Calibration of predicted means: over rows in bins, and over tasks.
+"""Calibration of predicted means, over rows in bins and over tasks, and of intervals.
 
 Among the rows with a predicted probability near p, a share near p should be of class 1; and the
 mean over a task's rows should be near the share in the task. Counts and their means likewise.
+Intervals of level 95 % should contain 95 % of the responses that they were not fitted to.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from sharedspan.families import Binomial, Family
 BINS = 10
 FEWEST_ROWS = 20  # in a bin
 QUANTILE = 1.96  # of a 95 % interval
+INTERVAL_LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 class Reliability(NamedTuple):
@@ -58,3 +60,22 @@ def wilson_interval(share: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, np.nd
     reach = np.sqrt(z * share * (1 - share) + z**2 / 4) / (1 + z)
     # At 0 and 1 rounding might leave the observed share outside.
     return np.clip(centre - reach, 0.0, share), np.clip(centre + reach, share, 1.0)
+
+
+def covered_rows(model: Any, X: np.ndarray, y: np.ndarray, task: np.ndarray) -> np.ndarray | None:
+    """Whether each response is in the model's interval of each level, (rows, levels).
+
+    None if the model has no intervals, or none of a finite length, or responses are 0 or 1.
+    """
+    if isinstance(model.response_family(), Binomial) or not hasattr(model, "predict_interval"):
+        return None
+    inside = np.empty((len(y), len(INTERVAL_LEVELS)), dtype=bool)
+    for j, level in enumerate(INTERVAL_LEVELS):
+        try:
+            low, high = model.predict_interval(X, task=task, level=level)
+        except (ValueError, ArithmeticError, np.linalg.LinAlgError):
+            return None
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and np.any(high > low)):
+            return None
+        inside[:, j] = (low <= y) & (y <= high)
+    return inside

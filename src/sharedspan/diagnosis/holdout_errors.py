@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sharedspan.diagnosis.calibration import INTERVAL_LEVELS, covered_rows
 from sharedspan.diagnosis.losses import RMSE, Loss, loss_of
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.estimators import estimator_class
@@ -69,11 +70,16 @@ MOST_GLMS = 2000  # tasks up to which classes and counts are regressed task by t
 
 
 class ScoredRows(NamedTuple):
-    """Rows that were held out, (n,) each: responses, means by the model, and codes of tasks."""
+    """Rows that were held out, (n,) each: responses, means by the model, and codes of tasks.
+
+    ``covered`` (n, levels) says which rows lie in the model's intervals of each level of
+    ``calibration.INTERVAL_LEVELS``; None if the model has no intervals.
+    """
 
     y: np.ndarray
     mean: np.ndarray
     codes: np.ndarray
+    covered: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -188,7 +194,7 @@ def holdout_errors(
     if float(per_task((y - mean) ** 2).sum()) <= STEADY * float(np.sum(y**2)):
         return NOTHING_TO_PREDICT
     try:
-        means, notes = _means_in_folds(view, fold, progress)
+        means, covered, notes = _means_in_folds(view, fold, progress)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError) as problem:
         return f"Held-out errors could not be computed: {problem}"
     loss, small, held = loss_of(view.family), int(np.sum(~large & (size > 0))), fold >= 0
@@ -199,28 +205,42 @@ def holdout_errors(
         small=small,
         notes=tuple(notes),
         loss=loss,
-        scored=ScoredRows(y[held], means["model"][held], rows.codes[held]),
+        scored=ScoredRows(
+            y[held],
+            means["model"][held],
+            rows.codes[held],
+            None if covered is None else covered[held],
+        ),
     )
 
 
 def _means_in_folds(
     view: ModelView, fold: np.ndarray, progress: ProgressCallback
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Means (rows,) by the model and its baselines, and the warnings of the model's fits."""
+) -> tuple[dict[str, np.ndarray], np.ndarray | None, list[str]]:
+    """Means (rows,) by the model and its baselines, and what the model's fits add to these.
+
+    These are the rows in the model's intervals, (rows, levels) or None, and warnings.
+    """
     rows, makers, labels = view.rows, _refits(view), np.empty(len(view.labels), dtype=object)
     assert rows is not None
     assert rows.y is not None
     labels[:] = view.labels
     means, notes = {name: np.full(len(fold), rows.y.mean()) for name in makers}, []
+    covered: np.ndarray | None = np.zeros((len(fold), len(INTERVAL_LEVELS)), dtype=bool)
     for i in range(N_FOLDS):
         held = fold == i
         for j, (name, make) in enumerate(makers.items()):
             progress("held-out errors", i * len(makers) + j, N_FOLDS * len(makers))
             task = labels[rows.codes] if name == "model" else rows.codes
-            means[name][held], _, caught = fit_and_predict(make(), rows.X, rows.y, task, held)
+            model = make()
+            means[name][held], _, caught = fit_and_predict(model, rows.X, rows.y, task, held)
             if name == "model":
                 notes += [" ".join(str(warning.message).split()) for warning in caught]
-    return means, notes
+                inside = covered_rows(model, rows.X[held], rows.y[held], task[held])
+                covered = None if covered is None or inside is None else covered
+                if covered is not None:
+                    covered[held] = inside
+    return means, covered, notes
 
 
 def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -173,7 +173,8 @@ def recommend(
     )
     if sharing is None:
         return Recommendation(method, f"Use {method}: its test error is {why}.")
-    advice = f"{sharing.sentence(f'use {method}')} Its test error is {why}."
+    sentence = sharing.sentence(f"use {method}").replace("\u00a0", " ")  # for terminals
+    advice = f"{sentence} Its test error is {why}."
     return Recommendation(method, advice, sharing)
 
 

@@ -33,6 +33,7 @@ from sharedspan.estimators.prediction import (
     response_std,
     rows_to_predict,
 )
+from sharedspan.estimators.saturation import unknown_noise
 from sharedspan.families import FAMILIES, Family
 from sharedspan.inputs.rows import is_task_list
 from sharedspan.statistics.canonical import Problem
@@ -378,10 +379,11 @@ class TaskEstimator(BaseEstimator):
 
     @property
     def coef_std_(self) -> np.ndarray:
-        """Standard errors of ``coef_``, (T, d), computed when first used."""
+        """Standard errors of ``coef_``, (T, d), computed when first used; NaN if there are none."""
         _has_intervals(self)
         check_is_fitted(self)
-        return self.uncertainty().coef_std[: len(self.tasks_)]
+        std = self.uncertainty().coef_std[: len(self.tasks_)]
+        return std if unknown_noise(self) is None else np.full_like(std, np.nan)
 
     @available_if(_has_intervals)
     def coef_interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import offset_of_rows
 from sharedspan.estimators.prediction import interval_quantiles, predicted_mean
+from sharedspan.estimators.saturation import require_identified
 from sharedspan.families import Binomial, Counts, Family, NegativeBinomial, hermite
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
@@ -51,6 +52,7 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
     statistics = problem.statistics.gather_local()
     coefficients = model.independent_coefficients(statistics)
     require_one_level(family, coefficients)
+    require_identified(model, problem, coefficients)
     canonical = replace(problem.canonical, units=replace(problem.canonical.units, y_scale=1.0))
     scaling = model.scaling(statistics, coefficients, canonical)
     scaling = replace(scaling, y_centre=0.0, y_scale=1.0)

@@ -24,7 +24,7 @@ from sharedspan.mixed_model.conditional import conditional_effects, group_covari
 from sharedspan.mixed_model.family_objective import FamilyObjective
 from sharedspan.mixed_model.nested_objective import NestedObjective
 from sharedspan.mixed_model.nested_posterior import nested_modes
-from sharedspan.mixed_model.objective import VarianceComponent, map_to_user
+from sharedspan.mixed_model.objective import INTERCEPT, VarianceComponent, map_to_user
 from sharedspan.mixed_model.one_level import OneLevelObjective
 from sharedspan.mixed_model.retained import RetainedFit
 from sharedspan.mixed_model.structures import Effects
@@ -32,7 +32,6 @@ from sharedspan.mixed_model.structures import Effects
 if TYPE_CHECKING:
     from sharedspan.estimators.mixed import MixedModel
 
-INTERCEPT = "(Intercept)"
 QUARTILES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 LOGISTIC, NORMAL = math.pi**2 / 3, 1.0  # variances of the latent responses of binomial families
 
@@ -339,4 +338,14 @@ def effects_of(model: MixedModel) -> tuple[tuple[str, ...], np.ndarray, np.ndarr
     for t, packed in enumerate(posterior.packed):
         square[upper] = square.T[upper] = packed
         std[t] = np.sqrt(np.maximum(np.einsum("ip,pq,iq->i", A, square, A), 0.0))
-    return coefficient_names(model), effects, std
+    varies = np.flatnonzero(std_between_tasks(model))
+    return tuple(coefficient_names(model)[i] for i in varies), effects[:, varies], std[:, varies]
+
+
+def std_between_tasks(model: MixedModel) -> np.ndarray:
+    """Standard deviations of coefficients between tasks, zero for those that do not vary, (p,)."""
+    posterior = model._uncertainty_
+    A, _ = map_to_user(posterior.scaling, posterior.canonical, len(posterior.b))
+    # Models of version 0.1 do not hold the covariance between tasks alone.
+    between = posterior.new if posterior.between is None else posterior.between
+    return np.sqrt(np.maximum(np.einsum("ip,pq,iq->i", A, between, A), 0.0))

@@ -17,6 +17,7 @@ from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.fitting import Needs
 from sharedspan.estimators.nested import estimate_nested
 from sharedspan.estimators.parameters import as_generator
+from sharedspan.estimators.saturation import require_identified
 from sharedspan.families import Family, Huber, StudentT
 from sharedspan.inference.noise import gain_of_noise_levels, shrink_noise
 from sharedspan.inputs.frames import find_task_column
@@ -103,6 +104,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         self._check_rows(problem.rows)
         statistics, canonical = problem.statistics.gather_local(), problem.canonical
         coefficients = self.independent_coefficients(statistics)
+        require_identified(self, problem, coefficients)
         scaling = self.scaling(statistics, coefficients, canonical)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
@@ -167,6 +169,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         statistics = problem.statistics.gather_local()
         coefficients = self.independent_coefficients(statistics)
         require_one_level(family, coefficients)
+        require_identified(self, problem, coefficients)
         scaling = self.scaling(statistics, coefficients, canonical)
         candidates: list[dict[str, Any]] = []
         with one_blas_thread():
@@ -396,8 +399,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
         ranks = (self.rank, self.rank)
         if isinstance(self.rank, str):
             ranks = (self.smallest_rank, max(largest_rank(tasks), self.smallest_rank))
-        if self.slopes == "auto" and not (tasks.n > 1).any():
-            # A row per task does not tell its effects from noise.
+        if self.slopes == "auto" and (tasks.n_tasks == 1 or not (tasks.n > 1).any()):
+            # One task has nothing to differ from, and a row per task does not tell its effects
+            # from noise.
             structures, ranks = ("zero",), (ranks[0], ranks[0])
 
         return select_model(
@@ -592,7 +596,7 @@ def levels_pay(noise: str, model: SelectedModel) -> bool:
     """Whether tasks get noise levels of their own: if told so, or if the gain is decisive."""
     if noise != "auto":
         return noise == "per_task"
-    squares, used = residual_squares(model.tasks, model.effective, model.outliers)
+    squares, used = residual_squares(model.tasks, model.fit, model.outliers, model.widening)
     spare = model.tasks.n - used
     if np.median(spare) < FEWEST_SPARE_ROWS:
         return False
@@ -601,10 +605,11 @@ def levels_pay(noise: str, model: SelectedModel) -> bool:
 
 def task_noise_levels(model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:
     """Noise variances of the tasks relative to their mean, and degrees of freedom, both (T,)."""
-    squares, used = residual_squares(model.tasks, model.effective, model.outliers)
+    squares, used = residual_squares(model.tasks, model.fit, model.outliers, model.widening)
     n = model.tasks.n
     variances, degrees = shrink_noise(squares, np.maximum(n - used, 0.0))
-    return variances / (n @ variances / n.sum()), degrees
+    levels = variances / (n @ variances / n.sum())
+    return np.maximum(levels, model.tasks.smallest_levels(model.fit.covariance)), degrees
 
 
 def refined_with_noise(

@@ -11,6 +11,7 @@ from sklearn.utils.validation import validate_data
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
 from sharedspan.estimators.preparation import encoded_columns, is_prepared
+from sharedspan.estimators.saturation import require_noise
 from sharedspan.inputs.frames import as_table, row_count, split_columns
 from sharedspan.inputs.label_paths import outer_label
 from sharedspan.inputs.labels import codes_of, given_labels, written_alike
@@ -121,6 +122,7 @@ def predicted_mean(model: TaskEstimator, features: np.ndarray, codes: np.ndarray
 
 def response_std(model: TaskEstimator, features: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Standard deviations of new responses, (rows,)."""
+    require_noise(model)
     known = codes >= 0
     # A task that was not fitted is drawn from the population, if there is one.
     if model.shares == "population" or known.all():
@@ -161,6 +163,7 @@ def interval_quantiles(model: TaskEstimator, level: float) -> np.ndarray:
     at_least("level", level, 0.0)
     if not 0 < level < 1:
         raise ValueError(f"level={level!r} must be between 0 and 1, such as 0.95.")
+    require_noise(model)
     upper = 0.5 + level / 2
     # The covariance of the population, from which a new task is drawn, is known from T tasks.
     new = max(len(model.tasks_) - 1.0, 1.0) if model.shares == "population" else np.inf

@@ -33,6 +33,7 @@ from sharedspan.persistence.checkpoint import CheckpointOptions
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
 from sharedspan.solvers.quasi_newton import variable_projection
+from sharedspan.solvers.slow_directions import advice
 from sharedspan.solvers.state import Factors
 from sharedspan.statistics.canonical import PreviousFit, Problem
 from sharedspan.statistics.rows import RowStatistics
@@ -272,7 +273,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         if self.tol > 0 and result.ending in (OUT_OF_ITERATIONS, STALLED):
             warnings.warn(
                 f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
-                "used. Raise max_iter, or lower the rank: weak directions take long to converge.",
+                f"used. {advice(self.solver, objective, result.B, result.W)}",
                 ConvergenceWarning,
                 stacklevel=6,
             )
@@ -282,6 +283,8 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
             extra={"_rows_at_start": rows if previous is None else previous.rows},
             **run_fields(problem, result, self.fit_intercept),
         )  # fmt: skip
+        if not degrees.any():  # the noise is unknown
+            fitted = replace(fitted, noise_variance=np.full_like(variance, np.nan))
         # Afterwards, when the arrays on the way to the user's units are free again.
         W = result.W / objective.response
         uncertainty = self._span_uncertainty(problem, result.B, W, variance, degrees)
@@ -342,7 +345,8 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
             variance = shared_noise(objective, result.B, result.W, centred)
             return variance, np.full(len(variance), residual_degrees(objective.n, d, k, centred))
         degrees = np.maximum(objective.n - k - centred, 0.0)
-        return shrink_noise(objective.squares(result.B, result.W), degrees)
+        variance, shrunk = shrink_noise(objective.squares(result.B, result.W), degrees)
+        return variance, shrunk if degrees.any() else degrees
 
     @property
     def representation_covariance_(self) -> np.ndarray | None:

@@ -9,18 +9,20 @@ from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.inference import (
-    INTERCEPT,
+    coefficient_names,
     crossed_groups,
     group_name,
     has_inference,
     infer,
     outer_name,
+    std_between_tasks,
 )
+from sharedspan.estimators.saturation import saturation_notes
 from sharedspan.inference.fixed_effects import t_quantile
 from sharedspan.inference.mixed_inference import MixedInference
 from sharedspan.inference.summary import Estimate, FixedTable, Summary, VarianceEntry
 from sharedspan.inference.variance_intervals import ParameterInterval
-from sharedspan.mixed_model.objective import VarianceComponent, map_to_user
+from sharedspan.mixed_model.objective import INTERCEPT, VarianceComponent
 from sharedspan.mixed_model.structures import Effects
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def formula_summary(model: MixedModel, level: float) -> Summary:
         sigma=None if not residual else sigma_of(residual[0], inferred, level),
         family_parameters=family_parameters(model),
         span=span_words(model),
-        notes=(*inferred.notes, *correction(inferred), convergence(model)),
+        notes=(*inferred.notes, *correction(inferred), *notes_on_fit(model)),
     )
 
 
@@ -168,7 +170,7 @@ def variance_entry(
     known = full and shown and all(each is not None for each in pairs.values())
     return VarianceEntry(
         group=component.group,
-        names=tuple(_effect_name(component, name) for name in names),
+        names=component.effects,
         std=component.std,
         correlation=component.correlation if full else None,
         std_low=low if shown else None,
@@ -177,13 +179,6 @@ def variance_entry(
         correlation_high=upper if known else None,
         note=f"rank {component.rank}" if component.kind == "low_rank" else "",
     )
-
-
-def _effect_name(component: VarianceComponent, name: str) -> str:
-    """What varies: a variance group is a curve, or the intercepts of a crossed group."""
-    if component.kind != "variance":
-        return name
-    return "curve" if component.group.startswith("s(") else INTERCEPT
 
 
 def sigma_of(component: VarianceComponent, inferred: MixedInference, level: float) -> Estimate:
@@ -213,7 +208,7 @@ def family_parameters(model: MixedModel) -> tuple[tuple[str, Estimate], ...]:
 def plain_summary(model: TaskEstimator, level: float) -> Summary:
     """The summary of a model without a formula: what it shares, its mean and its variation."""
     fitted = FittedSpan.of(model)
-    variance = fitted.noise_variance
+    variance = np.array(np.nan) if fitted.noise_variance is None else fitted.noise_variance
     facts = [] if fitted.rank is None else [("Rank", str(fitted.rank))]
     effects = vars(model).get("slopes")
     formula = effects.formula if isinstance(effects, Effects) else ""
@@ -230,10 +225,10 @@ def plain_summary(model: TaskEstimator, level: float) -> Summary:
         fixed=mean_table(model, fitted, level),
         fixed_title="Fixed effects" if formula else MEANS_OF[model.shares == "population"],
         variances=plain_variances(model),
-        sigma=None if variance is None else Estimate(float(np.sqrt(variance.mean()))),
+        sigma=None if np.isnan(variance).any() else Estimate(float(np.sqrt(np.mean(variance)))),
         family_parameters=family_parameters(model),
         span=span_words(model),
-        notes=(convergence(model),) if fitted.converged is not None else (),
+        notes=notes_on_fit(model),
     )
 
 
@@ -258,16 +253,12 @@ def mean_table(model: TaskEstimator, fitted: FittedSpan, level: float) -> FixedT
 
 
 def plain_variances(model: TaskEstimator) -> tuple[VarianceEntry, ...]:
-    """Standard deviations of the coefficients of a new task, if their population is modelled."""
-    if model.shares != "population":
+    """Standard deviations between tasks of the coefficients that vary, if these are modelled."""
+    if model.shares != "population" or model._uncertainty_.between is None:
         return ()
-    posterior = model._uncertainty_
-    A, _ = map_to_user(posterior.scaling, posterior.canonical, len(posterior.b))
-    std = np.sqrt(np.maximum(np.einsum("ip,pq,iq->i", A, posterior.new, A), 0.0))
-    names = tuple(map(str, model.coef_names_))
-    if model.fit_intercept:
-        names = (INTERCEPT, *names)
-    return (VarianceEntry(group_name(model), names, std),)
+    std = std_between_tasks(model)
+    names = tuple(name for name, s in zip(coefficient_names(model), std, strict=True) if s)
+    return (VarianceEntry(group_name(model), names, std[std > 0]),) if names else ()
 
 
 def span_words(model: TaskEstimator) -> tuple[str, ...]:
@@ -275,15 +266,12 @@ def span_words(model: TaskEstimator) -> tuple[str, ...]:
     fitted = FittedSpan.of(model)
     if not fitted.rank or fitted.representation is None or model.shares == "prior":
         return ()
-    if fitted.task_weights is not None and not fitted.task_weights.any():
-        return ()
     d, k = fitted.representation.shape
-    if not k:
+    if not k or (fitted.task_weights is not None and not fitted.task_weights.any()):
         return ()
     names = np.array(list(map(str, model.coef_names_)), dtype=object)
-    sentences = [
-        f"Coefficients of tasks differ along {k} shared direction{'s' * (k > 1)} of {d} features."
-    ]
+    along = f"{k} shared direction{'s' * (k > 1)} of {d} feature{'s' * (d > 1)}"
+    sentences = [f"Coefficients of tasks differ along {along}."]
     for j in range(min(k, 3)):
         size = np.abs(fitted.representation[:, j])
         largest = np.argsort(-size)[: min(3, d)]
@@ -292,9 +280,12 @@ def span_words(model: TaskEstimator) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def notes_on_fit(model: TaskEstimator) -> tuple[str, ...]:
+    """What the fit cannot tell for want of rows, and whether it converged."""
+    return saturation_notes(model) + (convergence(model),) * hasattr(model, "converged_")
+
+
 def convergence(model: TaskEstimator) -> str:
     """Whether the fit converged, in a sentence."""
-    fitted = FittedSpan.of(model)
-    if fitted.converged is False:
-        return "The fit did not converge: the estimates are where it was stopped."
-    return "The fit converged."
+    stopped = "The fit did not converge: the estimates are where it was stopped."
+    return stopped if FittedSpan.of(model).converged is False else "The fit converged."

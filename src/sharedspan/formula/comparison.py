@@ -95,7 +95,7 @@ def likelihood_record(model: AdaptiveSpanRegressor) -> FittedLikelihood:
         name=name,
         n_rows=model.n_rows_,
         fixed=fixed,
-        variances=frozenset((each.group, effect) for each in components for effect in each.names),
+        variances=frozenset((each.group, effect) for each in components for effect in each.effects),
         covariances=frozenset(
             (each.group, *pair)
             for each in components

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
-from sharedspan.estimators.inference import INTERCEPT, crossed_features, infer
+from sharedspan.estimators.inference import crossed_features, infer
 from sharedspan.inference.fixed_effects import t_quantile, two_sided_p
 from sharedspan.inference.likelihood_ratio import p_text
 from sharedspan.inputs.files import nearest
 from sharedspan.inputs.frame_table import arrow_table, encode_frame, raw_names
 from sharedspan.inputs.frames import row_count
-from sharedspan.mixed_model.objective import map_to_user
+from sharedspan.mixed_model.objective import INTERCEPT, map_to_user
 
 MOST_ROWS = 1000  # over which the other columns are averaged
 POINTS = 5  # values of a column of numbers

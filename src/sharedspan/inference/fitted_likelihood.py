@@ -66,7 +66,7 @@ def fitted_likelihood(
         name=name,
         n_rows=objective.n_rows,
         fixed=fixed_names,
-        variances=frozenset((each.group, effect) for each in effects for effect in each.names),
+        variances=frozenset((each.group, effect) for each in effects for effect in each.effects),
         covariances=frozenset(
             (each.group, *pair)
             for each in effects
@@ -105,7 +105,7 @@ def without_effects(
         known = ", ".join(map(repr, sorted(record.variances)))
         raise ValueError(f"The model has no effect {unknown[0]!r}: its effects are {known}.")
     theta, components = objective.theta, objective.components(objective.theta)
-    effects = [(each.group, effect) for each in components for effect in each.names]
+    effects = [(each.group, effect) for each in components for effect in each.effects]
     gone = np.array([effect in dropped for effect in effects])[theta_rows(components)[0]]
     curvature = likelihood_curvature(objective, theta, restricted=objective.restricted)
     start = np.where(gone, 0.0, off_zero(theta, components, curvature.scale))
@@ -119,7 +119,7 @@ def without_effects(
     pairs = frozenset(
         pair for pair in record.covariances if not {(pair[0], each) for each in pair[1:]} & dropped
     )
-    sizes = [sum((each.group, e) not in dropped for e in each.names) for each in components]
+    sizes = [sum((each.group, e) not in dropped for e in each.effects) for each in components]
     count = sum(
         len(free_entries(each.kind, m, min(each.rank, m))[0])
         for each, m in zip(components, sizes, strict=True)

@@ -44,14 +44,16 @@ def error_floor(n_samples: Any, n_features: int, n_tasks: int, rank: int, noise:
 
 
 def residual_degrees(n: np.ndarray, d: int, k: int, centred: bool) -> float:
-    """Rows minus the numbers of intercepts, task weights and span parameters, at least one."""
+    """Rows minus the numbers of intercepts, task weights and span parameters, zero if negative."""
     free = np.maximum(n - centred, 0)
     used = np.minimum(free, k).sum() + k * max(d - k, 0)
-    return float(max(free.sum() - used, 1.0))
+    return float(max(free.sum() - used, 0.0))
 
 
 def shared_noise(objective: Objective, B: np.ndarray, W: np.ndarray, centred: bool) -> np.ndarray:
     """One noise variance for all tasks, (T,), from the residuals of a fit of rank k.
+
+    A fit that leaves no degrees of freedom has residuals of zero, and then this is zero.
 
     Parameters
     ----------
@@ -63,7 +65,7 @@ def shared_noise(objective: Objective, B: np.ndarray, W: np.ndarray, centred: bo
     """
     degrees = residual_degrees(objective.n, objective.n_features, B.shape[1], centred)
     squares = 2 * objective.gradients(B, W)[0] * objective.n[objective.n > 0].mean()
-    return np.full(objective.n_tasks, max(squares, 0.0) / degrees)
+    return np.full(objective.n_tasks, max(squares, 0.0) / max(degrees, 1.0))
 
 
 def common_level(noise: np.ndarray) -> float:

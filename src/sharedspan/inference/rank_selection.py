@@ -3,7 +3,8 @@
 ``rank="auto"`` cross-validates. Each of five folds has a fifth of every task's rows, which are
 subtracted from the statistics (Grams) or masked (rows). Along the path of ranks each fit starts
 from the previous one, and scaled gradient descent is run until its error is small relative to the
-statistical error.
+statistical error. If that takes long although every task has rows to spare, variable projection
+finishes the fit: the rows of tasks determine some directions far better than others.
 
 The fit of a fold has a fifth fewer rows than the final fit, so held-out losses are biased against
 directions that all rows together support. Burman's correction removes that bias. Cross-validation
@@ -48,7 +49,7 @@ from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.objective import Objective, Point, build_objective
 from sharedspan.progress import ProgressCallback, progress_bar
 from sharedspan.solvers.initialization import separate_fits
-from sharedspan.solvers.loop import run
+from sharedspan.solvers.loop import OUT_OF_ITERATIONS, SolverResult, run
 from sharedspan.solvers.quasi_newton import variable_projection
 from sharedspan.solvers.scaled import grow, scaled_gd
 from sharedspan.solvers.state import Factors
@@ -64,7 +65,10 @@ SAMPLE_PER_FEATURE = 10  # tasks
 STEPS = 1  # of the fit to all tasks whose residuals are compared with those of the sample
 STRONGER = 1.2  # the largest eigenvalue of the residuals per task, over that in the sample
 PRECISION = 0.01  # largest optimisation error, as a share of the statistical error
-MAX_ITER = 3000  # reached only without whitening, or if tasks have hardly more rows than ranks
+STEPS_OF_DESCENT = 100  # most fits need 20 to 100
+MAX_ITER = 3000  # of descent, where tasks have hardly more rows than ranks or very different noise
+STEPS_OF_PROJECTION = 300
+ROWS_TO_SPARE = 2.0  # per feature, in the smallest task, for variable projection
 ROWS_PER_FEATURE = 3  # with fewer in any task, the threshold mistakes noise for directions
 
 
@@ -375,10 +379,10 @@ def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, cent
 class Fits:
     """Factors (d, k) and (k, T) of rank k = 1, 2, ..., each fit started at the previous one.
 
-    They are computed when first used. Neither variable projection nor a start from the fit to all
-    rows would do without a fold: with few rows, or with tasks of very different noise, exact
-    weights of a few tasks turn the span towards them, and the fit to all rows knows those rows
-    that are left out.
+    They are computed when first used. Variable projection only finishes a fit, and no fit without
+    a fold starts from the fit to all rows: with few rows, or with tasks of very different noise,
+    exact weights of a few tasks turn an early span towards them, and the fit to all rows knows
+    those rows that are left out.
     """
 
     def __init__(self, objective: Objective, largest: int) -> None:
@@ -398,9 +402,23 @@ class Fits:
                 start = grow(objective, *known)
             stop = partial(is_precise, share=min(k * (d + T) / float(objective.n.sum()), 1.0))
             solver = scaled_gd(objective, k, warm_start=start)
-            result = run(solver, objective, max_iter=MAX_ITER, tol=0, stop=stop)
+            result = run(solver, objective, max_iter=STEPS_OF_DESCENT, tol=0, stop=stop)
+            if result.ending == OUT_OF_ITERATIONS:
+                result = self._finish(k, start, result, stop)
             self.known.append((result.B, result.W))
         return self.known[rank - 1]
+
+    def _finish(
+        self, k: int, start: Factors, result: SolverResult, stop: Callable[..., bool]
+    ) -> SolverResult:
+        """A fit that takes long, by variable projection where its minimum is well determined."""
+        objective = self.objective
+        rows = float(objective.n[objective.n > 0].min()) - 1
+        if rows >= ROWS_TO_SPARE * objective.n_features:
+            solver = variable_projection(objective, k, warm_start=(result.B, result.W))
+            return run(solver, objective, max_iter=STEPS_OF_PROJECTION, tol=0, stop=stop)
+        solver = scaled_gd(objective, k, warm_start=start)
+        return run(solver, objective, max_iter=MAX_ITER, tol=0, stop=stop)
 
 
 def _path(

@@ -43,7 +43,8 @@ from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model.likelihood import SMALLEST_NOISE, MixedTasks
 from sharedspan.mixed_model.nested_posterior import nested_posterior
 from sharedspan.mixed_model.optimize import CovarianceFit
-from sharedspan.mixed_model.posterior import estimate_population, residual_squares
+from sharedspan.mixed_model.population import estimate_population
+from sharedspan.mixed_model.posterior import residual_squares
 from sharedspan.mixed_model.retained import NestedRetained, RetainedFit
 from sharedspan.mixed_model.terms import Covariance, TaskTerms
 

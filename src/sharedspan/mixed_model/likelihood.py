@@ -44,7 +44,8 @@ from sharedspan.statistics.rows import Statistics
 from sharedspan.statistics.working import WorkingStatistics
 
 SMALLEST_NOISE = 1e-14  # in standard units: what is left of an exact fit is rounding
-LARGEST_RATIO = 1e7  # of the squares of a task's effects to its noise: leverages need some digits
+LARGEST_RATIO = 1e12  # of the squares of a task's effects to its noise: K_t needs some digits
+LARGEST_RATIO_OF_LEVELS = 2.5e6  # the same where a task has the noise level of an exact fit
 CHUNK_ENTRIES = 1 << 17  # numbers T p^2 of the tasks that are processed together
 CACHED_ENTRIES = 1 << 22  # numbers T p^2 that are held between the two passes of an evaluation
 LARGEST_EFFECT = 5.0  # standard deviation on the scale of the linear predictor, if noise is known
@@ -164,10 +165,27 @@ class MixedTasks:
         Rounding leaves room for no more. If the noise is known, effects that separate the
         responses of a task would be infinite.
         """
-        none = Covariance(np.zeros(self.p), np.zeros((self.p, 0)))
-        grams = self.map_terms(lambda terms: np.einsum("tii->ti", terms.K).max(), none)
-        largest = LARGEST_RATIO / max(*grams, 1e-300)
+        largest = LARGEST_RATIO / max(self._largest_squares().max(initial=0.0), 1e-300)
         return largest if self.working is None else min(largest, LARGEST_EFFECT**2)
+
+    def _largest_squares(self) -> np.ndarray:
+        """The largest sum of squares of a column over each task's noise level, (T,)."""
+        none, out = Covariance(np.zeros(self.p), np.zeros((self.p, 0))), np.zeros(self.n_tasks)
+
+        def work(terms: TaskTerms) -> None:
+            out[terms.ids] = np.einsum("tii->ti", terms.K).max(axis=1)
+
+        self.map_terms(work, none)
+        return out
+
+    def smallest_levels(self, covariance: Covariance) -> np.ndarray:
+        """Noise levels (T,) below which they change the effects of no task.
+
+        A task that is fitted exactly has no noise: at that level it alone would say what all tasks
+        have in common, and leave ``largest_variance`` below the variances that the others show.
+        """
+        variance = float(np.diag(covariance.matrix).max(initial=0.0))
+        return variance * self.levels * self._largest_squares() / LARGEST_RATIO_OF_LEVELS
 
     def with_noise(self, levels: np.ndarray) -> MixedTasks:
         """The same tasks with other noise variances (T,), relative to s2."""

@@ -20,6 +20,7 @@ from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Canonical
 
 RESIDUAL = "Residual"  # the name of the noise among the groups of variance components
+INTERCEPT = "(Intercept)"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,13 @@ class VarianceComponent:
     covariance: np.ndarray
     kind: str
     rank: int = 0
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """What varies: of a variance group a curve, or the intercepts of a crossed group."""
+        if self.kind != "variance":
+            return self.names
+        return ("curve" if self.group.startswith("s(") else INTERCEPT,)
 
     @property
     def std(self) -> np.ndarray:

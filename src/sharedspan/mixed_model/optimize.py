@@ -23,7 +23,8 @@ from sharedspan.mixed_model.structures import (
 from sharedspan.mixed_model.terms import Covariance, TaskTerms
 
 PRIOR_STD = 1.0  # prior deviation of the log variances of single slopes around their mean
-LOWEST, HIGHEST = -18.0, 12.0  # bounds of a log variance, relative to the noise
+LOWEST, HIGHEST = -18.0, 30.0  # bounds of a log variance, relative to the noise
+HIGHEST_TAU = 12.0  # that of a prior variance of b, above the largest variance of an effect
 NEGLIGIBLE_LOG = -14.0  # log variances below are set to zero variance
 FIRST_VARIANCE = 0.03
 FIRST_TAU = 0.1
@@ -292,7 +293,7 @@ class _Point:
             curvature = (axes * np.maximum(-2 * values, 0.0)) @ axes.T
             H[m:, m:] += np.kron(curvature, np.eye(self.covariance.loadings.shape[1]))
         # A variance at its bound whose gradient points outwards stays there.
-        slope, highest = gradient[:m], self.optimizer.highest
+        slope, highest = gradient[:m], self.bounds(self.theta)
         stuck = (self.theta <= LOWEST) & (slope <= 0) | (self.theta >= highest) & (slope >= 0)
         directed = self.free[self.varying].ravel()
         free = np.append(~stuck, directed[: len(H) - m])
@@ -318,10 +319,18 @@ class _Point:
         step = np.linalg.solve(left, gradient.reshape(L.shape))
         return np.linalg.solve(right, step.T).T.ravel() / (1 + damping)
 
+    def bounds(self, theta: np.ndarray) -> np.ndarray:
+        """The largest theta; b may be as much larger than the noise as effects are, and more."""
+        highest, g = np.full(len(theta), self.optimizer.highest), len(self.member)
+        effects = max(float(theta[:g].max(initial=0.0)), 0.0)
+        highest[g:] = np.minimum(highest[g:], HIGHEST_TAU + effects)
+        return highest
+
     def moved(self, step: np.ndarray) -> _Point:
         """The point a step further."""
         m, L = len(self.theta), self.covariance.loadings.copy()
-        theta = np.clip(self.theta + step[:m], LOWEST, self.optimizer.highest)
+        theta = self.theta + step[:m]
+        theta = np.clip(theta, LOWEST, self.bounds(theta))
         L[self.varying] += step[m:].reshape(len(self.varying), L.shape[1])
         return _Point(self.optimizer, self.groups, theta, L, self.free)
 

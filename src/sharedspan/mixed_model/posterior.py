@@ -10,9 +10,16 @@ import numpy as np
 
 from sharedspan.kernels.standard_errors import packed_row_forms, packed_task_forms
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
-from sharedspan.mixed_model.likelihood import MixedTasks, added, inverse_precision, refined_product
+from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.outliers import OutlierComponent
+from sharedspan.mixed_model.population import (
+    Population,
+    Posteriors,
+    plain_covariance,
+    population_of,
+    posteriors_at,
+)
 from sharedspan.mixed_model.structures import n_parameters
 from sharedspan.mixed_model.terms import Covariance, Scaling, TaskTerms
 from sharedspan.mixed_model.variance_function import VarianceFunction
@@ -22,8 +29,6 @@ DOUBLE_ENTRIES = 1 << 22  # entries of all covariances; more are stored in singl
 ROWS_AT_ONCE = 1 << 12  # rows whose standard deviations are computed together
 NEGLIGIBLE_ERROR = 1e-3  # parameters of the covariance over tasks whose error is left out
 EXACT_WORK = 2e8  # operations of the exact error of the covariance's parameters, in all tasks
-
-Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # means, covariances, effective parameters
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,16 @@ class Posterior:
     scaling: Scaling
     variance_function: VarianceFunction | None  # of single rows, if their noise differs
     skew: np.ndarray | None = None  # (T, p) posterior means less the modes that ``mean`` holds
+    between: np.ndarray | None = None  # (p, p), how tasks differ: ``new`` without errors of b, L
     # Entries beyond the T tasks are of outer groups.
-    stored_axes = "mean:mp packed:mq b:p b_covariance:pp new:pp noise:m degrees:m off:m skew:mp"
+    stored_axes = (
+        "mean:mp packed:mq b:p b_covariance:pp new:pp noise:m degrees:m off:m skew:mp between:pp"
+    )
 
     @staticmethod
     def upgraded(values: dict[str, Any]) -> dict[str, Any]:
         """The attributes, given those of version 0.1: dense covariances, or only variances."""
-        values = dict(values)
-        values.setdefault("skew", None)
+        values = {"skew": None, "between": None} | values
         if "covariance" in values:
             covariance, variance = values.pop("covariance"), values.pop("variance")
             if covariance is None:
@@ -197,11 +204,11 @@ def posterior_of(
     variance_function : VarianceFunction, optional
         Noise variances of single rows, relative to s2.
     """
-    population_covariance = fit.covariance
-    fit = replace(fit, covariance=population_covariance.scaled(widening))
-    T, p, e, C = tasks.n_tasks, tasks.p, fit.evidence, fit.covariance
-    covariances, off = _components(tasks, fit, outliers)
-    population = estimate_population(tasks, fit, off)
+    T, p, e = tasks.n_tasks, tasks.p, fit.evidence
+    population_covariance, C = fit.covariance, fit.covariance.scaled(widening)
+    covariances, off, population = population_of(tasks, fit, outliers, widening)
+    plain = plain_covariance(tasks, covariances)
+    fit = replace(fit, covariance=C)
     mean, entries = np.empty((T, p)), p * (p + 1) // 2
     packed = np.empty((T, entries), dtype=float if T * entries <= DOUBLE_ENTRIES else np.float32)
     shrunk, triangle = np.empty(T), np.triu_indices(p)
@@ -209,14 +216,13 @@ def posterior_of(
     error = _parameter_error(fit, population, T)
 
     def work(*terms: TaskTerms) -> tuple[float, float, float]:
-        ids = terms[0].ids
+        ids, extra = terms[0].ids, terms[-1] if plain else None
         scores, squares = terms[0].scores_and_squares(population.b)
-        posteriors = task_posteriors(C.matrix, terms[0].K, scores, population)
+        posteriors = posteriors_at(C, terms[0], extra, population)
         posteriors[1][:] += error(terms[0].K, scores)
         parameters = float((1 - off[ids]) @ posteriors[2])
         if outliers is not None:
-            wide_scores, _ = terms[1].scores_and_squares(population.b)
-            outlying = task_posteriors(covariances[1].matrix, terms[1].K, wide_scores, population)
+            outlying = posteriors_at(covariances[1], terms[1], extra, population)
             posteriors = _mixture(posteriors, outlying, off[ids], e.noise)
         mean[ids], within, used = posteriors
         if tasks.working is not None:
@@ -225,7 +231,7 @@ def posterior_of(
         shrunk[ids] = 1 - np.clip(used / p, 0.0, 1.0)
         return float((1 - off[ids]) @ squares), parameters, float(used.sum())
 
-    parts = np.sum(tasks.map_terms(work, *covariances), axis=0)
+    parts = np.sum(tasks.map_terms(work, *covariances, *plain), axis=0)
     # The numbers of L were fitted, not integrated out, and take degrees of freedom with them: of
     # the rows that are left beside the effects, which the fitted covariance leaves room for.
     # Maximum likelihood, with its infinite tau, has no such correction.
@@ -264,71 +270,8 @@ def posterior_of(
         scaling=tasks.scaling,
         variance_function=variance_function,
         skew=None if tasks.working is None else skew,
+        between=population_covariance.matrix * noise,
     )
-
-
-@dataclass(frozen=True)
-class Population:
-    """What all tasks share."""
-
-    b: np.ndarray  # (p,)
-    inverse: np.ndarray  # (p, p) covariance of b, over the noise
-    flat: np.ndarray  # (p, p) the same without the prior on b, of coefficients that vary
-    inner: np.ndarray  # (k, k) mean of L'K L
-    prior_squares: float  # b' precision b
-
-
-def estimate_population(tasks: MixedTasks, fit: CovarianceFit, off: np.ndarray) -> Population:
-    """The population, from tasks that are outliers with probabilities ``off`` (T,)."""
-    C, weight = fit.covariance, 1 - off
-    precision = tasks.prior_precision(fit.taus)
-
-    def sums(terms: TaskTerms) -> tuple[np.ndarray, ...]:
-        w = weight[terms.ids]
-        return np.tensordot(w, terms.K, 1), w @ terms.right_sides()
-
-    total, right = added(tasks.map_terms(sums, C))
-    proper = bool(np.isfinite(fit.tau))
-    fixed = tasks.coefficients.fixed
-    P = total + np.diag(precision)
-    inverse, *_ = inverse_precision(P, proper, fixed)
-    b = fit.evidence.mean
-    if tasks.working is None:
-        b = refined_product(inverse, P, right, fixed)
-    varying = np.flatnonzero(tasks.coefficients.varying)
-    inside, flat = np.ix_(varying, varying), np.zeros_like(total)
-    flat[inside] = np.linalg.pinv(total[inside], hermitian=True)
-    return Population(
-        b=b,
-        inverse=inverse,
-        flat=flat,
-        inner=C.loadings.T @ total @ C.loadings / float(weight.sum()),
-        prior_squares=float(b @ (precision * b)),
-    )
-
-
-def task_posteriors(
-    C: np.ndarray, K: np.ndarray, scores: np.ndarray, population: Population
-) -> Posteriors:
-    """Means (m, p), covariances over the noise (m, p, p), effective parameters (m,), given C."""
-    at = np.flatnonzero(C.any(axis=1))
-    if len(at) == len(C):
-        CK = C @ K
-        rest = np.eye(len(C)) - CK
-        moved = rest @ population.inverse
-        covariance = C - CK @ C + moved @ rest.transpose(0, 2, 1)
-        used = np.einsum("tii->t", CK) + np.einsum("tij,tji->t", moved, K)
-        return population.b + scores @ C, covariance, used
-    # The same, if few coefficients vary and few rows of C are not zero.
-    inner = C[np.ix_(at, at)]
-    CK = inner @ K[:, at]
-    moved = np.repeat(population.inverse[None], len(K), axis=0)
-    moved[:, at] -= CK @ population.inverse
-    covariance = moved.copy()
-    covariance[:, :, at] -= moved @ CK.transpose(0, 2, 1)
-    covariance[:, at[:, None], at] += inner - CK[:, :, at] @ inner
-    used = np.einsum("tvv->t", CK[:, :, at]) + np.einsum("tij,tji->t", moved, K)
-    return population.b + scores @ C, covariance, used
 
 
 def _mixture(regular: Posteriors, outlying: Posteriors, q: np.ndarray, noise: float) -> Posteriors:
@@ -403,30 +346,34 @@ def map_posteriors(
     tasks: MixedTasks,
     fit: CovarianceFit,
     outliers: OutlierComponent | None,
+    widening: float = 1.0,
 ) -> None:
     """Call ``function(ids, means, covariances over the noise, effective parameters)`` by chunks.
 
     Covariances of a task that may be an outlier are the mean of both, without what their means
     differ by: so they remain what turns responses into fitted values.
     """
-    covariances, off = _components(tasks, fit, outliers)
-    population = estimate_population(tasks, fit, off)
+    covariances, off, population = population_of(tasks, fit, outliers, widening)
+    plain = plain_covariance(tasks, covariances)
 
     def work(*terms: TaskTerms) -> None:
-        ids = terms[0].ids
+        ids, extra = terms[0].ids, terms[-1] if plain else None
         parts = [
-            task_posteriors(C.matrix, each.K, each.scores_and_squares(population.b)[0], population)
-            for C, each in zip(covariances, terms, strict=True)
+            posteriors_at(C, each, extra, population)
+            for C, each in zip(covariances, terms, strict=False)  # without the plain terms
         ]
         if len(parts) > 1:
             parts = [_mixture(parts[0], parts[1], off[ids], np.inf)]
         function(ids, *parts[0])
 
-    tasks.map_terms(work, *covariances)
+    tasks.map_terms(work, *covariances, *plain)
 
 
 def posterior_means(
-    tasks: MixedTasks, fit: CovarianceFit, outliers: OutlierComponent | None
+    tasks: MixedTasks,
+    fit: CovarianceFit,
+    outliers: OutlierComponent | None,
+    widening: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Posterior means (T, p) and effective parameters (T,) of all tasks."""
     means, used = np.empty((tasks.n_tasks, tasks.p)), np.empty(tasks.n_tasks)
@@ -434,15 +381,18 @@ def posterior_means(
     def store(ids: np.ndarray, mean: np.ndarray, _: np.ndarray, parameters: np.ndarray) -> None:
         means[ids], used[ids] = mean, parameters
 
-    map_posteriors(store, tasks, fit, outliers)
+    map_posteriors(store, tasks, fit, outliers, widening)
     return means, used
 
 
 def residual_squares(
-    tasks: MixedTasks, fit: CovarianceFit, outliers: OutlierComponent | None
+    tasks: MixedTasks,
+    fit: CovarianceFit,
+    outliers: OutlierComponent | None,
+    widening: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Squares of the residuals at the posterior means, and effective parameters, both (T,)."""
-    means, used = posterior_means(tasks, fit, outliers)
+    means, used = posterior_means(tasks, fit, outliers, widening)
     squares = np.empty(tasks.n_tasks)
 
     def work(rows: TaskTerms) -> None:
@@ -451,15 +401,3 @@ def residual_squares(
     # Without effects the terms are those of the rows themselves.
     tasks.map_terms(work, Covariance(np.zeros(tasks.p), np.zeros((tasks.p, 0))))
     return squares * tasks.levels, used
-
-
-def _components(
-    tasks: MixedTasks, fit: CovarianceFit, outliers: OutlierComponent | None
-) -> tuple[list[Covariance], np.ndarray]:
-    """Covariances of regular tasks and of outliers, and the probabilities of outliers (T,)."""
-    C, e = fit.covariance, fit.evidence
-    if outliers is None:
-        return [C], np.zeros(tasks.n_tasks)
-    wide = outliers.covariance(C)
-    regular, outlying = (tasks.task_values(c, e.mean, e.noise)[0] for c in (C, wide))
-    return [C, wide], outliers.probabilities(regular, outlying)

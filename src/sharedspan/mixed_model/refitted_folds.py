@@ -6,8 +6,6 @@ many parameters as there are rows; so each covariance is fitted again without a 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
@@ -86,9 +84,8 @@ class RefittedFolds:
             self._fits[key] = [self._fitted(model, tasks) for tasks in self.tasks]
         predicted = np.empty(len(self.owner))
         for fold, tasks, fit in zip(self.folds, self.tasks, self._fits[key], strict=True):
-            effective = replace(model, fit=fit).effective
             tasks = tasks.with_noise(model.tasks.levels)
-            means, _ = posterior_means(tasks, effective, model.outliers)
+            means, _ = posterior_means(tasks, fit, model.outliers, model.widening)
             predicted[fold] = np.einsum("ij,ij->i", self.rows.Z[fold], means[self.owner[fold]])
         return self.rows.weight * (self.rows.y - predicted) ** 2
 

@@ -56,13 +56,14 @@ from sharedspan.kernels.standard_errors import packed_row_forms
 from sharedspan.kernels.threads import over_tasks
 from sharedspan.mixed_model.likelihood import SMALLEST_NOISE, MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
-from sharedspan.mixed_model.posterior import estimate_population, task_posteriors
+from sharedspan.mixed_model.population import estimate_population, plain_covariance, posteriors_at
 from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import TaskTerms
 from sharedspan.statistics.canonical import Canonical
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.task_statistics import collect
 
+EXACT = 1e-4  # scale of an exact fit, in standard deviations of the response
 MAX_TURNS = 100
 SLOPE_TURNS = 15  # after which a, which jumps by Huber's loss, stays
 SMALLEST_SLOPE = 0.4  # a: with less, turns might go too far
@@ -104,12 +105,14 @@ class RobustRows:
         means, triangle = np.empty((tasks.n_tasks, p)), np.triu_indices(p)
         packed = np.empty((tasks.n_tasks, len(triangle[0])))
 
-        def posterior(terms: TaskTerms) -> None:
-            scores, _ = terms.scores_and_squares(population.b)
-            mean, V, _ = task_posteriors(fit.covariance.matrix, terms.K, scores, population)
-            means[terms.ids], packed[terms.ids] = mean, V[:, triangle[0], triangle[1]]
+        plain = plain_covariance(tasks, [fit.covariance])
 
-        tasks.map_terms(posterior, fit.covariance)
+        def posterior(*terms: TaskTerms) -> None:
+            extra = terms[-1] if plain else None
+            mean, V, _ = posteriors_at(fit.covariance, terms[0], extra, population)
+            means[terms[0].ids], packed[terms[0].ids] = mean, V[:, triangle[0], triangle[1]]
+
+        tasks.map_terms(posterior, fit.covariance, *plain)
         eta, variance = np.empty(len(self.y)), np.empty(len(self.y))
 
         def work(first: int, last: int) -> None:
@@ -205,7 +208,7 @@ class RobustOptimizer:
             at = self.turn(at, eta, squares, keep_slope=count > SLOPE_TURNS)
             new, squares = self.expected_squares(at)
             change = new - eta
-            converged = float(np.abs(change).max()) <= tol * at.scale
+            converged = float(np.abs(change).max()) <= tol * max(at.scale, EXACT)
             eta = new
             if last is not None and change @ change < last[1] @ last[1]:
                 # Turns that change the same rows in proportion are summed up (Anderson's method).

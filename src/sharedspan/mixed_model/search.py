@@ -19,6 +19,8 @@ TRIAL_STEPS = 6  # of the fit of each rank
 PATIENCE = 2  # ranks without a better score after which the first that scores less is the last
 FEWEST_LEVELS = 5  # tasks whose levels have a variance without question, if noise is known
 DIRECTED_RIVALS = 3  # other ranks that are compared by left out rows
+INTERPOLATING = 1e4  # largest variance of an effect over the noise from which this may vanish
+SMALLER = (1.0, 1e-2, 1e-4, 1e-6, 1e-8)  # factors on its variances
 LARGEST_FULL = 12  # coefficients of an unrestricted covariance that is tried unasked
 
 
@@ -46,11 +48,6 @@ class SelectedModel:
     rivals: tuple[CovarianceFit, ...]
     widening: float = 1.0
     row_noise: RowNoise | None = None  # if the noise differs between rows
-
-    @property
-    def effective(self) -> CovarianceFit:
-        """The fit with the covariance that effects are shrunk by."""
-        return replace(self.fit, covariance=self.fit.covariance.scaled(self.widening))
 
     @property
     def noise(self) -> str:
@@ -239,8 +236,7 @@ class _ModelSearch:
 
     def try_structure(self, structure: str) -> None:
         """The same directions with another structure of D, selected if its score is better."""
-        start = replace(self.fit, structure=structure)
-        other = self.optimizer.fit(structure, self.fit.rank, start, tol=COMPARISON_TOL)
+        other = self._restructured(self.fit, structure)
         self.compare(other)
         self.fit = max(self.fit, other, key=lambda fit: fit.score)
 
@@ -284,9 +280,22 @@ class _ModelSearch:
         structure = self.fit.structure
         if fit.structure == structure or structure == "full" or fit.rank > self.fit.rank:
             return fit
-        start = replace(fit, structure=structure)
-        other = self.optimizer.fit(structure, fit.rank, start, tol=COMPARISON_TOL)
+        other = self._restructured(fit, structure)
         return max(fit, self.compare(other), key=lambda each: each.score)
+
+    def _restructured(self, fit: CovarianceFit, structure: str) -> CovarianceFit:
+        """The directions of a fit with another structure of D.
+
+        A rich D may leave hardly any noise, by which all variances are measured; without it the
+        noise is larger, and so the same directions are smaller.
+        """
+        start = replace(fit, structure=structure)
+        if np.diag(fit.covariance.matrix).max() > INTERPOLATING:
+            sizes = (start.covariance.scaled(size) for size in SMALLER)
+            starts = [replace(start, covariance=covariance) for covariance in sizes]
+            trials = [self.optimizer.fit(structure, fit.rank, each, steps=0) for each in starts]
+            start = max(trials, key=lambda trial: trial.value)
+        return self.optimizer.fit(structure, fit.rank, start, tol=COMPARISON_TOL)
 
 
 def moment_covariance(optimizer: CovarianceOptimizer, fit: CovarianceFit) -> np.ndarray:

@@ -99,7 +99,7 @@ def crossing_text(found: list[float]) -> str:
     if not found:
         return "at no κ that we ran"
     low, middle, high = min(found), float(np.median(found)), max(found)
-    return f"at κ = {middle:.2f} ({low:.2f} to {high:.2f} over seeds)"
+    return f"at κ = {middle:.2f} (median over seeds; range {low:.2f} to {high:.2f})"
 
 
 def count_text(rows: ResultTable, measure: str, method: str) -> str:
@@ -110,13 +110,14 @@ def count_text(rows: ResultTable, measure: str, method: str) -> str:
 
 
 class Crossover(Experiment):
-    """Iterations to 1.05 of the best fit's error against κ, for TPGD and its rivals."""
+    """Iterations until the error is at most 1.05 times that of the best fit, against κ."""
 
     name, title, n_seeds, pace = "crossover", "where TPGD stops being fastest", (3, 20), (1.5, 0.0)
     note = (
-        "TPGD is given the best K₁, the one with the fewest iterations. With the paper's steps GD "
-        "on Loss 1 is Phase I without end, iterate for iterate. The step of Phase I exceeds that "
-        "of Phase II for κ < 11^(1/5) = 1.615. NSGD injects noise in the first 1000 iterations."
+        "TPGD is given the best K₁, the one with the fewest iterations. With the paper's steps, GD "
+        "on Loss 1 has the same iterates as a Phase I that never ends. The step of Phase I exceeds "
+        "that of Phase II for κ < 11^(1/5) = 1.615. NSGD injects noise in the first 1000 "
+        "iterations."
     )
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
@@ -152,5 +153,5 @@ class Crossover(Experiment):
             panel.set(title=f"{setting}, {words}", xlabel="κ", ylim=(15, 1.2 * CAP))
             panel.axhline(CAP, label=f"not within {CAP}", **drawing.DASHED)
             drawing.size_ticks(panel, (1.0, 1.5, 2.0, 3.0, 5.0))
-        panels[0].set_ylabel("iterations to 1.05 of the best fit's error")
+        panels[0].set_ylabel("iterations to 1.05 times the best fit's error")
         return drawing.add_legend(figure)

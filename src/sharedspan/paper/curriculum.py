@@ -63,8 +63,9 @@ class Curriculum(Experiment):
 
     name, title = "curriculum", "easy tasks first"
     note = (
-        "For the levels after the first, B_j w takes the span that Phase II has moved, and B_1 w "
-        "that of level 1; the paper's output can be read either way."
+        'For the levels after the first, the variant "B_j w" uses the span after Phase II of that '
+        'level, and "B_1 w" the span of level 1; the paper\'s description of the output allows both '
+        "interpretations."
     )
     n_seeds, pace = (3, 20), (1.4, 0.0)
 

@@ -15,6 +15,7 @@ PAPER, WELL_SET = SETTINGS = ("paper's steps", "well set")
 TPGD, LOSS_1, LOSS_2, NSGD = "TPGD", "GD + Loss 1", "GD + Loss 2", "NSGD"
 LFFO, ALTMIN, SVP, ERM = "LF-FO", "AltMinGD", "GD + SVD", "ERM (ALS)"
 PHASE_ONE_ONLY, PHASE_TWO_ONLY = "Phase I only", "Phase II only"
+STEPS = {PAPER: PAPER, WELL_SET: "well-set steps"}  # settings in sentences
 ETA_1 = "eta_1"  # as a step size: that of Phase I, min(1.1 / kappa^5, 0.5), which needs the truth
 
 
@@ -52,6 +53,11 @@ ABLATION_METHODS = tuple(  # TPGD and each of its phases alone
     for name, solver in
     ((TPGD, "tpgd"), (PHASE_ONE_ONLY, "phase_one"), (PHASE_TWO_ONLY, "phase_two"))
 )  # fmt: skip
+
+
+def with_steps(setting: str) -> str:
+    """A setting as a part of a sentence: "with the paper's steps"."""
+    return f"with {'the ' if setting == PAPER else ''}{STEPS.get(setting, setting)}"
 
 
 def named(methods: tuple[Method, ...], name: str, setting: str) -> Method:

@@ -31,7 +31,7 @@ COLUMN_TYPES = {
     "erm": float,  # error of empirical risk minimisation on the same rows
     "loss": float,  # training loss of the paper
     "validation": float,  # expected loss on fresh rows
-    "distance": float,  # the distance of Theorem 1 over sqrt(s_k)
+    "distance": float,  # the distance of Theorem 5.1, divided by sqrt(s_k)
     "rate": float,  # a step size or start scale that is swept, or a predicted rate
     "needed": float,  # rows per task that the theorem asks for, with its constants set to one
     "predicted": float,  # the value of ``error`` by the theory, constants included
@@ -44,6 +44,14 @@ MISSING = {str: "", int: -1, float: math.nan}  # an empty cell of the file
 MACHINE = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"  # without a comma
 
 ResultRow = dict[str, Any]
+
+
+def machine_text(machine: str) -> str:
+    """A machine of the table in a sentence: "a Linux x86_64 machine with 16 cores"."""
+    system, _, cores = machine.removesuffix(" cores").rpartition(" ")
+    if not system or not cores.isdigit():
+        return f"the machine {machine}"
+    return f"a {system} machine with {'one core' if cores == '1' else f'{cores} cores'}"
 
 
 class TableError(ValueError):

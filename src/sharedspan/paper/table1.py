@@ -99,9 +99,10 @@ class Table1(Experiment):
 
     note = (
         "The nuclear norm, MoM (Duchi) and the likelihood methods without a bound are not in the "
-        "paper's table. Three parts leave its assumptions: noise and rows with the heavy tails of "
-        "a t distribution with 5 degrees of freedom, and rows with a covariance of condition "
-        "number 10, where the error is measured by this covariance."
+        "paper's table. Three parts of the experiment violate the paper's assumptions: in one the "
+        "noise and in one the rows have the heavy tails of a t distribution with 5 degrees of "
+        "freedom, and in one the rows have a covariance of condition number 10, in the norm of "
+        "which the error is then measured."
     )
 
     name, title = "table1", "exponents of the error, cost of an iteration"

@@ -84,8 +84,9 @@ class Table2(Experiment):
 
     name, title = "table2", "iterations and loss at stabilisation"
     note = (
-        "Small steps were chosen to come near the losses that the paper prints at its counts; "
-        "TPGD's is one absolute step for all T. Counts of stopped rivals are the paper's."
+        "The small steps were chosen so that the losses at the paper's numbers of iterations are "
+        "near those that it prints; TPGD takes the same absolute step for all T. Rivals that are "
+        "stopped early are stopped at the numbers of iterations in the paper."
     )
     n_seeds, pace = (1, 5), (1.0, 4e-6)
 

@@ -28,7 +28,7 @@ FLAT_SWEEPS = {
 MANY_TASKS = "T >= d"
 MANY_SWEEPS = {"T": (50, 100, 200, 400, 800), "k": (2, 4, 8, 16), "N": (100, 200, 400, 800)}
 START_SCALES = (1e-1, 1e-2, 1e-4, 1e-6)  # alpha over sqrt(s_1)
-THEORY_SCALE = 0.0  # as a scale: that of Theorem 1
+THEORY_SCALE = 0.0  # as a scale: that of Theorem 5.1
 RADIUS = math.sqrt(2) / 8  # of sqrt(s_k), s_k(J) / 8: the distance within which Phase I must end
 START_OF_PHASE_TWO = 1 / 8  # of sqrt(s_k), well within
 TPGD_WELL_SET = Method(TPGD, "tpgd", WELL_SET)
@@ -41,8 +41,8 @@ class Theory(Experiment):
 
     name, title = "theory", "what the theorems predict"
     note = (
-        "Phase I is run with the paper's steps up to κ = 3 only: beyond, 1.1/κ⁵ needs hundreds "
-        "of thousands of iterations."
+        "Phase I is run with the paper's steps only up to κ = 3: beyond that, steps of 1.1/(κ⁵σ₁) "
+        "need hundreds of thousands of iterations."
     )
     n_seeds, pace = (2, 5), (0.5, 1e-6)
 
@@ -106,7 +106,7 @@ class Theory(Experiment):
                 curve = rows.where(setting=setting)
                 drawing.draw_band(panel, curve, "iteration", size, setting, style)
             panel.set(xlabel=size, ylabel="iterations", ylim=(10, 1000),
-                      title="iterations to 1.05 of the best fit's error")  # fmt: skip
+                      title="iterations to 1.05 times the best fit's error")  # fmt: skip
             drawing.size_ticks(panel, rows.values(size))
         for panel in (*top, *bottom):
             panel.legend(fontsize=8, frameon=False, ncols=3, loc="upper center",
@@ -120,14 +120,14 @@ def weights_error(row: ResultRow) -> float:
 
 
 def truth_distance(problem: SimulatedProblem, B: np.ndarray, W: np.ndarray) -> float:
-    """Theorem 1's distance to the truth over sqrt(s_k)."""
+    """Theorem 5.1's distance to the truth, divided by sqrt(s_k)."""
     sim = problem.sim
     away = factor_distance(B, W, sim.representation, sim.task_weights)
     return away / math.sqrt(sim.singular_values[-1])
 
 
 def rows_needed(problem: SimulatedProblem) -> float:
-    """N of Theorem 1 with constants of one: sigma^2 (d + T) k kappa^4 / s_k^2, at least dk."""
+    """N of Theorem 5.1 with constants of one: sigma^2 (d + T) k kappa^4 / s_k^2, at least dk."""
     cell, s = problem.cell, problem.sim.singular_values
     noise = cell.noise**2 * (cell.d + cell.T) * cell.k * (s[0] / s[-1]) ** 4 / s[-1] ** 2
     return float(max(noise, cell.d * cell.k))
@@ -188,7 +188,7 @@ def distances_of_phase_two(problem: SimulatedProblem) -> Iterator[ResultRow]:
 
 
 def outside(row: ResultRow) -> str:
-    """The hypothesis of Theorem 1 that a run of Phase I does not meet, if any."""
+    """The hypothesis of Theorem 5.1 that a run of Phase I does not meet, if any."""
     if row["N"] < row["needed"]:
         return "too few rows"
     if row["setting"] != PAPER:
@@ -197,7 +197,7 @@ def outside(row: ResultRow) -> str:
 
 
 def far_starts(table: ResultTable) -> list[ResultRow]:
-    """Runs of Phase I that end farther from the truth than Theorem 1 says."""
+    """Runs of Phase I that end farther from the truth than Theorem 5.1 says."""
     return [row for row in table.where(part=PHASE_I).rows if row["distance"] > RADIUS]
 
 
@@ -229,7 +229,7 @@ def _draw_phase_two(panel: Any, table: ResultTable) -> None:
     x, y = rows.where(noise=0.0).median_curve("distance", "iteration")
     row = rows.rows[0]
     panel.plot(
-        x, y[0] * row["rate"] ** (x / 2), label="bound of Theorem 1, first term", **drawing.DASHED
+        x, y[0] * row["rate"] ** (x / 2), label="bound of Theorem 5.1, first term", **drawing.DASHED
     )
     panel.set(title=f"Phase II, κ = {row['kappa']:g}", xlabel="iterations of Phase II",
               ylabel=r"distance over $\sqrt{\sigma_k}$", xscale="linear")  # fmt: skip

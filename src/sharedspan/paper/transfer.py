@@ -1,4 +1,4 @@
-"""Theorem 2: new tasks in a learned span, for several distributions of their features."""
+"""Theorem 5.4: new tasks in a learned span, for several distributions of their features."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGETS = 100  # new tasks
 SGD, PRINTED = "Algorithm 2", "Algorithm 2 as printed"
 LEAST_SQUARES, BEST = "least squares in the span", "best in the span"
 DEGREES = 5.0  # of freedom of the heavy tails
-ALPHAS = {"Gaussian": 3.0, "heavy tails": 3 * (DEGREES - 2) / (DEGREES - 4)}  # of Assumption 2
+ALPHAS = {"Gaussian": 3.0, "heavy tails": 3 * (DEGREES - 2) / (DEGREES - 4)}  # Assumption 3.3
 # Distributions of a new task's features, as options of ``simulate``. The t distribution with 5
 # degrees of freedom has kurtosis 9 in every direction and no finite moment of order 5 or more.
 LAWS: dict[str, dict[str, float]] = {
@@ -79,8 +79,8 @@ def beyond_span(table: ResultTable) -> ResultTable:
 def fits_of_new_tasks(law: str, B: np.ndarray, H: np.ndarray) -> dict[str, dict[str, Any]]:
     """Options of NewTaskRegressor for each method.
 
-    As printed, the step is what Theorem 2 asks for, eta_0 = 1 / (alpha trace(B'HB)), where alpha of
-    Assumption 2 is 3 for Gaussian rows and 3 (nu - 2) / (nu - 4) for t with nu degrees of freedom.
+    As printed, the step is what Theorem 5.4 asks for, eta_0 = 1 / (alpha trace(B'HB)). The alpha of
+    Assumption 3.3 is 3 for Gaussian rows and 3 (nu - 2) / (nu - 4) for t with nu degrees of freedom.
     """
     alpha = ALPHAS["heavy tails" if "heavy" in law else "Gaussian"]
     step = float(1 / (alpha * np.trace(B.T @ H @ B)))
@@ -92,12 +92,13 @@ def fits_of_new_tasks(law: str, B: np.ndarray, H: np.ndarray) -> dict[str, dict[
 
 
 class Transfer(Experiment):
-    """Theorem 2: the risk of a new task is the span's own error plus k / M."""
+    """Theorem 5.4: the risk of a new task is the span's own error plus k / M."""
 
     note = (
-        "Algorithm 2 has our safeguard, which clips steps that enlarge a row's own residual, and a "
-        "step from the first rows; as printed it has neither, but the step of Theorem 2, "
-        "1/(α trace), for which the truth is needed. New tasks have unit length."
+        '"Algorithm 2" is run with our safeguard, which clips steps that would enlarge a row\'s own '
+        "residual, and with a step size that is computed from the first rows. "
+        '"Algorithm 2 as printed" has no safeguard and takes the step size of Theorem 5.4, '
+        "1/(α trace), for which the truth is needed. The coefficients of new tasks have unit length."
     )
 
     name, title = "transfer", "new tasks in a learned span"

@@ -1,13 +1,13 @@
 """Verdicts on the paper's claims: a rule is checked in every setting it applies to.
 
 Three kinds of claims need three kinds of rules. An upper bound holds if what is measured grows no
-faster than the bound, by its exponents and its constant; that it grows more slowly is no objection.
+faster than the bound, by its exponents and its constant; slower growth does not count against it.
 An order of growth needs the exponent itself. Superiority needs a difference between methods on the
 same rows, seed by seed, that is larger than chance and larger than two percent: the 95 percent
 interval of the mean excludes equality, or all of at least five pairs agree.
 
-Where neither method is better they are equal, or it is undecided; neither is a pass. If all checks
-pass, the claim holds; if some pass, it holds under the conditions that are listed; if none passes,
+Where neither method is better they are equal, or the comparison is undecided; neither is a pass. If
+all checks pass, the claim holds; if some pass, it holds under the conditions that are listed; if none passes,
 it is not reproduced. Checks outside the hypotheses of a theorem are shown but do not count.
 """
 
@@ -25,6 +25,7 @@ BOUND, ORDER, SUPERIORITY = "an upper bound", "an order of growth", "superiority
 EQUAL = 0.02  # a smaller difference does not count
 EVEN, UNDECIDED = "equal", "undecided"
 NEAR = 0.05  # methods are equal if the interval of their ratio is so near to 1
+UNKNOWN = "an unknown multiple"  # of two counts that were both not reached
 ENOUGH_PAIRS = 5  # that agree by chance in one case of 32
 
 
@@ -65,6 +66,11 @@ class Check:
         return word + (f" ({self.outside})" if self.outside else "")
 
 
+OTHERWISE = {  # words of a check that did not pass, and what they say about its case
+    EVEN: "the methods are equal",
+    UNDECIDED: "the comparison is undecided",
+    "no": "the claim does not hold",
+}
 Rule = Callable[[ResultTable], Iterable[Check | str]]  # checks, and sentences that explain them
 
 
@@ -95,14 +101,10 @@ class Verdict:
 
     @property
     def otherwise(self) -> str:
-        """What is the case where the claim does not hold."""
+        """What is the case where a check did not pass."""
         words = {check.otherwise for check in self.counted if not check.passed}
-        *rest, last = [
-            text
-            for word, text in ((EVEN, EVEN), (UNDECIDED, UNDECIDED), ("no", "not"))
-            if word in words
-        ]
-        return f"{', '.join(rest)} or {last}" if rest else last
+        *rest, last = [text for word, text in OTHERWISE.items() if word in words]
+        return f"{', '.join(rest)}, or {last}" if rest else last
 
     def places(self, passed: bool) -> str:
         """The settings in which the claim holds, or does not.
@@ -139,14 +141,14 @@ def judge(rules: Mapping[Claim, Rule], tables: Mapping[str, ResultTable]) -> lis
 
 def order_check(where: str, slope: Exponent, target: float, tolerance: float) -> Check:
     """Whether a fitted power is within ``tolerance`` of ``target``."""
-    return Check(where, slope.near(target, tolerance), f"{slope} for {target:+.0f}")
+    return Check(where, slope.near(target, tolerance), f"{slope}, expected {target:+.0f}")
 
 
 def bound_check(
     where: str, slope: Exponent, bound: float, margin: float, within: str = ""
 ) -> Check:
     """Whether a fitted power is at most ``bound``, up to ``margin``."""
-    text = f"{slope} for at most {bound:+.0f}"
+    text = f"{slope}, expected at most {bound:+.0f}"
     return Check(where, slope.value <= bound + margin, text, within)
 
 
@@ -204,11 +206,16 @@ class PairedRatio:
     def text(self) -> str:
         """The ratio, or the bound that counts which were not reached leave."""
         if self.capped == "both":
-            return "an unknown multiple"
+            return UNKNOWN
         return {"own": "at least ", "other": "at most "}.get(self.capped, "") + f"{self.ratio:.2f}"
 
     def __str__(self) -> str:
         return self.text if self.capped else f"{self.text} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def times(ratio: str) -> str:
+    """The text of a ratio, to be followed by what it multiplies."""
+    return f"{ratio} {'of' if ratio == UNKNOWN else 'times'}"
 
 
 def paired_ratio(

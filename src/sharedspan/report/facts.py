@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.advice import advice_on
 from sharedspan.diagnosis.diagnose import diagnose_view
 from sharedspan.diagnosis.holdout_errors import NOTHING_TO_PREDICT, HoldoutErrors, holdout_errors
 from sharedspan.diagnosis.loadings import shared_directions
 from sharedspan.diagnosis.losses import scores
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import count, format_number, short, whole
+from sharedspan.diagnosis.verdict import AGAINST, holdout_gains
 from sharedspan.estimators import estimator_class
 from sharedspan.families import Counts
+from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.progress import ProgressCallback
 
 SAME = 1e-9  # relative variation of slopes or levels that is rounding
@@ -37,10 +40,22 @@ class Facts:
     """
 
     def __init__(
-        self, view: ModelView, task_name: str, target_name: str | None, progress: ProgressCallback
+        self,
+        view: ModelView,
+        task_name: str,
+        target_name: str | None,
+        progress: ProgressCallback,
+        table: TableColumns | None = None,  # of the fit; None takes those of the model
     ) -> None:
         progress("diagnosis", 0, 0)
+        table = table or view.span.extra.get("columns")
+        self.columns = None if table is None else table.encoding.columns
+        if table is not None:
+            target_name = target_name or table.target
+            if task_name == "task" and isinstance(table.task, str):
+                task_name = table.task
         self.view, self.diagnosis, self.task_name = view, diagnose_view(view), task_name
+        self.target_name = target_name
         self.target = "the response" if target_name is None else short(target_name)
         self.n_rows = 0 if view.rows is None else len(view.rows.X)
         place = {label: t for t, label in enumerate(view.labels)}
@@ -49,12 +64,34 @@ class Facts:
         self.errors = errors if isinstance(errors, HoldoutErrors) else None
         self.no_errors = errors if isinstance(errors, str) else ""  # the reason; empty without rows
         self.nothing_to_predict = errors == NOTHING_TO_PREDICT
-        self.directions = shared_directions(view, self.outliers, all_alike=self.nothing_to_predict)
+        self.gains = [] if self.errors is None else holdout_gains(self.errors)
+        all_alike = self.nothing_to_predict or self.one_row_each
+        self.directions = shared_directions(view, self.outliers, all_alike=all_alike)
         self.levels: np.ndarray | None = None  # (T,) predicted at average features without a span
         if view.rows is not None and not self.directions.rank:
             self.levels = view.span.intercept + view.span.coef @ view.rows.X.mean(axis=0)
             if not view.is_normal:
                 self.levels = view.family.mean(self.levels)
+
+    @property
+    def one_row_each(self) -> bool:
+        """Whether no task has more than one row, so that nothing is known about single tasks."""
+        rows = self.diagnosis.rows_per_task
+        return bool(rows) and max(rows.values()) == 1
+
+    @cached_property
+    def advice(self) -> list[str]:
+        """Advice of the diagnosis, none of which contradicts the errors on held-out rows."""
+        good = ~np.isin(np.arange(len(self.view.labels)), self.outliers)
+        # A simpler model that beats this one also speaks against the other simpler one.
+        best = [gain.against for gain in self.gains if gain.sign < 0]
+        worse = [g.against for g in self.gains if g.sign > 0 or (best and g.against not in best)]
+        return list(advice_on(self.view, self.diagnosis, good, worse))
+
+    @property
+    def simpler(self) -> dict[str, str]:
+        """What the models are called that this one is compared with."""
+        return AGAINST | {"separate": f"one model per {short(self.task_name)}"}
 
     @cached_property
     def groups(self) -> tuple[str, np.ndarray] | None:
@@ -66,13 +103,13 @@ class Facts:
 
     @property
     def units(self) -> str:
-        """What coefficients are measured in, before the name of the response."""
+        """What coefficients are measured in."""
         family = self.view.family
         if self.view.is_normal:
-            return "units of"
+            return "units of the response"
         if isinstance(family, Counts):
-            return "the logarithm of the mean of"
-        return "log odds of" if family.name == "binomial" else "normal quantiles of"
+            return "the logarithm of the mean"
+        return "log odds" if family.name == "binomial" else "normal quantiles"
 
     @property
     def predictions(self) -> str:
@@ -127,7 +164,10 @@ class Column:
         """The value of a task as text."""
         if self.values is None:
             return self.texts.get(i, "")
-        return "" if np.isnan(self.values[i]) else format_number(float(self.values[i]), 4)
+        value = float(self.values[i])
+        if np.isnan(value):
+            return ""
+        return f"{value:,.0f}" if self.key == "rows" else format_number(value, 4)
 
     def packed(self, itemsize: int) -> dict[str, Any]:
         """The column as the page's script reads it, ready for JSON, with numbers in base64."""
@@ -212,7 +252,7 @@ def _about(facts: Facts, tasks: np.ndarray) -> Iterator[Column]:
         yield Column("rmse", "held-out error", errors.task_error("model")[tasks])
         for name in errors.baselines:
             values = errors.task_error(name)[tasks]
-            yield Column(f"rmse {name}", f"held-out error, {name}", values)
+            yield Column(f"rmse {name}", f"held-out error, {facts.simpler[name]}", values)
     if facts.groups is not None:
         yield Column("group", facts.groups[0], facts.groups[1][tasks].astype(float))
     if diagnosis.misfits:
@@ -223,5 +263,5 @@ def _about(facts: Facts, tasks: np.ndarray) -> Iterator[Column]:
         yield Column("odd", "does not fit", texts={i: text for i, text in texts.items() if text})
     for j in range(min(facts.directions.rank, PLACES)):
         yield Column(f"direction {j + 1}", f"direction {j + 1}", facts.directions.places[tasks, j])
-    if facts.levels is not None:
+    if facts.levels is not None and not facts.one_row_each:
         yield Column("level", "level at average features", facts.levels[tasks])

@@ -18,15 +18,19 @@ import numpy as np
 import sharedspan
 from sharedspan.diagnosis import text as formats
 from sharedspan.diagnosis.advice import named_groups
-from sharedspan.diagnosis.holdout_errors import BASELINES, FEWEST_ROWS
+from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS
 from sharedspan.diagnosis.model_view import ModelView
-from sharedspan.diagnosis.text import short, whole
+from sharedspan.diagnosis.text import count, short, whole
+from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.persistence.atomic_write import atomic_path
 from sharedspan.progress import ProgressCallback, current_progress
 from sharedspan.report import text
+from sharedspan.report.data_facts import data_facts
 from sharedspan.report.facts import Facts, PageTable, build_table
 from sharedspan.report.figures import as_svg
-from sharedspan.report.page_plots import PagePlot, page_plots
+from sharedspan.report.headline import advice, headline
+from sharedspan.report.page_plots import page_plots
+from sharedspan.report.prediction_plots import PagePlot
 
 
 def write_report(
@@ -44,10 +48,11 @@ def write_report(
 ) -> Path:
     """Write a self-contained HTML page about a fitted model.
 
-    It describes the fit and its held-out errors compared with separate and pooled regression, the
-    choice of the rank, the shared directions, a map of the tasks, the tasks that do not fit,
-    convergence, the advice of ``diagnose``, and a table of all coefficients to filter and download.
-    The same model and rows give the same page.
+    It begins with whether sharing helps, by errors on held-out rows against one model for all and
+    one per task. It shows advice, what the data looked like, observed against predicted responses,
+    the coverage of intervals, what the tasks have in common and how they differ, tasks that do not
+    fit, ``model.summary()``, and a table of all coefficients to filter and download. The same model
+    and rows give the same page.
 
     Parameters
     ----------
@@ -60,7 +65,8 @@ def write_report(
         model is fitted four more times), and more ways to detect tasks that do not fit.
     title : str, optional
     task_name, target_name : str, optional
-        Names of the tasks and of the response on the page.
+        Names of the tasks and of the response on the page, by default those of the model's columns
+        if it has them.
     progress : callable of (stage, done, total), optional
         Called with the progress of each stage; a total of 0 means that it is unknown.
     tick : callable, optional
@@ -83,16 +89,30 @@ def write_report(
         raise ValueError(f"{given} was given without {missing}: give both, or neither.")
     if X is None and task is not None:
         raise ValueError("task was given without X and y: give all of them, or none.")
-    path, progress = Path(path), current_progress(progress, tick)
-    facts = Facts(ModelView(model, X, y, task), task_name, target_name, progress)
+    return write_page(
+        ModelView(model, X, y, task), path, title=title, task_name=task_name,
+        target_name=target_name, progress=current_progress(progress, tick),
+    )  # fmt: skip
+
+
+def write_page(
+    view: ModelView, path: str | Path, *, title: str | None, task_name: str,
+    target_name: str | None, progress: ProgressCallback, table: TableColumns | None = None,
+) -> Path:  # fmt: skip
+    """Write the page of a model; ``table`` are the columns of its fit, if the model lost them."""
+    path, facts = Path(path), Facts(view, task_name, target_name, progress, table)
     progress("drawing", 0, 0)
-    if title is None:
-        target = "" if target_name is None else f"{short(target_name)}: "
-        title = f"{target}{facts.diagnosis.n_tasks:,} regressions together"
-    page = _render(facts, title)
+    page = _render(facts, title or _title(facts))
     with atomic_path(path) as hidden:
         hidden.write_bytes(page.encode("utf-8", "replace"))
     return path
+
+
+def _title(facts: Facts) -> str:
+    """A title that names the response and the tasks, as far as they have names."""
+    if facts.target_name is None:
+        return f"One model for {count(facts.diagnosis.n_tasks, 'task')}"
+    return f"{short(facts.target_name)} by {short(facts.task_name)}"
 
 
 def _render(facts: Facts, title: str) -> str:
@@ -110,10 +130,12 @@ def _render(facts: Facts, title: str) -> str:
     for name in ("format_number", "change", "percent", "setting", "count", "listed", "short"):
         environment.filters[name.removeprefix("format_")] = getattr(formats, name)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.globals |= {"name": _name, "baselines": BASELINES, "fewest_rows": FEWEST_ROWS}
+    environment.globals |= {"name": _name, "headline": headline, "advice_of": advice,
+                            "data_facts": data_facts, "fewest_rows": FEWEST_ROWS}  # fmt: skip
     environment.filters["svg"] = lambda plot: Markup(as_svg(plot.panel, plot.key, plot.words))
     table, view, spans = build_table(facts), facts.view, facts.directions
     plots = {plot.key: plot for plot in page_plots(facts, table.tasks)}
+    candidates = sorted(view.span.extra.get("candidates", []), key=lambda row: -row["score"])
     size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1, initial=0.0)
     return environment.from_string(template).render(
         title=short(title, 120),
@@ -128,7 +150,8 @@ def _render(facts: Facts, title: str) -> str:
         text=text,
         table=table,
         figures=plots,
-        candidates=sorted(view.span.extra.get("candidates", []), key=lambda row: -row["score"]),
+        candidates=candidates,
+        chosen=text.chosen_candidate(view.span.extra, view.rank or 0) if candidates else None,
         by_loading=np.argsort(-size, kind="stable"),
         largest_loading=size,
         constant=[view.names[j] for j in np.flatnonzero(view.metric.deviation == 0)],

@@ -1,29 +1,22 @@
-"""The plots of the page, each with its content in words."""
+"""The plots of coefficients, ranks and tasks on the page, each with its content in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sharedspan.diagnosis.calibration import reliability_of_bins, reliability_of_tasks
-from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
-from sharedspan.diagnosis.residual_tests import p_value_words, residual_tests
-from sharedspan.diagnosis.row_residuals import residuals_of_rows
 from sharedspan.diagnosis.text import count, listed, percent, short
 from sharedspan.diagnosis.text import format_number as number
-from sharedspan.families import Counts
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report import figures
 from sharedspan.report.facts import SAME, Facts
 from sharedspan.report.figures import BLUE, GREY, GROUPS, new_panel
 from sharedspan.report.plots import GOLDEN, plot_convergence
-from sharedspan.report.residual_plots import draw_residual_quartiles, draw_uniform_quantiles
+from sharedspan.report.prediction_plots import HINT, WIDTH, PagePlot, prediction_plots
 
-WIDTH = 4.6  # inches, on a phone about as wide as the screen
 LARGEST = 20  # loadings that are drawn
 NAME = 18  # characters of a name beside a loading or a point
 RINGED = 300  # tasks that do not fit, marked on a map
@@ -31,27 +24,12 @@ MAPPED = 4  # directions whose pairs are drawn, one fewer if there are many task
 STRIPS, POINTS = 8, 2000  # coefficients whose variation is drawn, and tasks on each strip
 RANK_CRITERIA = {
     "auto": ("excess squared error", "Mean squared error on held-out rows, minus the error of "
-             "the best rank, in squared units of {}."),
+             "the best rank, in squared units of the response."),
     "evidence": ("misfit per row", "Minus the log of the probability of the rows under each rank "
                  "(the marginal likelihood), per row."),
     "threshold": ("strength left out", "Strength of the strongest direction that each rank leaves "
                   "out (the singular value)."),
 }  # fmt: skip
-HINT = "Point at a task, or use the arrow keys, to see its name."
-
-
-@dataclass(frozen=True)
-class PagePlot:
-    """A plot with its description, and the tasks of its points if these can be pointed at."""
-
-    key: str
-    panel: Any
-    words: str  # a description for readers who cannot see it
-    caption: str = ""
-    tasks: np.ndarray | None = None  # in the order of the points
-    columns: tuple[str, ...] = ()  # of the table, shown for the task under the pointer
-    hint: str = ""  # instructions for readers with a pointer
-    title: str = ""  # of one of several maps
 
 
 class Axis(NamedTuple):
@@ -64,13 +42,10 @@ class Axis(NamedTuple):
 
 def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     """All plots of the page; ``tasks`` are the positions of the tasks on the page."""
-    errors, path, spans = facts.errors, facts.view.span.rank_path, facts.directions
-    if errors is not None:
-        yield from (holdout_plot(errors, name, tasks) for name in errors.baselines)
-        yield from calibration_plots(facts, errors)
-    yield from residual_plots(facts)
-    yield common_plot(facts)
-    if facts.view.rank is not None and spans.spectrum[0] > 0:
+    path, spans = facts.view.span.rank_path, facts.directions
+    yield from prediction_plots(facts, tasks)
+    yield from common_plot(facts)
+    if spans.rank and spans.spectrum[0] > 0:
         yield spectrum_plot(facts)
     if path is not None:
         yield rank_plot(facts, path)
@@ -78,96 +53,6 @@ def page_plots(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
         yield loading_plot(facts, j)
     yield from maps(facts, tasks) if spans.rank else differences(facts, tasks)
     yield from convergence_plot(facts)
-
-
-def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray) -> PagePlot:
-    """The held-out error of each task by the model against the error by a baseline."""
-    held, name = tasks[errors.rows[tasks] > 0], BASELINES[baseline].name
-    mine, other = errors.task_error("model")[held], errors.task_error(baseline)[held]
-    both, panel = np.concatenate([mine, other]), new_panel(3.6, WIDTH)
-    figures.draw_tasks(panel, other, mine, np.zeros(len(held), dtype=bool))
-    ends = np.array([0.0, 1.05 * both.max() or 1.0])
-    if both.min() > 0:
-        panel.set(xscale="log", yscale="log")
-        pad = 1.1 * (both.max() / both.min()) ** 0.04
-        ends = np.array([both.min() / pad, both.max() * pad])
-    panel.plot(ends, ends, color=GREY, ls="--", lw=1, zorder=1)
-    error = "error" if errors.loss.is_root else errors.loss.name
-    panel.set(xlim=ends, ylim=ends, xlabel=f"{error} of {name}", ylabel=f"{error} of the model")
-    inside: dict[str, Any] = {"transform": panel.transAxes, "fontsize": 9, "gid": "note"}
-    panel.text(0.98, 0.04, "model better ↘", ha="right", **inside)
-    panel.text(0.02, 0.94, "↖ model worse", **inside)
-    change = errors.change(baseline)
-    caption = (
-        f"The {error} is smaller than for {name} in {count(change.gains, 'task')} and larger in "
-        f"{change.losses:,}."
-    )
-    words = (
-        f"Held-out {errors.loss.words} of {count(len(held), 'task')}: the model against "
-        f"{name}. {caption} Median error {number(np.median(mine))} against "
-        f"{number(np.median(other))}."
-    )
-    return PagePlot(f"gain-{baseline}", panel, words, caption, held, ("rmse", f"rmse {baseline}"))
-
-
-def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]:
-    """Predicted against observed means of held-out classes or counts, by bins and by task."""
-    if facts.view.is_normal or errors.scored is None:
-        return
-    family, (y, mean, codes) = facts.view.family, errors.scored
-    bins, tasks = reliability_of_bins(family, y, mean), reliability_of_tasks(family, y, mean, codes)
-    is_share = not isinstance(family, Counts)
-    predicted = "predicted probability" if is_share else "predicted mean"
-    observed = "observed share" if is_share else "observed mean"
-    for key, groups, what in (("rows", bins, "the bin"), ("tasks", tasks, "the task")):
-        panel = new_panel(3.6, WIDTH)
-        reach = (groups.low, groups.high) if key == "rows" else (None, None)
-        figures.draw_calibration(panel, groups.predicted, groups.observed, *reach, share=is_share)
-        panel.set(xlabel=f"{predicted}, mean of {what}", ylabel=observed)
-        inside = (groups.low <= groups.predicted) & (groups.predicted <= groups.high)
-        if key == "rows":
-            caption = (
-                f"Held-out rows in {count(len(inside), 'bin')} by their {predicted}; lines are "
-                f"95\u00a0% intervals, {inside.sum()} of which contain the prediction."
-            )
-            pairs = zip(groups.predicted, groups.observed, strict=True)
-            told = ", ".join(f"{number(p, 2)}: {number(o, 2)}" for p, o in pairs)
-            words = f"Calibration over rows, predicted and {observed}: {told}."
-        else:
-            caption = (
-                f"Each point is a task: the mean of its held-out predictions and its {observed}. "
-                f"In {inside.sum():,} of {count(len(inside), 'task')} the 95\u00a0% interval of "
-                f"the {observed} contains the prediction."
-            )
-            words = f"Calibration over tasks. {caption}"
-        yield PagePlot(f"calibration-{key}", panel, words, caption)
-
-
-def residual_plots(facts: Facts) -> Iterator[PagePlot]:
-    """Residuals that are uniform if the model is right: their distribution, and by prediction."""
-    drawn = residuals_of_rows(facts.view)
-    if drawn is None:
-        return
-    tests = residual_tests(drawn.residuals, drawn.predicted)
-    panel = new_panel(3.4, WIDTH)
-    draw_uniform_quantiles(panel, drawn.residuals, tests)
-    caption = (
-        "If the model is right, the line is on the diagonal but for chance, which the band shows. "
-        "It is orange if a test says that it is not."
-    )
-    uniform = p_value_words(tests.uniformity.p_value)
-    words = f"Distribution of residuals beside the uniform one, test of uniformity {uniform}."
-    yield PagePlot("residuals-uniform", panel, words, caption)
-    panel = new_panel(3.4, WIDTH)
-    draw_residual_quartiles(panel, drawn.residuals, drawn.predicted, tests)
-    caption = (
-        "Lines are quartiles of the residuals. If the model is right, they are level: a bend is a "
-        "curved effect, and a spread that changes is noise that depends on the prediction."
-    )
-    told = [f"{name} {p_value_words(test.p_value)}" for name, test in
-            (("level", tests.trend), ("spread", tests.spread)) if test is not None]  # fmt: skip
-    words = f"Residuals by prediction; tests of their {' and '.join(told) or 'level: none'}."
-    yield PagePlot("residuals-rank", panel, words, caption)
 
 
 def spectrum_plot(facts: Facts) -> PagePlot:
@@ -185,8 +70,6 @@ def spectrum_plot(facts: Facts) -> PagePlot:
     )
     if 0 < spans.rank < len(own):
         caption += " Grey points are what tasks have outside the span."
-    elif not spans.rank:
-        caption += " They are grey as the tasks share none of these directions."
     if separate is not None:
         words += f" Separate regressions: {', '.join(map(number, separate[:15]))}."
         caption += (
@@ -206,7 +89,7 @@ def rank_plot(facts: Facts, path: RankPath) -> PagePlot:
     ranks = zip(path.ranks, losses, strict=True)
     values = ", ".join(f"rank {rank}: {number(loss)}" for rank, loss in ranks)
     words = f"{name.capitalize()} by rank: {values}. Chosen: rank {path.rank}."
-    caption = f"{what.replace('{}', facts.target)} Smaller is better."
+    caption = f"{what} Smaller is better."
     caption += " Bars are one standard error." if folded else ""
     return PagePlot("rank", panel, words, caption)
 
@@ -228,7 +111,7 @@ def loading_plot(facts: Facts, j: int) -> PagePlot:
     return PagePlot(f"loadings-{j}", panel, words, caption)
 
 
-def common_plot(facts: Facts) -> PagePlot:
+def common_plot(facts: Facts) -> Iterator[PagePlot]:
     """The coefficients that tasks have in common, and the range of most tasks."""
     metric, span = facts.view.metric, facts.view.span
     S = metric.shared_evenly(span.coef * metric.deviation)
@@ -237,13 +120,15 @@ def common_plot(facts: Facts) -> PagePlot:
     low, high = np.quantile(S, [0.05, 0.95], axis=0)
     order = np.argsort(-np.maximum(np.abs(low), np.abs(high)), kind="stable")[:LARGEST]
     order = order[metric.deviation[order] > 0]
+    if not len(order):
+        return
     order = order[np.argsort(-np.abs(values[order]), kind="stable")]
     panel, told = _stems(facts, order, values, low, high)
     panel.set_xlabel(_coefficient(facts))
     reach = ", with the middle 90 % of tasks" if np.any(low != high) else ""
     left = len(order) < len(values)
     caption = f"The {len(order)} largest of {len(values):,} features." if left else ""
-    return PagePlot("common", panel, f"Common coefficients{reach}: {told}.", caption)
+    yield PagePlot("common", panel, f"Common coefficients{reach}: {told}.", caption)
 
 
 def _stems(
@@ -308,6 +193,8 @@ def maps(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
 def differences(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
     """The levels and slopes of tasks that share no direction."""
     levels = facts.levels
+    if facts.one_row_each:
+        return
     if levels is not None and np.ptp(levels) > SAME * np.abs(levels).max():
         axis = Axis(levels[tasks], "level", f"{short(facts.target, 20)} at average features")
         by = "what is predicted at the average of all features"

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.holdout_errors import BASELINES, Change, HoldoutErrors
+from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
 from sharedspan.diagnosis.losses import SCORES
-from sharedspan.diagnosis.text import change, count, format_number, listed, percent
+from sharedspan.diagnosis.text import count, format_number, listed, percent
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report.facts import Facts
 
@@ -21,12 +21,17 @@ WHOLE = 0.995  # share from which it is shown as all
 
 def summary(facts: Facts) -> Iterator[str]:
     """Describe the fitted model in a few sentences."""
-    diagnosis, errors = facts.diagnosis, facts.errors
+    diagnosis = facts.diagnosis
     features, tasks = count(diagnosis.n_features, "feature"), count(diagnosis.n_tasks, "task")
-    rows = f", from {count(facts.n_rows, 'row')}" if facts.n_rows else ""
+    rows = f" with {count(facts.n_rows, 'row')}" if facts.n_rows else ""
     family = "" if diagnosis.family == "gaussian" else f" ({diagnosis.family} responses)"
-    yield f"{diagnosis.model}{family} regressed {facts.target} on {features} in {tasks}{rows}."
-    if facts.nothing_to_predict:
+    yield f"{diagnosis.model}{family} predicts {facts.target} from {features}, in {tasks}{rows}."
+    if facts.one_row_each:
+        yield (
+            "Each task has one row: how tasks differ cannot be told from noise, and there are no "
+            "errors and no intervals of single tasks."
+        )
+    elif facts.nothing_to_predict:
         yield facts.no_errors
     elif facts.same_slopes:
         yield "All tasks have the same slopes, and differ in their level alone."
@@ -38,10 +43,7 @@ def summary(facts: Facts) -> Iterator[str]:
     elif diagnosis.rank:
         yield _shared(facts, diagnosis.rank)
     elif diagnosis.rank == 0:
-        yield f"The tasks share no direction: {how_tasks_vary(facts.view.span.extra)}."
-    if errors is not None:
-        for name in errors.baselines:
-            yield against(errors, name)
+        yield how_tasks_vary(facts.view.span.extra)
 
 
 def _shared(facts: Facts, rank: int) -> str:
@@ -62,7 +64,7 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
     """Name, value and explanation of each known number."""
     errors = facts.errors
     if errors is not None:
-        words = f"root mean squared error on rows held out, in units of {facts.target}"
+        words = "root mean squared error on rows held out, in units of the response"
         if facts.view.is_normal:
             yield "held-out error", format_number(errors.error("model")), words
         for score, number in facts.holdout_scores.items():
@@ -73,8 +75,12 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
     if degrees is not None:
         words = "numbers that the fit took from the rows, for all tasks together"
         yield "parameters", f"{degrees:,.0f}", words
-    for name, value, words in facts.diagnosis.numbers(facts.target):
-        if facts.directions.rank or name != "unlike features":
+    hidden = {"unlike features"} if not facts.directions.rank else set()
+    if facts.one_row_each:
+        hidden |= {"rank", "strongest over weakest", "in the span"}
+        hidden |= {"noise", "explained over noise", "R² within tasks"}
+    for name, value, words in facts.diagnosis.numbers("the response"):
+        if name not in hidden:
             yield name, value, words
 
 
@@ -86,61 +92,15 @@ def variation(facts: Facts) -> str:
 # Errors on held-out rows
 
 
-def against(errors: HoldoutErrors, baseline: str) -> str:
-    """Compare the model with a baseline in a sentence, whether it is better or worse."""
-    against_it = errors.change(baseline)
-    ratio, size = against_it.ratio, ""
-    if ratio >= 3:
-        size = f"{format_number(ratio, 2)} times "
-    elif abs(ratio - 1) >= 0.0005:
-        size = f"{percent(abs(ratio - 1))} {'below' if ratio < 1 else 'above'} "
-    error = "error" if errors.loss.is_root else errors.loss.words
-    sentence = f"Its {error} on held-out rows is {size}that of {BASELINES[baseline].name}"
-    chance = "" if against_it.clear else ", which may be chance"
-    return f"{sentence} ({interval(against_it)}){chance}."
-
-
-def interval(against_it: Change) -> str:
-    """The interval of the change against a baseline, or a note that there is none."""
-    if not against_it.bounded:
-        return "too few tasks for an interval"
-    return f"95\u00a0% interval {change(against_it.low)} to {change(against_it.high)}"
-
-
-def advice(facts: Facts) -> Iterator[str]:
-    """Advice on what to do, first of all if a simpler model clearly predicts better."""
-    errors = facts.errors
-    changes = {} if errors is None else {name: errors.change(name) for name in errors.baselines}
-    ahead = [name for name, one in changes.items() if one.ratio > 1 and one.clear]
-    if ahead and errors is not None:
-        best = min(ahead, key=errors.error)
-        ratio, baseline = changes[best].ratio, BASELINES[best]
-        other = baseline.estimator
-        more = f"{percent(ratio - 1)} larger"
-        if ratio >= 3:
-            more = f"{format_number(ratio, 2)} times as large"
-        use = f"use {other} (--estimator {other})"
-        if not facts.view.is_normal:
-            use = f"use scikit-learn's {facts.glm} regression"
-        sentence = (
-            f"On held-out rows {baseline.name} {baseline.verb} better than this model, whose error "
-            f"is {more} ({interval(changes[best])}): {use}"
-        )
-        if not facts.view.is_population:
-            sentence += ", or see whether AdaptiveSpanRegressor does better than both"
-        yield sentence + "."
-    yield from facts.diagnosis.advice
-
-
 def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
     """Explain how the errors were computed."""
     fits = ["by the model" + (" with its rank as selected" if _selected_rank(facts) else "")]
-    for name in errors.baselines:
+    for name in reversed(errors.baselines):
         fit = BASELINES[name].fit if facts.view.is_normal else BASELINES[name].glm
         fits.append(fit.format(facts.glm))
     return (
         "Each row was held out once, in four folds within tasks, and predicted by fits to the "
-        f"others: {listed(fits)}."
+        f"other rows: {listed(fits)}."
     )
 
 
@@ -148,7 +108,7 @@ def holdout_reading(facts: Facts, errors: HoldoutErrors) -> Iterator[str]:
     """Explain how to read the figures."""
     smallest = min(errors.task_error(name)[errors.rows > 0].min() for name in errors.losses)
     yield "Each point is a task" + ("; scales are logarithmic." if smallest > 0 else ".")
-    yield "Below the line the model predicts it better."
+    yield "Below the line this model predicts it better."
     if any(errors.change(name).bounded for name in errors.baselines):
         yield "Intervals are computed from the spread over tasks."
     if _selected_rank(facts):
@@ -193,32 +153,45 @@ def path_reason(path: RankPath) -> Iterator[str]:
 
 
 def how_tasks_vary(extra: Any) -> str:
-    """How coefficients vary in a model without shared directions."""
+    """How coefficients vary in a model without shared directions, in a sentence."""
     if extra.get("slopes") == "given":
-        return "coefficients vary as the formula says"
+        return "Coefficients vary between tasks as the formula says."
     if extra.get("slopes") == "full":
-        return "coefficients vary with an unrestricted covariance"
-    return "each coefficient varies by itself, if at all"
+        return "All coefficients vary between tasks, with an unrestricted covariance."
+    return "Each coefficient varies between tasks by itself, if at all: no pattern is shared."
 
 
 def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
     """Explain why this rank was selected among candidate covariances."""
-    tried, slopes = extra["candidates"], extra["slopes"]
-    if slopes == "given":
+    tried = extra["candidates"]
+    if extra["slopes"] == "given":
         yield f"The formula says how tasks vary; the rank is {rank}."
         return
-    chosen = [row for row in tried if (row["slopes"], row["rank"]) == (slopes, rank)]
-    others = [row for row in tried if row not in chosen]
     yield f"The fit compared {count(len(tried), 'description')} of how tasks vary, simple to rich."
-    if chosen and others:
+    chosen = chosen_candidate(extra, rank)
+    others = [row for row in tried if row is not chosen]
+    if chosen is not None and others:
         best = max(others, key=lambda row: row["score"])
-        ahead = max(row["score"] for row in chosen) - best["score"]
-        sentence = f"The one chosen has rank {rank} and variances of the kind “{slopes}”"
+        ahead = float(chosen["score"] - best["score"])
+        sentence = f"The one chosen has rank {rank} and variances of the kind “{chosen['slopes']}”"
         if ahead > 0:
             sentence += (
                 f"; the score of the next best, rank {best['rank']} and “{best['slopes']}”, is "
-                f"{format_number(float(ahead), 2)} lower"
+                f"{format_number(ahead, 2)} lower"
             )
         yield sentence + "."
-    elif chosen:
+    elif chosen is not None:
         yield f"There was only one to choose from: rank {rank}."
+
+
+def chosen_candidate(extra: Any, rank: int) -> Any:
+    """The candidate covariance of the fit, or None if it is not among those that were compared."""
+    same = [
+        row
+        for row in extra["candidates"]
+        if (row["slopes"], row["rank"]) == (extra["slopes"], rank)
+    ]
+    if not same:
+        return None
+    fitted = float(extra.get("log_likelihood", np.nan))
+    return min(same, key=lambda row: (abs(row["log_likelihood"] - fitted), -row["score"]))

@@ -43,7 +43,8 @@ def tpgd(
 
     from a small random start; both factors move at once, and the last iterate is the result. Like
     those of all solvers, steps under which the loss rises are halved by ``loop.run``, which the
-    paper does not do; with these step sizes that hardly ever happens.
+    paper does not do; with these step sizes that hardly ever happens if tasks are well conditioned,
+    as the paper assumes. Otherwise no step size makes it converge soon: see ``slow_directions``.
 
     Parameters
     ----------

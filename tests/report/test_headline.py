@@ -1,0 +1,197 @@
+"""The verdict at the head of the report, advice that agrees with it, and facts about the data."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import sharedspan as ss
+from sharedspan.diagnosis.advice import advice_on
+from sharedspan.diagnosis.model_view import ModelView
+from sharedspan.diagnosis.verdict import Gain
+from sharedspan.report.facts import Facts
+from sharedspan.report.headline import advice, headline
+from sharedspan.report.page import write_report
+
+
+def facts_of(model, *rows, task_name="shop", target_name=None):
+    return Facts(ModelView(model, *rows), task_name, target_name, lambda *told: None)
+
+
+def text_of(path):
+    page = re.sub(r"(?s)<(style|script)[^>]*>.*?</\\1>", "", path.read_text("utf-8"))
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split()).replace("\u00a0", " ")
+
+
+def shared_rows(noise=1.0, rank=1):
+    """Rows of 40 tasks whose slopes are all along one direction."""
+    sim = ss.simulate(
+        n_tasks=40, n_features=6, rank=rank, n_samples=12, noise=noise, random_state=0
+    )
+    return sim.X, sim.y, sim.task
+
+
+def pooled_rows():
+    """Rows of 40 tasks that differ in their level alone."""
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(40), 12)
+    X = rng.standard_normal((len(task), 3))
+    return X, X @ [1.0, 2.0, 0.0] + task / 10 + rng.standard_normal(len(task)), task
+
+
+def fit(kind, rows, **options):
+    return getattr(ss, f"{kind}Regressor")(**options).fit(rows[0], rows[1], task=rows[2])
+
+
+def test_a_gain_says_to_keep_the_model_and_names_both_simpler_ones():
+    rows = shared_rows()
+    said = headline(facts_of(fit("SharedSpan", rows, rank=1), *rows))
+    pattern = r"Sharing cuts the error by \d+ % against one model for all and by [\d.]+ % against "
+    assert said.outcome == "gain"
+    assert re.fullmatch(pattern + "one model per shop: keep this model.",
+                        said.sentence.replace("\u00a0", " "))  # fmt: skip
+    assert "held out" in said.basis
+
+
+def test_a_model_as_good_as_one_for_all_names_the_simpler_one():
+    rows = pooled_rows()
+    facts = facts_of(fit("AdaptiveSpan", rows), *rows)
+    facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.2, 0.01)]
+    said = headline(facts)
+    use = "use PooledRegressor (--estimator PooledRegressor), which is simpler."
+    assert said.sentence.endswith(f"against one model for all: keep this model, or {use}")
+    facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.002, 0.01)]
+    assert headline(facts).outcome == "even"
+    assert headline(facts).sentence.endswith(f"one model per shop: {use}")
+
+
+def test_the_colour_of_the_first_tile_is_the_verdict(tmp_path):
+    for rows, kind, options, outcome in (
+        (shared_rows(), "SharedSpan", {"rank": 1}, "gain"),
+        (pooled_rows(), "PerTask", {}, "loss"),
+    ):
+        model = fit(kind, rows, **options)
+        page = write_report(model, tmp_path / "report.html", *rows).read_text("utf-8")
+        first = re.search(r'<ul class="headline">\s*<li class="([^"]*)"', page)
+        assert first[1] == f"verdict {outcome}"
+
+
+def test_separate_models_are_not_said_to_share():
+    rows = pooled_rows()
+    said = headline(facts_of(fit("PerTask", rows), *rows))
+    assert said.sentence.startswith("One model per task does not help here.")
+    assert "Sharing" not in said.sentence
+    assert "use PooledRegressor (--estimator PooledRegressor)" in said.sentence
+
+
+def test_without_rows_the_verdict_asks_for_them():
+    said = headline(facts_of(fit("Pooled", pooled_rows())))
+    assert said.outcome == "unknown"
+    assert "Give the rows (--data)" in said.basis
+
+
+def test_advice_names_no_model_that_the_table_shows_to_be_worse():
+    rows = pooled_rows()
+    view = ModelView(fit("AdaptiveSpan", rows), *rows)
+    diagnosis, good = ss.diagnose(view.model, *rows), np.ones(40, dtype=bool)
+    assert any("PooledRegressor" in one for one in advice_on(view, diagnosis, good))
+    assert not any("PooledRegressor" in one for one in advice_on(view, diagnosis, good, ["pooled"]))
+
+
+@pytest.mark.parametrize("worse", [[], ["separate"]])
+def test_separate_regressions_are_only_advised_if_they_may_do_as_well(worse):
+    sim = ss.simulate(n_tasks=20, n_features=2, rank=2, n_samples=30, noise=0.5, random_state=0)
+    view = ModelView(ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task))
+    view.rank, view.params["rank"] = 3, "auto"
+    diagnosis = ss.diagnose(view.model)
+    said = " ".join(advice_on(view, diagnosis, np.ones(20, dtype=bool), worse))
+    assert "is the largest that was tried" in said
+    assert ("Separate regressions may do as well" in said) is not worse
+
+
+@pytest.mark.parametrize(("inside", "what"), [(0.8, "too narrow"), (1.0, "too wide"), (0.95, "")])
+def test_intervals_that_are_too_narrow_or_too_wide_are_told_with_a_remedy(inside, what):
+    rows = pooled_rows()
+    facts = facts_of(fit("AdaptiveSpan", rows), *rows)
+    scored = facts.errors.scored
+    covered = np.repeat((np.arange(len(scored.y)) < inside * len(scored.y))[:, None], 5, axis=1)
+    facts.errors = replace(facts.errors, scored=scored._replace(covered=covered))
+    said = [one for one in advice(facts) if one.startswith("Prediction intervals of level")]
+    assert bool(said) is bool(what)
+    assert all(what in one and "noise='per_task'" in one for one in said)
+
+
+def test_intervals_of_a_right_model_contain_their_level_of_held_out_responses():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(60), 30)
+    X = rng.standard_normal((len(task), 2))
+    y = X[:, 0] * (1 + 0.5 * rng.standard_normal(60)[task]) + rng.standard_normal(len(task))
+    covered = facts_of(fit("AdaptiveSpan", (X, y, task)), X, y, task).errors.scored.covered
+    np.testing.assert_allclose(covered.mean(axis=0), [0.5, 0.8, 0.9, 0.95, 0.99], atol=0.03)
+
+
+@pytest.mark.parametrize("kind", ["AdaptiveSpan", "SharedSpan", "Pooled", "PerTask"])
+def test_tasks_of_one_row_have_a_sentence_in_place_of_errors_and_empty_plots(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 3))
+    rows = X, X @ [1.0, 2.0, 3.0] + rng.standard_normal(300), np.arange(300)
+    path = write_report(fit(kind, rows), tmp_path / "report.html", *rows)
+    page, said = path.read_text("utf-8"), text_of(path)
+    assert "Each task has one row" in said
+    assert "No task has more than one row" in said
+    for word in ("standard deviation of the noise", "The 0 largest", "error 0", "noise 0",
+                 "PooledRegressor, with one slope vector", "R² within tasks"):  # fmt: skip
+        assert word not in said
+    for section in ("gains", "calibration", "common", "map"):
+        assert f'<section id="{section}">' not in page
+
+
+def test_the_data_are_described_with_factors_dates_and_missing_values(tmp_path):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    n = 400
+    days = pd.to_timedelta(rng.integers(0, 900, n), unit="D")
+    frame = pd.DataFrame(
+        {"region": rng.choice(["north", "south"], n), "opened": pd.Timestamp("2020-01-01") + days,
+         "price": rng.standard_normal(n), "shop": np.arange(n) % 20}
+    )  # fmt: skip
+    y = pd.Series(frame.price + rng.standard_normal(n))
+    frame.loc[:29, "price"] = np.nan
+    columns = ss.Columns(missing="indicator")
+    model = ss.AdaptiveSpanRegressor(task_column="shop", columns=columns).fit(frame, y)
+    path = write_report(model, tmp_path / "report.html", frame, y, target_name="sales")
+    said = text_of(path)
+    assert "sales by shop" in said
+    assert "one per shop, 20 rows each" in said
+    assert re.search(r"factors 1 region \((north|south) 5\d % and (north|south) [45]\d %\)", said)
+    assert "dates 1 opened" in said
+    assert "missing values 1 column price in 30 rows" in said
+
+
+def test_a_formula_gives_the_page_the_names_of_response_and_groups(tmp_path):
+    pd = pytest.importorskip("pandas")
+    X, y, task = pooled_rows()
+    frame = pd.DataFrame({"score": y, "ses": X[:, 0], "school": [f"s{t}" for t in task]})
+    model = ss.mixed("score ~ ses + (1 | school)", frame)
+    said = text_of(write_report(model, tmp_path / "report.html", frame, frame["score"]))
+    assert "score by school" in said
+    assert "one model per school" in said
+    assert "from 1 feature, in 40 tasks" in said
+    assert "units of units" not in said
+
+
+def test_a_response_named_units_is_not_measured_in_units_of_units(tmp_path):
+    rows = pooled_rows()
+    path = write_report(fit("Pooled", rows), tmp_path / "r.html", *rows, target_name="units")
+    assert "units of units" not in text_of(path)
+
+
+def test_only_one_candidate_is_marked_as_chosen(tmp_path):
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(30), 30)
+    X = rng.standard_normal((len(task), 5))
+    y = X[:, 0] * rng.standard_normal(30)[task] + X[:, 1] + rng.standard_normal(len(task))
+    model = fit("AdaptiveSpan", (X, y, task))
+    page = write_report(model, tmp_path / "report.html").read_text("utf-8")
+    assert page.count("(chosen)") == 1
