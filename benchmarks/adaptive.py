@@ -7,8 +7,10 @@ large   AdaptiveSpanRegressor against SharedSpanRegressor(rank given) of another
         source folder `--old` names
 slope   one slope in 125,066 groups of four rows, against mixedlm-rs where `--peers PYTHON` names an
         interpreter that has it
-growth  seconds against T and d, with lme4 and glmmTMB (`Rscript`), MixedLM and GPBoost, each up to
-        the size that takes it longer than `--limit` seconds; `--figure PATH` draws them
+growth  seconds against T, with one slope and with five, and against d, with lme4 and glmmTMB
+        (`Rscript`), MixedLM, GPBoost and, for one slope, mixedlm-rs, each up to the size that takes
+        it longer than `--limit` seconds; methods that are not installed are left out;
+        `--figure PATH` draws them
 """
 
 import argparse
@@ -22,8 +24,16 @@ from pathlib import Path
 import numpy as np
 
 LARGE = ((20_000, 30, 20), (50_000, 60, 30))  # T, n, d
-COLORS = "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#0072B2"  # of the methods
-GROWTH = {"T": (1_000, 10_000, 100_000, 1_000_000), "d": (5, 10, 20, 40, 80)}
+GROWTH = {
+    "one": (100, 1_000, 10_000, 100_000, 1_000_000),
+    "T": (1_000, 10_000, 100_000, 1_000_000),
+    "d": (5, 10, 20, 40, 80),
+}
+TITLES = {
+    "one": "groups of 20 rows, one slope",
+    "T": "groups of 20 rows, 5 slopes",
+    "d": "slopes, 1,000 groups of 4 d rows",
+}
 FIT = """
 import sys, time, json, warnings
 warnings.simplefilter("ignore")
@@ -114,6 +124,16 @@ def _in_r(X, y, task, call):
         return float(run.stdout.split()[-1])
 
 
+def ours_by_formula(X, y, task):
+    """The model of lme4, `y ~ x + (1 + x | g)` by REML."""
+    import sharedspan as ss
+
+    names = [f"x{i}" for i in range(X.shape[1])]
+    terms = " + ".join(names)
+    table = {"y": y, "g": task} | dict(zip(names, X.T, strict=True))
+    return -2 * ss.mixed(f"y ~ {terms} + (1 + {terms} | g)", table).log_likelihood_
+
+
 def lme4_full(X, y, task):
     return _in_r(
         X, y, task,
@@ -130,13 +150,32 @@ def glmmtmb_rank3(X, y, task):
     )  # fmt: skip
 
 
-METHODS = {
-    "lme4 full": ("lme4_full", "own"),
-    "glmmTMB rr(3)": ("glmmtmb_rank3", "own"),
+def glmmtmb_full(X, y, task):
+    return _in_r(
+        X, y, task,
+        "suppressMessages(library(glmmTMB)); m <- glmmTMB(y ~ {terms} + (1 + {terms} | g), data, "
+        "REML = TRUE)",
+    )  # fmt: skip
+
+
+MANY = {
+    "lme4": ("lme4_full", "own"),
+    "glmmTMB": ("glmmtmb_rank3", "own"),
     "MixedLM": ("statsmodels_mixedlm", "peers"),
-    "GPBoost slopes": ("gpboost_slopes", "peers"),
+    "GPBoost": ("gpboost_slopes", "peers"),
     "AdaptiveSpanRegressor": ("adaptive", "own"),
 }
+ONE = MANY | {
+    "glmmTMB": ("glmmtmb_full", "own"),
+    "mixedlm-rs": ("mixedlm_rs", "peers"),
+    "ss.mixed": ("ours_by_formula", "own"),
+}
+METHODS = {"one": ONE, "T": MANY, "d": MANY}
+COLORS = dict(zip(ONE, ("#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#0072B2", "#666666",
+                        "#003F66"), strict=True))  # fmt: skip
+
+
+BEYOND = "beyond the limit"
 
 
 def timed(method, size, python=sys.executable, source=None, limit=None):
@@ -148,11 +187,11 @@ def timed(method, size, python=sys.executable, source=None, limit=None):
             [python, "-c", code], capture_output=True, text=True, env=environment, timeout=limit
         )
     except subprocess.TimeoutExpired:
-        return None, "beyond the limit"
+        return None, BEYOND
     if run.returncode:
         return None, run.stderr.strip().splitlines()[-1]
     seconds, result = json.loads(run.stdout.splitlines()[-1])
-    return (result if method in ("lme4_full", "glmmtmb_rank3") else seconds), result
+    return (result if method.startswith(("lme4", "glmmtmb")) else seconds), result
 
 
 def large(options):
@@ -188,18 +227,21 @@ def slope(options):
 def growth(options):
     curves = {}
     for axis, values in GROWTH.items():
-        for name, (method, where) in METHODS.items():
+        for name, (method, where) in METHODS[axis].items():
             python = options.peers if where == "peers" else sys.executable
             points = []
             for value in values:
-                size = (value, 20, 5) if axis == "T" else (1_000, 4 * value, value)
-                seconds, result = timed(method, size, python, limit=options.limit + 60)
+                sizes = {"one": (value, 20, 1), "T": (value, 20, 5), "d": (1_000, 4 * value, value)}
+                seconds, result = timed(method, sizes[axis], python, limit=options.limit + 60)
                 print(f"{axis} = {value}: {name} {seconds} {result}", flush=True)
+                if seconds is None and result != BEYOND and not points:  # it is not installed
+                    break
                 ended = seconds is None or seconds > options.limit
                 points.append((value, options.limit if ended else seconds))
                 if ended:
                     break
-            curves[axis, name] = points
+            if points:
+                curves[axis, name] = points
     if options.figure:
         draw_growth(curves, options.limit, options.figure)
 
@@ -208,30 +250,30 @@ def draw_growth(curves, limit, path):
     """Seconds against T and d; a cross where a method took longer than the limit."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
-    titles = {"T": "groups of 20 rows, 5 slopes", "d": "slopes, 1,000 groups of 4 d rows"}
-    colors = dict(zip(METHODS, COLORS, strict=True))
+    figure, axes = plt.subplots(1, len(TITLES), figsize=(15, 4.6), layout="constrained")
+    shown = {}
     for (axis, name), points in curves.items():
-        panel = axes[list(titles).index(axis)]
+        panel = axes[list(TITLES).index(axis)]
         x, y = zip(*points, strict=True)
-        width = 2.5 if name == "AdaptiveSpanRegressor" else 1.5
-        panel.loglog(x, y, marker="o", lw=width, color=colors[name], label=name)
+        width = 2.5 if name in ("AdaptiveSpanRegressor", "ss.mixed") else 1.5
+        style = "--" if name == "ss.mixed" else "-"
+        [shown[name]] = panel.loglog(x, y, style, marker="o", lw=width, color=COLORS[name])
         if y[-1] >= limit:
             # Crosses of methods that ended at the same size stand beside each other.
             span = GROWTH[axis][-1] / GROWTH[axis][0]
-            shift = span ** (0.02 * (list(METHODS).index(name) - 1))
-            panel.plot(x[-1] * shift, limit, "x", ms=11, mew=3, color=colors[name], zorder=5)
-    for panel, (axis, title) in zip(axes, titles.items(), strict=True):
+            shift = span ** (0.02 * (list(ONE).index(name) - 1))
+            panel.plot(x[-1] * shift, limit, "x", ms=11, mew=3, color=COLORS[name], zorder=5)
+    for panel, (axis, title) in zip(axes, TITLES.items(), strict=True):
         panel.axhline(limit, color="black", lw=1, ls="--")
         values = GROWTH[axis]
         panel.set_xticks(values, [f"{value:,}" for value in values])
         panel.set_xticks([], minor=True)
         panel.set(xlabel=title, ylabel="seconds")
     figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False,
+        shown.values(), shown, loc="outside lower center", ncols=7, frameon=False,
         title=f"a cross on the dashed line: ended at {limit:g} s",
     )  # fmt: skip
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=130)
 
 
 def main():

@@ -116,56 +116,18 @@ def machine():
 
 def picture(options):
     """Errors on held-out rows of the patients against the number of rows that were fitted."""
-    import matplotlib.pyplot as plt
+    from sharedspan.report.demo import draw_errors_by_rows, errors_by_rows
+    from sharedspan.report.figures import blank_figure, save_figure
 
-    data = ss.datasets.load_parkinsons()
-    X, y = np.asarray(data.X, float), np.asarray(data.y, float)
-    _, task = np.unique(data.task, return_inverse=True)
-    methods = {
-        "one model for all patients": ss.PooledRegressor,
-        "one model per patient": ss.PerTaskRegressor,
-        "sharedspan": ss.AdaptiveSpanRegressor,
-    }
-    errors = np.empty((len(methods), len(ROWS), SPLITS))
     began = time.perf_counter()
-    for seed in range(SPLITS):
-        place = np.empty(len(y), dtype=int)  # of each row among those of its patient, at random
-        order = np.lexsort((np.random.default_rng(seed).random(len(y)), task))
-        counts = np.bincount(task)
-        place[order] = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)
-        held = place >= max(ROWS)
-        for j, n in enumerate(ROWS):
-            train = place < n
-            for i, make in enumerate(methods.values()):
-                model = make().fit(X[train], y[train], task=task[train])
-                gap = model.predict(X[held], task=task[held]) - y[held]
-                errors[i, j, seed] = np.sqrt(np.mean(gap**2))
-    means = errors.mean(axis=2)
-    for name, each in zip(methods, means, strict=True):
+    means = {name: each.mean(axis=1) for name, each in errors_by_rows(ROWS, SPLITS).items()}
+    for name, each in means.items():
         print(f"{name:<28}", " ".join(f"{value:7.3f}" for value in each))
     print(f"rows per patient            {' '.join(f'{n:7d}' for n in ROWS)}")
     print(f"{time.perf_counter() - began:.0f} s, {machine()}")
-    figure, axis = plt.subplots(figsize=(7.2, 4.0), layout="constrained")
-    colors = ("#009E73", "#D55E00", "#0072B2")
-    for (name, values), color in zip(zip(methods, means, strict=True), colors, strict=True):
-        axis.plot(ROWS, values, marker="o", ms=4, lw=2.5 if name == "sharedspan" else 1.8,
-                  color=color)  # fmt: skip
-    for (name, values), color in zip(zip(methods, means, strict=True), colors, strict=True):
-        at = {"one model for all patients": 6, "one model per patient": 1, "sharedspan": 3}[name]
-        shift = (0, -16) if name == "sharedspan" else (0, 10)
-        axis.annotate(name, (ROWS[at], values[at]), xytext=shift, textcoords="offset points",
-                      ha="center", color=color, weight="bold")  # fmt: skip
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(ROWS, [str(n) for n in ROWS])
-    axis.minorticks_off()
-    axis.set(
-        xlabel="rows per patient in the fit",
-        ylabel="error of held-out rows (RMSE)",
-        ylim=(1.2, None),
-    )
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", alpha=0.3)
-    figure.savefig(options.out, dpi=160)
+    figure, [[panel]] = blank_figure(1, 1, (7.2, 3.8))
+    draw_errors_by_rows(panel, ROWS, means)
+    save_figure(figure, Path(options.out))
     print(options.out)
 
 

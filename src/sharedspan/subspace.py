@@ -50,7 +50,7 @@ def balanced_factors(V: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def factor_distance(B: Any, W: Any, true_B: Any, true_W: Any) -> float:
-    """Theorem 1's distance: |(B; W') - (F; G') Q|_F after the best rotation Q.
+    """Theorem 5.1's distance: |(B; W') - (F; G') Q|_F after the best rotation Q.
 
     (F, G) are the balanced factors of true_B true_W, so the answer does not depend on how the
     truth was factored.

@@ -522,6 +522,15 @@ def test_names_do_not_reach_the_terminal_as_commands(tmp_path):
     assert len(max(output.splitlines(), key=len)) < 300
 
 
+def test_predict_says_that_an_error_is_in_sample(folder, tmp_path):
+    table, out = folder / "parkinsons.csv", tmp_path / "p.csv"
+    warned = "expect a larger error on new rows"
+    assert warned in good("predict", folder / "m.span", table, "-o", out)
+    lines = table.read_text().splitlines()
+    (tmp_path / "other.csv").write_text("\n".join(lines[:-1]))
+    assert warned not in good("predict", folder / "m.span", tmp_path / "other.csv", "-o", out)
+
+
 def test_existing_tables_of_the_users_are_left_alone(tmp_path):
     (tmp_path / "parkinsons.csv").write_text("mine")
     done = run("demo", "--tables", tmp_path)

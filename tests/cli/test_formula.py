@@ -72,6 +72,10 @@ def test_classes_in_words_are_fitted_by_a_family(school):
         (["school.csv", "math ~ sess + (1 | school)"], "Did you mean 'ses'?"),
         (["school.csv", "math ~ ses + (1 | school"], "The formula"),
         (["school.csv"], "Missing option '--task'"),
+        (["school.csv", "math ~ ses"], "write + (1 | group)"),
+        (["math ~ ses", "school.csv"], "write + (1 | group)"),
+        (["school.csv", FORMULA, "math ~ 1 + (1 | school)"], "Give one formula"),
+        (["~/school.csv"], "Missing option '--task'"),
         (["school.csv", "--task", "school", "--target", "math", "--ml"], "fitted by --ml"),
     ],
 )
@@ -96,3 +100,48 @@ def test_decimal_commas_of_a_formula_are_read_as_numbers(school, column):
     assert done.exit_code == 0, done.output
     predicted = pd.read_csv("p.csv")["prediction"]
     np.testing.assert_allclose(predicted, expected.predict(school), rtol=1e-9)
+
+
+@pytest.mark.parametrize("arguments", [("school.csv", FORMULA), (FORMULA, "school.csv")])
+def test_a_formula_without_a_place_for_the_model_prints_the_summary(school, arguments, tmp_path):
+    before = set(tmp_path.iterdir())
+    done = run("fit", *arguments)
+    assert done.exit_code == 0, done.output
+    assert str(ss.mixed(FORMULA, school).summary()) in done.stdout
+    assert "add -o, such as -o model.span, to save it" in done.stdout
+    assert "Next: " not in done.stdout
+    assert set(tmp_path.iterdir()) == before
+    about = json.loads(run("fit", *arguments, "--json").stdout)
+    assert about["out"] is None
+
+
+def test_without_a_formula_a_fit_needs_a_place_for_the_model(school):
+    done = run("fit", "school.csv", "--task", "school", "--target", "math")
+    assert done.exit_code == 2
+    assert "Missing option '-o'" in done.stderr
+
+
+def test_a_file_whose_name_has_a_tilde_is_a_table(school):
+    school[["school", "ses", "math"]].to_csv("old~1.csv", index=False)
+    for table in ("old~1.csv", "old~*.csv"):
+        done = run("fit", table, "--task", "school", "--target", "math", "-o", "m.span")
+        assert done.exit_code == 0, done.output
+
+
+def test_a_report_says_what_it_needs_of_a_response_of_two_columns(school):
+    counts = school.assign(won=lambda d: (d.math > 1) * 3, lost=2)
+    counts.to_csv("counts.csv", index=False)
+    formula = "cbind(won, lost) ~ ses + (1 | school)"
+    run("fit", "counts.csv", formula, "--family", "binomial", "-o", "m.span")
+    done = run("report", "m.span", "--data", "counts.csv", "-o", "m.html")
+    assert done.exit_code == 2
+    assert "cbind(won, lost), is no column of a table" in done.stderr
+    assert "leave --data out" in done.stderr
+    assert run("report", "m.span", "-o", "m.html").exit_code == 0
+
+
+def test_a_report_of_a_table_and_a_formula_says_to_fit_first(school):
+    done = run("report", "school.csv", FORMULA, "-o", "m.html")
+    assert done.exit_code == 2
+    assert f"sharedspan fit school.csv '{FORMULA}' -o model.span" in done.stderr
+    assert done.stderr.count("\n") == 1

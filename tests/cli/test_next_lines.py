@@ -113,6 +113,7 @@ ONLY_FIT = {
     "formula of names": (with_odd_names, [
         "it's a \"table\" (1).csv", "`y & ``ls``; y` ~ z", ]),
     "formula of a transform": (with_counts, ["t.csv", "log(y + 1) ~ x + (1 | shop)"]),
+    "formula without slopes": (with_dates, ["t.csv", "y ~ 1 + (1 | colour/shop)"]),
     "formula of classes": (with_classes, ["t.csv", "y ~ x + (1 | shop)", "--family", "binomial"]),
     "formula of files": (in_files, ["my files/*.csv", "y ~ x + (1 | shop)"]),
     "formula of a sheet": (in_a_workbook, ["t.xlsx", "y ~ x + (1 | shop)", "--sheet",

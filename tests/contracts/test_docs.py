@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 import sharedspan as ss
 from sharedspan.solvers import SOLVERS
@@ -27,6 +27,7 @@ PAGES = [
 ]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```(?:bash|sh)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -71,7 +72,7 @@ def assert_converges_and_resumes(solver, path):
 
 
 def shell_pages():
-    pages = [page for page in PAGES[1:] if "```sh\n" in page.read_text(encoding="utf-8")]
+    pages = [page for page in PAGES if SHELL.search(page.read_text(encoding="utf-8"))]
     return [pytest.param(page, id=page.name) for page in pages]
 
 
@@ -81,7 +82,7 @@ def test_commands_in_the_documentation_run_in_order_and_print_what_is_shown(page
     environment = os.environ | {"PATH": os.pathsep.join([tools, os.environ["PATH"]])}
     printed = ""
     for kind, code in BLOCK.findall(page.read_text(encoding="utf-8")):
-        if kind == "sh":
+        if kind == "bash" or (kind == "sh" and page != PAGES[0]):
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", code],
                 cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
@@ -89,7 +90,7 @@ def test_commands_in_the_documentation_run_in_order_and_print_what_is_shown(page
             )  # fmt: skip
             printed = done.stdout + done.stderr
             assert done.returncode == 0, f"{code}\n{printed}"
-        elif kind == "text":
+        elif kind == "text" and page != PAGES[0]:
             for line in code.splitlines():
                 assert without_numbers(line) in without_numbers(printed), line
 
@@ -99,8 +100,23 @@ def without_numbers(text):
     return re.sub(r"\d[\d.,]*", "#", text)
 
 
-def test_the_readme_keeps_its_promise(capsys):
+def numbers(text):
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
+
+
+def test_the_readme_prints_what_it_shows(capsys):
     exec(blocks("python")[0].values[0], {})
+    printed, shown = capsys.readouterr().out, blocks("text")[0].values[0]
+    assert without_numbers(printed).split() == without_numbers(shown).split()
+    gains = [numbers(text.partition("Sharing cuts")[2])[:2] for text in (printed, shown)]
+    assert_allclose(*gains, atol=2)
+
+
+def test_the_readme_keeps_its_promise(capsys):
+    [code] = [
+        one.values[0] for one in blocks("python", PAGES[:1]) if "parameter_error" in one.values[0]
+    ]
+    exec(code, {})
     rank, gain, *_ = capsys.readouterr().out.splitlines()
     assert rank == "3"
     assert float(gain) > 5

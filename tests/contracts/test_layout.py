@@ -128,11 +128,14 @@ def test_bundled_data_is_complete():
         ss.datasets.load_parkinsons("age")
 
 
-def test_the_demo_prints_both_tables_and_writes_its_figure(tmp_path):
+def test_the_demo_shows_a_real_table_first_then_tpgd_and_writes_its_figure(tmp_path):
     result = CliRunner().invoke(main, ["demo", "-o", str(tmp_path / "demo.png")])
     assert result.exit_code == 0, result.output
-    for word in ("separate", "pooled", "shared span", "error / floor", "Parkinsons", "test RMSE"):
-        assert word in result.output
+    words = ("42 patients", "one model per patient", "rows each", "Sharing cuts the error", "TPGD",
+             "error / floor", "Next: sharedspan demo --tables tables")  # fmt: skip
+    places = [result.output.find(word) for word in words]
+    assert -1 not in places
+    assert places == sorted(places)
     assert (tmp_path / "demo.png").stat().st_size > 20_000
 
 

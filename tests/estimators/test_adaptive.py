@@ -440,7 +440,9 @@ def test_the_summary_shows_how_tasks_differ_and_not_the_error_of_their_mean(smal
     assert entry.names == ("(Intercept)",)
     assert_allclose(entry.std, model.intercept_std_)
     assert list(model.task_effects()) == ["(Intercept)", "(Intercept) std"]
-    both = ss.AdaptiveSpanRegressor(slopes="diagonal", rank=0).fit(small.X, small.y, task=small.task)
+    both = ss.AdaptiveSpanRegressor(slopes="diagonal", rank=0).fit(
+        small.X, small.y, task=small.task
+    )
     assert_allclose(both.summary().variances[0].std[1:], both.slope_std_)
     pooled = ss.AdaptiveSpanRegressor(slopes="zero", rank=0).fit(X, y, task=task)
     assert pooled.summary().variances == ()

@@ -173,11 +173,13 @@ def test_the_row_that_is_named_is_the_users():
 
 def test_weights_out_of_all_proportion_are_fitted_or_refused_in_words():
     weight = 10.0 ** np.random.default_rng(0).uniform(-12, 12, 240)
-    model = ss.AdaptiveSpanClassifier()
+    refused = ""
     try:
-        model.fit(X, Y, task=TASK, sample_weight=weight)
+        model = ss.AdaptiveSpanClassifier().fit(X, Y, task=TASK, sample_weight=weight)
     except ValueError as problem:
-        assert "Weights count as repetitions" in str(problem)
+        refused = str(problem)
+    if refused:  # which of the two depends on the last digits of the processor
+        assert "Weights count as repetitions" in refused
         return
     assert np.abs(model.coef_).max() < 1e6
     shares = model.predict_proba(X, TASK)

@@ -7,9 +7,10 @@ have the same.
 from typing import NamedTuple
 
 SOURCES = {
-    "MixedModels.jl": "[Its tests](https://github.com/JuliaStats/MixedModels.jl/tree/main/test), "
-    "pls.jl and pirls.jl. Its quadrature of Contraception has 7 points, ours and R's 25",
-    "lme4's tests": "[Its tests](https://github.com/lme4/lme4/tree/master/tests): REMLdev.R, "
+    "MixedModels.jl": "[its tests](https://github.com/JuliaStats/MixedModels.jl/tree/main/test) "
+    "pls.jl and pirls.jl. For Contraception, MixedModels.jl uses 7 quadrature points, whereas R "
+    "and we use 25",
+    "lme4's tests": "[its tests](https://github.com/lme4/lme4/tree/master/tests) REMLdev.R, "
     "testthat/test-lmer.R and glmer-1.R",
     "lme4's paper": "Bates, Mächler, Bolker and Walker (2015), [Fitting linear mixed-effects "
     "models using lme4](https://doi.org/10.18637/jss.v067.i01): summary and `confint` of "

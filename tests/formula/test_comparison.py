@@ -31,3 +31,11 @@ def test_a_crossed_factor_of_counts_can_be_tested():
     models = [ss.mixed(f"n ~ 1 + {each}", rows, family="poisson") for each in
               ("(1 | b)", "(1 | a) + (1 | b)")]  # fmt: skip
     assert ss.anova(*models).p_value < 1e-10
+
+
+def test_what_is_not_two_models_is_refused_in_a_sentence():
+    model = ss.mixed("diameter ~ 1 + (1 | plate)", table("Penicillin"))
+    with pytest.raises(TypeError, match="compares two models, and 3 were given"):
+        ss.anova(model, model, model)
+    with pytest.raises(TypeError, match="one of the type int was given"):
+        ss.anova(model, 5)

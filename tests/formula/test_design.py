@@ -284,7 +284,9 @@ def test_groupings_that_cannot_be_fitted_are_refused_in_a_sentence(table):
         ("y ~ x + (1 | g) + (1 | one)", wide, "one group of `one`"),
         ("y ~ x + (1 | g) + (1 | h)", big, "at most 400 can be: leave their bar out, or join"),
         ("y ~ factor(item) + (1 | g) + (1 | item)", wide, "in its terms and as groups"),
-        ("y ~ (1 | district/g/item)", wide, "make one column of them in the table"),
+        ("y ~ (1 | district:g) + (1 | district:g:item)", wide, "one column of them in the table"),
+        ("y ~ (1 | district/g/item)", wide, r"\(1 \| district\) \+ \(1 \| district_g/item\)"),
+        ("y ~ (x | district/g/item)", wide, "are three, which is not supported"),
     ):
         with pytest.raises(FormulaError, match=advice):
             learn_design(formula, data)

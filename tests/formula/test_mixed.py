@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from ours import REML, fitted
 from reference import model_names, prediction_tables, reference, table
+from sklearn.exceptions import ConvergenceWarning
 
 import sharedspan as ss
 from sharedspan.estimators.inference import infer
@@ -220,6 +221,7 @@ def test_weights_divide_the_noise_variance_as_in_lme4():
     model = ss.mixed(reference("sleepstudy")["formula"], rows, weights="w")
     assert -2 * model.log_likelihood_ == pytest.approx(1754.07866931, abs=1e-6)
     assert model.summary().sigma.value == pytest.approx(26.15375611, rel=1e-6)
+    assert "\nWeights: w\n" in str(model.summary())
     assert_allclose([model.mean_intercept_, *model.mean_coef_], [251.47528816, 10.32824537],
                     rtol=1e-7)  # fmt: skip
 
@@ -336,6 +338,9 @@ def test_missing_values_are_an_error_that_says_what_to_type():
         ("Reaction ~ Days", "group"),
         ("Reaction ~ __import__('os') + (1 | Subject)", "The formula"),
         ("Reaction ~ Days + (1 | Subject", "The formula"),
+        ("Reaction ~ Reaction + (1 | Subject)", "it is the response and a term"),
+        ("Reaction ~ Days:Reaction + (1 | Subject)", "it is the response and a term"),
+        ("Reaction ~ Days + (Reaction | Subject)", "it is the response and a term"),
     ],
 )
 def test_mistakes_end_in_one_sentence(formula, message):
@@ -393,3 +398,112 @@ def test_counts_may_have_an_effect_of_each_row_and_independent_effects_two_in_tw
     assert ss.mixed("y ~ x + (1 + x || pair)", rows).converged_  # as in lme4
     with pytest.raises(ValueError, match="All rows are in one group of `pair`"):
         ss.mixed("n ~ x + (1 | pair)", rows[:2], family="poisson")
+
+
+def test_a_fitted_formula_is_shown_in_short_and_other_models_as_scikit_learn_does():
+    rows = simulated()
+    model = ss.mixed("y ~ x + (1 + x | g)", rows)
+    assert repr(model) == (
+        "AdaptiveSpanRegressor of y ~ x + (1 + x | g): 240 rows, groups: g, 30; see\n  summary()"
+    )
+    long = ss.mixed("y ~ " + " + ".join(f"I(x^{i})" for i in range(2, 6)) + " + (1 | g)", rows)
+    assert max(map(len, repr(long).splitlines())) <= 80
+    assert repr(ss.AdaptiveSpanRegressor(rank=2)) == "AdaptiveSpanRegressor(rank=2)"
+    assert str(model.summary()).startswith("Linear mixed model")
+
+
+@pytest.mark.parametrize("as_columns", [np.asarray, list])
+def test_a_dict_of_columns_is_a_table_in_predictions_too(as_columns):
+    rows = simulated().assign(c=np.where(np.arange(240) % 3, "a", "b"), t=2.0)
+    for formula in ("y ~ x + (1 | g)", "y ~ x + c + offset(t) + (1 + x | g)"):
+        model = ss.mixed(formula, rows)
+        some = rows[["x", "c", "t", "g"]][:7]
+        held = {name: as_columns(some[name]) for name in some}
+        assert_array_equal(model.predict(held), model.predict(some))
+        assert_array_equal(model.predict_interval(held), model.predict_interval(some))
+        assert model.simulate(2, held).shape == (7, 2)
+        assert len(ss.effects(model, "x", data=held).estimate) == 5
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"y": [1.0, 2.0], "x": [1.0], "g": [1, 2]}, "'y' has 2 values and 'x' 1"),
+        ({"y": [1.0, 2.0], "x": 3.0, "g": [1, 2]}, "'x' is 3.0: give one value per row"),
+        ({"y": [1.0, 2.0], "x": "low", "g": [1, 2]}, "'x' is 'low': give one value per row"),
+        (pd.DataFrame({"y": [1.0], "x": [1.0], "g": [1], 3: [1]}), "named 3, which is no text"),
+    ],
+)
+def test_tables_that_are_none_are_refused_in_a_sentence(data, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        ss.mixed("y ~ x + (1 | g)", data)
+
+
+def test_the_summary_names_weights_also_of_other_families_and_after_a_file(tmp_path):
+    rows = simulated().assign(w=2.0)
+    rows["n"] = np.random.default_rng(0).poisson(np.exp(rows.y / 2))
+    for family in ("gaussian", "student_t", "poisson"):
+        response = "n" if family == "poisson" else "y"
+        model = ss.mixed(f"{response} ~ x + (1 | g)", rows, family=family, weights="w")
+        model.save(tmp_path / "m.span")
+        assert "Weights: w\n" in str(ss.load(tmp_path / "m.span").summary())
+    given = ss.mixed("y ~ x + (1 | g)", rows, weights=rows.w.to_numpy())
+    assert "Weights: an array\n" in str(given.summary())
+    assert "Weights" not in str(ss.mixed("y ~ x + (1 | g)", rows).summary())
+
+
+def test_shares_of_the_variance_take_the_variance_of_a_sample_as_mumin_does():
+    model, rows = fitted("sleepstudy", "reml"), table("sleepstudy")
+    inferred, summary = infer(model), model.summary()
+    fixed = np.var(model.mean_coef_[0] * rows["Days"], ddof=1)
+    total = fixed + inferred.effect_variance + inferred.residual_variance
+    assert summary.r2_marginal == pytest.approx(fixed / total, rel=1e-9)
+    assert summary.r2_marginal == pytest.approx(0.2787, abs=5e-5)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "student_t", "poisson"])
+def test_words_are_no_response_of_numbers(family):
+    rows = simulated()
+    rows["t"] = np.where(rows.y > 1, "b", "a")
+    with pytest.raises(ValueError, match=r"'t' holds 'a' and 'b'.*family='binomial'"):
+        ss.mixed("t ~ x + (1 | g)", rows, family=family)
+    assert ss.mixed("t ~ x + (1 | g)", rows, family="binomial").mean_coef_[0] > 0
+
+
+def test_the_table_says_if_p_values_are_not_those_of_the_printed_t_and_df():
+    model = ss.mixed("y ~ x + (1 + x | g)", simulated().query("g < 6"))
+    table, fixed = model.summary().fixed, infer(model).fixed
+    assert f"{table.p_value[0]:.3g}" != f"{fixed.p_value[0]:.3g}"
+    title = "Fixed effects (p-values and bounds corrected for the error of the variances):"
+    assert title in str(model.summary()).splitlines()
+    assert "Intervals and p-values count the error" in " ".join(model.summary().notes)
+    plain = fitted("sleepstudy", "reml")
+    assert_allclose(plain.summary().fixed.p_value, infer(plain).fixed.p_value, rtol=1e-4)
+    assert "Fixed effects:" in str(plain.summary()).splitlines()
+
+
+def test_an_advised_column_has_intercepts_on_three_levels():
+    rows = simulated().assign(a=lambda d: d.g // 10, b=lambda d: d.g // 5 % 2)
+    with pytest.raises(ValueError, match=r"write \(1 \| a\) \+ \(1 \| a_b/g\)"):
+        ss.mixed("y ~ x + (1 | a/b/g)", rows)
+    rows["a_b"] = rows.a.astype(str) + ":" + rows.b.astype(str)
+    model = ss.mixed("y ~ x + (1 | a) + (1 | a_b/g)", rows)
+    assert {entry.group for entry in model.summary().variances} == {"a_b", "a_b/g", "a"}
+
+
+def test_an_option_of_lme4_is_named_as_ours():
+    with pytest.raises(TypeError, match=r"no option 'REML'.*Did you mean 'reml'"):
+        ss.mixed("y ~ x + (1 | g)", simulated(), REML=False)
+
+
+def test_effects_of_a_formula_without_columns_are_none():
+    model = ss.mixed("y ~ 1 + (1 | g)", simulated())
+    with pytest.raises(ValueError, match="no columns but those of groups"):
+        ss.effects(model, "x")
+
+
+def test_residuals_are_numbers_where_features_separate_the_classes():
+    rows = simulated().assign(b=lambda d: (d.x > 0) * 1)
+    with pytest.warns(ConvergenceWarning, match="separate the classes"):
+        model = ss.mixed("b ~ x + (1 | g)", rows, family="binomial")
+    assert np.abs(model.summary().residual_quantiles).max() < 0.1

@@ -239,6 +239,16 @@ table("1 234,5 with hard spaces", lines(text_of(numbers=grouped("\u00a0", ",")),
 table("1'234.5", lines(text_of(numbers=grouped("'"))), '--thousands "\'"')
 GROUPED = text_of(numbers=decimal_comma, code=lambda v: f"{1000 * v:,}".replace(",", "."))
 table("decimal commas, grouped whole numbers", lines(GROUPED, ";"), "--decimal , --thousands .")
+POINTS = text_of(price=decimal_comma, share=lambda v: f"{v / 20:.3f}")
+table("decimal commas beside points", lines(POINTS, ";"), "--decimal ,")
+SIGNED = lines(text_of(price=decimal_comma, visitors=lambda v: f"{v - 5000:.1f}",
+                       share=lambda v: f"{v / 20 - 1:.3f}"), ";")  # fmt: skip
+table("decimal commas beside points and signs", SIGNED, "--decimal ,")
+BOTH = text_of(price=decimal_comma, visitors=grouped(".", ","),
+               share=lambda v: f"{v / 20:.3f}")  # fmt: skip
+table("1.234,5 beside points", lines(BOTH, ";"), "--decimal , --thousands .")
+table("points between thousands", lines(text_of(code=lambda v: f"{250 * v:,}".replace(",", "."))),
+      "--decimal , --thousands .", warns=True)  # fmt: skip
 table("percent signs", lines(text_of(share=lambda v: f"{v}%")))
 table("units", lines(text_of(share=lambda v: f"{v} kg")))
 table("dollars", lines(text_of(price=lambda v: f"${v:.2f}")))

@@ -97,17 +97,54 @@ def test_marks_that_are_given_hold_and_others_are_added():
     assert told(comma, x=["1,5", "2.5"])[0] == {"x": "number"}
     assert "--thousands '.'" in told(comma, x=["1.234", "2,5"])[2]
     assert told(TextFormat(",", "."), x=["1.234", "2,5"])[2] == ""
-    with pytest.raises(ValueError, match=r"'x' holds numbers such as '12\.5', which have other ma"):
-        told(TextFormat(",", "."), x=["12.5", "13.5"])
+    with pytest.raises(
+        ValueError, match=r"'x' holds numbers such as '1\.234', which have other ma"
+    ):
+        told(TextFormat(",", "'"), x=["1.234", "13.512"])
     _, _, sentence = told(TextFormat(na_values=("none",)), drops_rows=False, x=[*NUMBERS, "?"])
     assert "--missing" not in sentence
+
+
+def test_a_column_of_decimal_points_needs_no_word_beside_decimal_commas():
+    points, commas = ["-8.133", "1.64", "0.123", "5"], ["115,78", "2,5"]
+    assert told(x=points, y=commas)[2] == (
+        "t.csv: 'y' ('115,78') holds numbers in another notation: add --decimal ',', in Python "
+        "columns=ss.Columns(decimal=',')."
+    )
+    for text in (TextFormat(","), TextFormat(",", ".")):
+        kinds, text, sentence = told(text, x=points, y=commas)
+        assert (kinds, sentence) == ({"x": "number", "y": "number"}, "")
+        assert text.points == ("x",)
+    # Numbers that may all be thousands are told, and what else they may be.
+    assert (
+        "if 'x' has decimal points, write commas instead" in told(TextFormat(","), x=["1.234"])[2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([f"{i},5" for i in range(40)] + ["1.25"], TextFormat(",", ".")),
+        ([f"{i}.5%" for i in range(40)] + ["7"], TextFormat()),
+        ([*ISO, "0"], TextFormat()),
+        ([f"{i}.5k" for i in range(40)] + ["1.5M"], TextFormat()),
+        ([f"{i}.5 kg" for i in range(40)] + ["500 g"], TextFormat()),
+    ],
+)
+def test_words_that_are_numbers_are_never_offered_as_missing(values, text):
+    with pytest.raises(ValueError, match=r"'x' holds .*, but '.*' in 1 row: .*--drop x") as caught:
+        told(text, x=values)
+    assert "na_values" not in str(caught.value)
+    assert "na-values" not in str(caught.value)
 
 
 def test_signs_of_units_are_left_out_only_if_all_numbers_have_them():
     assert told(x=["5%", "6.5 %"], z=["$3"])[1].signs == ("$", "%")
     assert told(x=["5 kg", "6.5 kg"])[1].signs == ("kg",)
+    assert told(x=["5kg", "6.5kg"])[1].signs == ("kg",)
+    assert told(x=["12.3k", "0.5k", "50k"])[:2] == ({"x": "number"}, TextFormat(signs=("k",)))
+    assert told(x=["50.12N", "8.25N"])[0] == told(x=["\u22125.5", "3"])[0] == {"x": "number"}
     assert told(x=["5 rooms", "1 room"])[0] == told(x=["12A", "13A"])[0] == {"x": "text"}
-    assert "--na-values" in told(x=[*(f"{n}%" for n in NUMBERS), "7"])[2]
     kinds, text, _ = told(x=["5% off", "6% off"])
     assert (kinds["x"], text.signs) == ("text", ())
 
@@ -115,9 +152,21 @@ def test_signs_of_units_are_left_out_only_if_all_numbers_have_them():
 @pytest.mark.parametrize(
     ("text", "numbers", "others"),
     [
-        (TextFormat(), ["1", "-1.5e3", " 2 "], ["1,5", "1 000", "1_000", "x", "1.2.3"]),
-        (TextFormat(","), ["1,5", "12.5", "1234.567"], ["1.234", "1.234,5", "1,5,5"]),
-        (TextFormat(",", "."), ["1.234,5", "-12.345.678", "5"], ["12.34,5", "1.5", "1,5.0"]),
+        (
+            TextFormat(),
+            ["1", "-1.5e3", " 2 ", "\u22121.5"],
+            ["1,5", "1 000", "1_000", "x", "1.2.3"],
+        ),
+        (
+            TextFormat(","),
+            ["1,5", "12.5", "1234.567", "0.123", "-0.5"],
+            ["1.234", "1.234,5", "1,5,5"],
+        ),
+        (
+            TextFormat(",", "."),
+            ["\u22121.234,5", "1.234,5", "-12.345.678", "5"],
+            ["12.34,5", "1.5", "0.123", "1,5.0"],
+        ),
         (TextFormat(".", ","), ["1,234.5", "12,345,678", "5"], ["12,5", "1,23,456"]),
         (TextFormat(".", " "), ["1 234", "1\u00a0234.5", "1\u202f234"], ["12 34", "1,5"]),
         (TextFormat(signs=("€",)), ["€ 5", "5\u00a0€", "5"], ["5 $"]),
@@ -133,7 +182,7 @@ def test_sql_and_python_read_the_same_numbers(text, numbers, others):
         if value != "1_000":  # DuckDB takes it for a number
             assert reads == text.reads(value) == (value in numbers), value
         if value in numbers:
-            omitted = str.maketrans("", "", " \u00a0\u202f€" + text.thousands)
+            omitted = str.maketrans("\u2212", "-", " \u00a0\u202f€" + text.thousands)
             assert number == float(value.translate(omitted).replace(text.decimal, "."))
 
 

@@ -121,7 +121,7 @@ def test_an_exact_power_of_kappa_is_read_from_the_counts():
     text = speed.Speed().paragraph(table)
     assert "grow like κ^1.00" in text
     assert "not needed in these runs; a proof is another matter" in text
-    assert "Nearly free of κ (a power of at most 0.25) is flat." in text
+    assert "The iterations of flat are nearly independent of κ (a power of at most 0.25)." in text
 
 
 @pytest.mark.parametrize("kappa", [1.0, 1.5, 5.0])
@@ -169,45 +169,61 @@ def changed(table, column, factor):
     ("name", "column", "factor", "says"),
     [
         ("phase", "error", lambda r: 99.0 if r["part"] == phase.START else 1.0,
-         "no size of the start succeeds in every run"),
+         "No size of the start succeeds in every run"),
         ("phase", "error", lambda r: 99.0 if r["part"] == phase.ROWS else 1.0,
          "rows per task or more, 0 of"),
         ("phase", "error", lambda r: 1e-9 if r["part"] == phase.ROWS else 1.0,
          "No run of TPGD fails"),
         ("speed", "iteration", lambda r: r["kappa"] if r["method"] == "TPGD" else 1.0,
          "a step that shrinks has its reason"),
-        ("speed", "iteration", lambda r: r["kappa"], "No method is nearly free of κ"),
+        ("speed", "iteration", lambda r: r["kappa"],
+         "No method's iterations are nearly independent of κ"),
         ("speed", "iteration", lambda r: 2.0 if r["method"] == "GD + Loss 1" else 1.0,
-         "Loss 1, which is its own Phase I, in 0 of 360 runs"),
+         "Loss 1, which is TPGD's own Phase I, in 0 of 360 runs"),
         ("speed", "iteration", lambda r: 9.0 if r["method"] == speed.PAPER_TPGD else 1.0,
          "before Phase II begins in 0 of 200 runs."),
         ("misspecified", "error", lambda r: 99.0 if r["method"] == "adaptive" else 1.0,
-         "at most 1.1 times the least in 0 of 9"),
+         "at most 1.1 times the lowest error in 0 of 9"),
         ("misspecified", "error", lambda r: 10.0 if r["method"] == "ARMUL" else 1.0,
-         "rank 2 for 3: adaptive 1.04, TPGD 33.10, ARMUL 51.7"),
+         "the errors of TPGD and ARMUL are 1.04 and 10.5"),
         ("misspecified", "error", lambda r: 9.0 if r["part"] != "as assumed" else 1.0,
          "by more than a quarter in every scenario"),
         ("misspecified", "error", lambda r: 9.0 if "early" in r["method"] else 1.0,
          "stopping early does not help"),
         ("misspecified", "error", lambda r: 2.0, "No median is below the floor"),
-        ("conditioning", "error", lambda r: r["kappa"] ** 0.2, "free of κ at no noise level"),
+        ("conditioning", "error", lambda r: r["kappa"] ** 0.2,
+         "independent of κ at no noise level"),
         ("conditioning", "error", lambda r: 2.0, "in part due to the algorithm"),
-        ("conditioning", "rate", lambda r: 1e6, "960 of 960 runs have them"),
-        ("conditioning", "rate", lambda r: 1e-6, "0 of 960 runs have them."),
+        ("conditioning", "rate", lambda r: 1e6, "960 of 960 runs meet this condition, and"),
+        ("conditioning", "rate", lambda r: 1e-6, " 0 of 960 runs meet this condition."),
         ("covariances", "error", lambda r: 5.0 if r["setting"] == "as given" else 1.0,
-         "The error needs whitening for TPGD and AltMinGD"),
+         "A small error needs whitening with TPGD and AltMinGD"),
         ("covariances", "error", lambda r: 5.0 if r["method"] == "TPGD" else 1.0,
-         "TPGD on whitened features has 5.00 times the least"),
+         "TPGD on whitened features is 5.00 times the lowest"),
         ("covariances", "iteration", lambda r: 9.0 if r["setting"] == "whitened" else 1.0,
          "covariance does not save iterations"),
         ("covariances", "error", lambda r: 0.1 if "DFW" in r["method"] else 1.0,
-         ", which has the least error"),
+         "DFW has the lowest of these errors"),
     ],
 )  # fmt: skip
 def test_a_changed_table_changes_its_paragraph(name, column, factor, says, committed):
     finding = experiment_named(name)
     assert says not in finding.paragraph(committed[name])
     assert says in finding.paragraph(changed(committed[name], column, factor))
+
+
+def test_the_table_of_medians_follows_the_table(committed):
+    def rows(table):
+        return misspecified.Misspecified().medians(table)[4:]
+
+    table = committed["misspecified"]
+    slower = changed(table, "error", lambda r: 10.0 if r["method"] == "ARMUL" else 1.0)
+    assert len(rows(table)) == len(misspecified.SCENARIOS)
+    best = "1.04 (rank by cross-validation)"
+    assert rows(table)[1] == f"| rank 2 instead of 3 | 1.04 | 33.10 | 5.18 | {best} |"
+    assert rows(slower)[1].startswith("| rank 2 instead of 3 | 1.04 | 33.10 | 51.7")
+    better = changed(table, "error", lambda r: 0.1 if r["method"] == misspecified.TOLD else 1.0)
+    assert rows(better)[0].endswith("| 0.10 (TPGD, rank given) |")
 
 
 @pytest.mark.parametrize("name", FINDINGS)
@@ -251,7 +267,7 @@ def test_a_curve_that_ends_in_phase_one_says_so(committed):
 
 def test_the_committed_page_is_made_of_the_committed_tables(committed):
     page = (COMMITTED / "findings.md").read_text(encoding="utf-8")
-    command = page.split("Made by `")[1].split("`")[0]
+    command = page.split("Generated by `")[1].split("`")[0]
     assert page == findings_page(committed, command)
     full = command.endswith("--full")
     for name, table in committed.items():
@@ -289,6 +305,6 @@ def test_the_command_prints_findings_and_leaves_the_papers_page_alone(tmp_path, 
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["findings"] == paragraphs(committed)
     result = runner.invoke(main, ["reproduce", "speed", *full, "-o", str(tmp_path)])
-    assert "Fitted powers of κ" in result.output
+    assert "grow with these fitted powers of κ" in result.output
     assert not (tmp_path / "results.md").exists()
     assert not set(FINDINGS) & set(EXPERIMENTS)

@@ -46,7 +46,7 @@ TIME_LIMIT = 120  # seconds
     default=TIME_LIMIT,
     help="Start no further fit after this time; the output says what was left out.",
 )
-@options.seed("splits and fits")
+@options.seed("the splits and fits")
 @options.json_output
 @options.out("Write the leaderboard to this CSV file too.", required=False)
 def compare_command(

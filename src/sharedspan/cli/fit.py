@@ -102,7 +102,9 @@ REASONS = {  # why a family is chosen
     help="Write a table of the coefficients too: a .csv or .parquet file.",
 )
 @options.json_output
-@options.out("Where to save the model, usually a .span file.")
+@options.out(
+    "Where to save the model, usually a .span file.  [required without FORMULA]", required=False
+)
 def fit_command(
     tables: tuple[str, ...],
     estimator: str,
@@ -110,7 +112,7 @@ def fit_command(
     seed: int,
     coefficients: Path | None,
     as_json: bool,
-    out: Path,
+    out: Path | None,
     **given: Any,
 ) -> None:
     """Fit all tasks of your files together, and save the model.
@@ -132,13 +134,17 @@ def fit_command(
     Example: sharedspan fit "sales/*.parquet" --task shop --target units -o sales.span
     """
     with errors.one_line_errors(out):
-        if is_formula(tables[-1]):
+        formula = next(filter(options.is_formula, tables), None)
+        if formula is not None:
             from sharedspan.cli.formula import fit_formula
 
             given |= {"estimator": estimator, "family": family, "coefficients": coefficients}
-            fit_formula(tables[-1], tables[:-1], out, as_json, given)
+            tables = tuple(each for each in tables if each is not formula)
+            fit_formula(formula, tables, out, as_json, given)
             return
         options.require_task_and_target(given)
+        if out is None:
+            raise options.missing_option("-o")
         if given.pop("ml") or given.pop("weights") is not None:
             raise ValueError(
                 'A formula is fitted by --ml and with --weights: add one, such as "math ~ ses + '
@@ -157,11 +163,6 @@ def fit_command(
     page = str(out.with_suffix(".html"))
     report = shlex.join(["sharedspan", "report", str(out), *data, "-o", page])
     echo_fit(result | {"notes": notes + result["notes"]}, as_json, f"Next: {report}")
-
-
-def is_formula(text: str) -> bool:
-    """Whether an argument is a formula and not a table; "~/school.csv" is a table."""
-    return "~" in text.lstrip("~") and "|" in text and not Path(text).exists()
 
 
 def _choose_family(

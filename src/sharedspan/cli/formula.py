@@ -18,20 +18,23 @@ WITHOUT_FORMULA = {
 
 
 def fit_formula(
-    formula: str, tables: tuple[str, ...], out: Path, as_json: bool, given: dict[str, Any]
+    formula: str, tables: tuple[str, ...], out: Path | None, as_json: bool, given: dict[str, Any]
 ) -> None:
-    """Fit the model of a formula to tables, save it and print its summary."""
+    """Fit the model of a formula to tables, print its summary and save it if there is a place."""
     from sharedspan.formula.mixed import mixed
 
     if not tables:
         raise ValueError(f"Give a table before the formula {formula!r}.")
+    if any(map(options.is_formula, tables)):
+        raise ValueError(f"Give one formula, not several: {formula!r} and others were given.")
     for name, default in WITHOUT_FORMULA.items():
         if given.pop(name) != default:
             raise ValueError(
                 f"--{name.replace('_', '-')} does not go with a formula, which says what is "
                 "fitted: leave one of them out."
             )
-    errors.check_model_output(out, tables)
+    if out is not None:
+        errors.check_model_output(out, tables)
     columns = options.columns_given(given)
     family = "gaussian" if given["family"] == "auto" else given["family"]
     began = time.perf_counter()
@@ -45,12 +48,8 @@ def fit_formula(
             columns=columns,
         )
         summary = model.summary()
-        model.save(out)
-    text = options.table_text_typed()
-    following = ["predict", str(out), *tables, *text, "-o", str(out.with_suffix(".csv"))]
-    if model.columns_.target is not None:
-        data = [part for table in tables for part in ("--data", table)]
-        following = ["report", str(out), *data, *text, "-o", str(out.with_suffix(".html"))]
+        if out is not None:
+            model.save(out)
     result = {
         "formula": formula,
         "family": family,
@@ -63,5 +62,16 @@ def fit_formula(
         "warnings": messages,
         "out": out,
     }
-    lines = [str(summary), "", f"Model: {out}", f"Next: {shlex.join(['sharedspan', *following])}"]
-    output.echo_result(result, lines, as_json=as_json, warnings=messages)
+    lines = ["The model was not saved: add -o, such as -o model.span, to save it."]
+    if out is not None:
+        lines = [f"Model: {out}", f"Next: {shlex.join(['sharedspan', *_next(model, tables, out)])}"]
+    output.echo_result(result, [str(summary), "", *lines], as_json=as_json, warnings=messages)
+
+
+def _next(model: Any, tables: tuple[str, ...], out: Path) -> list[str]:
+    """What can be done with a model: a report, if it has slopes and a column as its response."""
+    text = options.table_text_typed()
+    if model.columns_.target is None or not len(model.coef_names_):
+        return ["predict", str(out), *tables, *text, "-o", str(out.with_suffix(".csv"))]
+    data = [part for table in tables for part in ("--data", table)]
+    return ["report", str(out), *data, *text, "-o", str(out.with_suffix(".html"))]

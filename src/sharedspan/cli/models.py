@@ -21,6 +21,12 @@ def columns_of(
     if columns is None:
         columns = _columns_of_arrays(model, task or model.task_column)
     columns = replace(columns, task=task or columns.task, target=target or columns.target)
+    formula = getattr(vars(model).get("slopes"), "formula", "")
+    if needs_target and columns.target is None and formula:
+        raise ValueError(
+            f"The response of the model, {formula.partition('~')[0].strip()}, is no column of a "
+            "table, and errors are those of a column: leave --data out."
+        )
     if needs_target and columns.target is None:
         raise ValueError(
             "The model has no name of its target: give the column to predict (--target)."

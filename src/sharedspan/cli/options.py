@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,17 @@ def require_task_and_target(given: dict[str, Any]) -> None:
     """Raise a usage error unless both columns are given."""
     for name in ("task", "target"):
         if given[name] is None:
-            raise click.UsageError(f"Missing option '--{name}'.", click.get_current_context())
+            raise missing_option(f"--{name}")
+
+
+def missing_option(name: str) -> click.UsageError:
+    """The error for an option that a command needs."""
+    return click.UsageError(f"Missing option '{name}'.", click.get_current_context())
+
+
+def is_formula(text: str) -> bool:
+    """Whether an argument is a formula and not a table; "~/school.csv" is a table."""
+    return "~" in text.lstrip("~") and not os.path.exists(text) and not glob(text)
 
 
 def out(text: str, **more: Any) -> Decorator:
@@ -106,8 +118,8 @@ COLUMN_OPTIONS = (
         "--missing",
         type=click.Choice(["error", "drop", "indicator"]),
         default="error",
-        help="What to do with rows that lack a value: refuse the table, leave the rows out, or fill "
-        "in means and add a feature that marks missing values.",
+        help="What to do with rows that lack a value: refuse the table, leave the rows out, or "
+        "fill in means and add a feature that marks missing values.",
     ),
     click.option(
         "--categorical", multiple=True, metavar="COL",
@@ -129,7 +141,7 @@ COLUMN_OPTIONS = (
     ),
     click.option(
         "--rare", type=click.IntRange(0), default=5, metavar="N",
-        help="Pool the levels of a column that have fewer than N rows into one level; 0 pools none.",
+        help="Pool the levels of a column with fewer than N rows into one level; 0 pools none.",
     ),
     click.option(
         "--date", multiple=True, metavar="COL=FORMAT",

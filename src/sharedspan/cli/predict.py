@@ -93,6 +93,8 @@ def predict_command(
     if result["rmse"] is not None:
         target = short(result["target"])
         lines.append(f"{result['loss_name']} against {target}: {result['loss']:.5g}")
+        if result["in_sample"]:
+            lines.append("These seem to be the rows of the fit: expect a larger error on new rows.")
     result["warnings"] = messages
     lines.append(f"Predictions: {out}")
     output.echo_result(result, lines, as_json=as_json, warnings=messages)
@@ -130,8 +132,11 @@ def _predict(
             n_rows += len(labels)
             tasks.update(labels)
             progress("predicting", n_rows, total)
+    # As many rows of the same tasks as were fitted are hardly other rows.
+    in_sample = n_rows == vars(model).get("n_rows_") and tasks == set(model.tasks_.tolist())
     return {
         "n_rows": n_rows,
+        "in_sample": in_sample,
         "n_rows_dropped": rows.tally.n_incomplete,
         "n_tasks": len(tasks),
         "n_tasks_unseen": len(tasks.difference(model.tasks_.tolist())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ def report_command(
     """
     if not data and (task or target):
         raise errors.MistakeError("--task and --target name columns of --data: give --data, too.")
+    if formula := next(filter(options.is_formula, (str(model), *tables)), None):
+        typed = [each for each in (str(model), *tables) if each != formula][:1]
+        fit = shlex.join(["sharedspan", "fit", *typed, formula, "-o", "model.span"])
+        raise errors.MistakeError(
+            f"A report is about a saved model: type {fit}, and then the command that it prints."
+        )
     if tables:
         raise errors.MistakeError(
             f"Give the table with --data: sharedspan report {model} --data {tables[0]}."

@@ -37,7 +37,8 @@ from sharedspan.progress import progress_bar
 def simulate_command(seed: int, double: bool, as_json: bool, out: Path, **problem: Any) -> None:
     """Write simulated tasks, whose true coefficients are known, to files of any size.
 
-    The columns are task, x0, x1, ... and y. The true coefficients are written to truth.npz.
+    The columns are task, x0, x1, ... and y. The true coefficients are written beside the
+    files, to truth.npz, or to NAME.truth.npz for one file NAME.csv.
 
     Example: sharedspan simulate --tasks 1000 --features 20 --rank 3 -o simulated
     """

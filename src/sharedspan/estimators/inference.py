@@ -126,7 +126,8 @@ def _infer(model: MixedModel) -> MixedInference:
     effect_names, effects, std, groups = conditional(model, fit)
     mean, products = second_moments(model, fit)
     b = mean_coefficients(model)
-    spread = products - np.outer(mean, mean)
+    n = fit.rows.n_rows
+    spread = (products - np.outer(mean, mean)) * n / max(n - 1, 1)  # as MuMIn and performance do
     effect_variance = sum(_component_variance(c, names, products) for c in components)
     return MixedInference(
         fixed=fixed,
@@ -212,10 +213,10 @@ def crossed_effects(model: MixedModel, covariance: np.ndarray) -> Iterator[Group
 
 def crossed_groups(model: Any) -> list[tuple[str, np.ndarray]]:
     """Names of crossed groups, and the features that stand for their levels."""
-    crossed = crossed_features(model)
-    if not crossed.any():
+    columns = vars(model).get("columns_")
+    if columns is None or not isinstance(columns.encoding, FormulaEncoding):
         return []
-    groups = np.asarray(model.columns_.groups)
+    crossed, groups = crossed_features(model), np.asarray(columns.groups)
     names = enumerate(variance_group_names(model))
     each = ((name, np.flatnonzero(crossed & (groups == i))) for i, name in names)
     return [(name, at) for name, at in each if len(at)]
@@ -291,7 +292,8 @@ def scaled_residuals(model: MixedModel, fit: RetainedFit, components: Any) -> np
             residuals[block.positions] = (block.y - eta) / np.sqrt(variance)
         else:
             mean = family.mean(eta + block.offset)
-            variance = family.variance(mean) / block.weight
+            # A mean of 0 or 1, where features separate the classes, has no variance.
+            variance = np.maximum(family.variance(mean), np.finfo(float).tiny) / block.weight
             residuals[block.positions] = (block.y - mean) / np.sqrt(variance)
     return residuals
 

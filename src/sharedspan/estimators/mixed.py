@@ -511,6 +511,14 @@ class MixedModel(SpanTransformer, TaskEstimator):
         rng = as_generator(random_state)
         return simulate_responses(self, n_simulations, rng, X, task, conditional, offset=offset)
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The formula and the rows of a model that ``ss.mixed`` has fitted; see scikit-learn."""
+        if not isinstance(vars(self).get("slopes"), Effects) or "tasks_" not in vars(self):
+            return super().__repr__(N_CHAR_MAX)
+        from sharedspan.estimators.summaries import short_text
+
+        return short_text(self)
+
     def complete(self) -> None:
         """See TaskEstimator."""
         super().complete()

@@ -21,6 +21,8 @@ from sharedspan.estimators.saturation import saturation_notes
 from sharedspan.inference.fixed_effects import t_quantile
 from sharedspan.inference.mixed_inference import MixedInference
 from sharedspan.inference.summary import Estimate, FixedTable, Summary, VarianceEntry
+from sharedspan.inference.summary_numbers import format_p
+from sharedspan.inference.summary_text import wrap_text
 from sharedspan.inference.variance_intervals import ParameterInterval
 from sharedspan.mixed_model.objective import INTERCEPT, VarianceComponent
 from sharedspan.mixed_model.structures import Effects
@@ -38,6 +40,7 @@ TITLES = {  # by what tasks share
     "prior": "Regressions of new tasks with a known span",
 }
 NOTICEABLE = 1.005  # ratio of standard errors with and without the error of the variances
+CORRECTED = " (p-values and bounds corrected for the error of the variances)"
 MEANS_OF = {True: "Means of the population of tasks", False: "Means over the fitted tasks"}
 
 
@@ -60,6 +63,7 @@ def formula_summary(model: MixedModel, level: float) -> Summary:
     deviance, q = -2 * model.log_likelihood_, inferred.n_parameters
     n_rows = model.n_rows_
     residual = [c for c in inferred.components if c.kind == "residual"]
+    corrected = correction(inferred)
     return Summary(
         title="Linear mixed model" if gaussian else "Generalized linear mixed model",
         formula=effects.formula,
@@ -74,12 +78,14 @@ def formula_summary(model: MixedModel, level: float) -> Summary:
         aic=deviance + 2 * q,
         bic=deviance + np.log(n_rows) * q,
         residual_degrees=n_rows - q,
+        facts=weight_facts(effects),
         residual_quantiles=inferred.residual_quantiles,
         icc=inferred.icc,
         r2_marginal=inferred.r2_marginal,
         r2_conditional=inferred.r2_conditional,
         level=level,
         fixed=fixed_table(inferred, level),
+        fixed_title="Fixed effects" + CORRECTED * bool(corrected),
         variances=tuple(
             variance_entry(c, inferred, level)
             for c in inferred.components
@@ -88,8 +94,18 @@ def formula_summary(model: MixedModel, level: float) -> Summary:
         sigma=None if not residual else sigma_of(residual[0], inferred, level),
         family_parameters=family_parameters(model),
         span=span_words(model),
-        notes=(*inferred.notes, *correction(inferred), *notes_on_fit(model)),
+        notes=(*inferred.notes, *corrected, *notes_on_fit(model)),
     )
+
+
+def short_text(model: MixedModel) -> str:
+    """What a model of a formula is, in a line or two."""
+    assert isinstance(model.slopes, Effects)
+    groups = "; ".join(f"{name}, {count}" for name, count in group_sizes(model))
+    text = (
+        f"{type(model).__name__} of {model.slopes.formula}: {model.n_rows_} rows, groups: {groups}"
+    )
+    return "\n".join(wrap_text(f"{text}; see summary()"))
 
 
 def method_words(model: MixedModel) -> str:
@@ -99,6 +115,11 @@ def method_words(model: MixedModel) -> str:
     how = "Laplace approximation" if model.approximation_ == "laplace" else "quadrature"
     restricted = "restricted " if model.method == "reml" else ""
     return f"{restricted}maximum likelihood ({how})"
+
+
+def weight_facts(effects: Effects) -> tuple[tuple[str, str], ...]:
+    """What the sample weights of a formula are, if there are any."""
+    return (("Weights", effects.weights),) if effects.weights else ()
 
 
 def group_sizes(model: TaskEstimator) -> tuple[tuple[str, int], ...]:
@@ -135,8 +156,10 @@ def fixed_table(inferred: MixedInference, level: float) -> FixedTable:
 
 def correction(inferred: MixedInference) -> tuple[str, ...]:
     """What intervals and p-values count besides the standard errors, if it matters."""
-    plain, corrected = inferred.fixed.std_error, inferred.fixed.corrected().std_error
-    if not (corrected > NOTICEABLE * plain).any():
+    plain, corrected = inferred.fixed, inferred.fixed.corrected()
+    printed = [[format_p(p) for p in each.p_value] for each in (plain, corrected)]
+    wider = (corrected.std_error > NOTICEABLE * plain.std_error).any()
+    if not wider and printed[0] == printed[1]:
         return ()
     return (
         "Intervals and p-values count the error of the estimated variances, which the standard "
@@ -209,9 +232,12 @@ def plain_summary(model: TaskEstimator, level: float) -> Summary:
     """The summary of a model without a formula: what it shares, its mean and its variation."""
     fitted = FittedSpan.of(model)
     variance = np.array(np.nan) if fitted.noise_variance is None else fitted.noise_variance
-    facts = [] if fitted.rank is None else [("Rank", str(fitted.rank))]
-    effects = vars(model).get("slopes")
-    formula = effects.formula if isinstance(effects, Effects) else ""
+    facts: tuple[tuple[str, str], ...] = ()
+    if fitted.rank is not None:
+        facts = (("Rank", str(fitted.rank)),)
+    effects, formula = vars(model).get("slopes"), ""
+    if isinstance(effects, Effects):
+        facts, formula = facts + weight_facts(effects), effects.formula
     return Summary(
         title="Mixed model with robust noise" if formula else TITLES[model.shares],
         formula=formula,
@@ -220,7 +246,7 @@ def plain_summary(model: TaskEstimator, level: float) -> Summary:
         link=LINKS.get(model.response_family().name, "identity"),
         n_rows=vars(model).get("n_rows_"),
         groups=((group_name(model), len(model.tasks_)),),
-        facts=tuple(facts),
+        facts=facts,
         level=level,
         fixed=mean_table(model, fitted, level),
         fixed_title="Fixed effects" if formula else MEANS_OF[model.shares == "population"],

@@ -11,6 +11,7 @@ import numpy as np
 
 from sharedspan.estimators.adaptive import AdaptiveSpanRegressor
 from sharedspan.estimators.inference import infer, objective_of, retained_fit
+from sharedspan.estimators.mixed import MixedModel
 from sharedspan.estimators.parameters import as_generator
 from sharedspan.inference.curvature import likelihood_curvature, minimised
 from sharedspan.inference.fitted_likelihood import (
@@ -30,7 +31,7 @@ from sharedspan.mixed_model.family_objective import FamilyObjective
 def anova(
     model: AdaptiveSpanRegressor,
     other: AdaptiveSpanRegressor | None = None,
-    *,
+    *more: Any,
     n_simulations: int = 0,
     random_state: Any = None,
 ) -> LikelihoodRatio:
@@ -64,6 +65,17 @@ def anova(
     >>> ss.anova(small, large).p_value < 0.001
     True
     """
+    if more:
+        raise TypeError(
+            f"anova compares two models, and {2 + len(more)} were given: compare them in pairs, as "
+            "in anova(a, b) and anova(b, c)."
+        )
+    for each in (model, model if other is None else other):
+        if not isinstance(each, MixedModel):
+            raise TypeError(
+                f"anova compares models of ss.mixed, and one of the type {type(each).__name__} "
+                "was given: give two fitted models, as in anova(a, b)."
+            )
     with one_blas_thread():
         if other is None:
             return _against_no_effects(model)

@@ -114,6 +114,8 @@ def _with_tasks(
             crossed.append(each)
     # Of several groupings around the tasks, the one that only a second level can hold is the outer.
     nests.sort(key=lambda each: (each.has_slopes, each.n_groups), reverse=True)
+    if two_levels and len(nests) > 1 and len(nests[0].names) > 1:
+        raise FormulaError(_three_levels(tasks, nests[0], nests[1]))
     crossed += nests[1:] if two_levels else nests
     for each in crossed:
         _require_intercepts(each, tasks, is_nested=each in nests)
@@ -128,6 +130,18 @@ def _with_tasks(
         )
     inner = tuple(name for name in tasks.names if name not in outer.names)
     return Grouping((*outer.names, *inner), tasks.bars, outer.names[0], outer.bars, names)
+
+
+def _three_levels(tasks: GroupingFactor, middle: GroupingFactor, outer: GroupingFactor) -> str:
+    """What to do about groups within groups within groups."""
+    joined = "_".join(middle.names)
+    inner = ":".join(name for name in tasks.names if name not in middle.names)
+    return (
+        f"Groups within groups have two levels, and those of `{outer.text}`, `{middle.text}` and "
+        f"`{tasks.text}` are three, which is not supported: make one column of `{middle.text}` in "
+        f"the table, such as {joined}, and write (1 | {outer.text}) + (1 | {joined}/{inner}), which "
+        "has intercepts on all three."
+    )
 
 
 def _require_intercepts(each: GroupingFactor, tasks: GroupingFactor, is_nested: bool) -> None:

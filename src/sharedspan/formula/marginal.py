@@ -13,7 +13,7 @@ from sharedspan.inference.fixed_effects import t_quantile, two_sided_p
 from sharedspan.inference.likelihood_ratio import p_text
 from sharedspan.inputs.files import nearest
 from sharedspan.inputs.frame_table import arrow_table, encode_frame, raw_names
-from sharedspan.inputs.frames import row_count
+from sharedspan.inputs.frames import as_table, row_count
 from sharedspan.mixed_model.objective import INTERCEPT, map_to_user
 
 MOST_ROWS = 1000  # over which the other columns are averaged
@@ -132,6 +132,11 @@ def effects(
         raise ValueError(f"scale={scale!r} is unknown: use 'response' or 'link'.")
     table = _rows(model, vars(model).get("_table") if data is None else data)
     known = table.column_names
+    if not known:
+        raise ValueError(
+            f"The model has no column {column!r}: its formula has no columns but those of groups, "
+            "so there is nothing to compare."
+        )
     if column not in known:
         raise ValueError(
             f"The model has no column {column!r}: its columns are "
@@ -178,7 +183,7 @@ def _rows(model: AdaptiveSpanRegressor, data: Any) -> Any:
             "The model was read from a file, which does not hold its rows: give data=, the table "
             "to average over."
         )
-    names = [column.column for column in model.columns_.encoding.columns]
+    data, names = as_table(data), [c.column for c in model.columns_.encoding.columns]
     table, _ = arrow_table(data, [name for name in dict.fromkeys(names) if name in raw_names(data)])
     n = row_count(data)
     if n <= MOST_ROWS:

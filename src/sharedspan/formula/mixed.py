@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def mixed(
     columns: Columns | None = None,
     approximation: str = "laplace",
     verbose: int = 0,
+    **unknown: Any,
 ) -> AdaptiveSpanRegressor:
     """Fit a mixed model that a formula describes, as lme4 and glmmTMB do.
 
@@ -84,11 +86,23 @@ def mixed(
     >>> len(model.tasks_)
     42
     """
+    for name in unknown:
+        known = [n for n, p in signature(mixed).parameters.items() if p.kind is p.KEYWORD_ONLY]
+        raise TypeError(
+            f"mixed has no option {name!r}: its options are {', '.join(known)}."
+            f"{nearest(name, known)}"
+        )
     parsed = parse_formula(formula)
     data = as_frame(read_files(data, parsed, weights) if is_path(data) else data)
     if columns is not None and columns.rare == Columns().rare:
         columns = replace(columns, rare=0)  # no levels are pooled unless told, as in R
     design = learn_design(parsed, data, columns, two_levels=family == "gaussian")
+    if design.levels is not None and family not in ("binomial", "probit"):
+        first, second = design.levels
+        raise FormulaError(
+            f"The response {str(parsed.response)!r} holds {first!r} and {second!r}, and "
+            f"family={family!r} is for numbers: give family='binomial', or a column of numbers."
+        )
     y, trials = design.response(data)
     restricted = family == "gaussian" if reml is None else reml
     weight = _weights(weights, data)
@@ -96,6 +110,7 @@ def mixed(
         design.effects,
         formula=" ".join(formula.split()),
         weighted_noise=weight is not None and family == "gaussian",
+        weights=weights if isinstance(weights, str) else "" if weights is None else "an array",
     )
     if design.outer_effects is not None:
         effects = replace(effects, outer=design.outer_effects.blocks)

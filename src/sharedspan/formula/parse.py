@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sharedspan.formula.advice import refusal
 from sharedspan.formula.expansion import Expansion, require_numeric
 from sharedspan.formula.syntax import read_sides
 from sharedspan.formula.terms import Bar, Term, written_terms
@@ -70,6 +71,9 @@ def parse_formula(text: str) -> Formula:
     left, right = read_sides(text)
     response, expansion = _response(left), Expansion()
     terms = expansion.terms_of(right)
+    parts = [*terms.terms, *(term for bar in terms.bars for term in bar.terms)]
+    if any(response in term.factors for term in parts):
+        raise refusal(str(response), "it is the response and a term, so leave the term out")
     return Formula(
         text, response, terms.intercept is not False, terms.ordered(), tuple(terms.bars),
         tuple(terms.offsets),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,17 @@ from sharedspan.inputs.text_format import TextFormat
 
 def as_frame(data: Any) -> Any:
     """A table of pandas, polars or pyarrow as it is; a dict of columns as a table of pyarrow."""
-    if isinstance(data, Mapping):
-        import pyarrow
-
-        return pyarrow.table({str(name): as_arrow(column) for name, column in data.items()})
     frame = as_table(data)
-    if column_names(frame) is None or is_dask_frame(frame):
+    names = column_names(frame)
+    if names is None or is_dask_frame(frame):
         raise TypeError(
             f"The data are a {type(data).__name__}: give a table of pandas, polars or pyarrow, or "
             "a dict of columns, whose names the formula has."
+        )
+    if other := [name for name in names if not isinstance(name, str)]:
+        raise FormulaError(
+            f"The table has a column named {other[0]!r}, which is no text: rename it, for instance "
+            "by data.rename(columns=str) in pandas."
         )
     return frame
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 EXACT_IN_FLOAT32 = {"float", "tinyint", "smallint", "utinyint", "usmallint", "boolean"}
 MISSING_CODE, UNSEEN_CODE = -1, -2
 DAY = 86_400_000_000.0  # microseconds
+FIRST_YEAR = 100  # of dates; "24" alone is no year
 HARMONICS = {"year": (365.2425, 2), "week": (7.0, 3), "day": (1.0, 2)}  # days, sines and cosines
 
 
@@ -78,6 +79,7 @@ class Number:
 
     def sql(self, kind: str, text: TextFormat) -> str:
         """SQL of the values of a column of this type."""
+        text = text.of(self.column)
         is_text = kind in TEXTS or (kind in INTEGERS and self.date_format is not None)
         if not self.is_date or (kind in NUMBERS and not is_text):  # numbers are days
             return f"CAST({text.number(self.column, kind)} AS DOUBLE)"
@@ -105,10 +107,12 @@ class Number:
 
 
 def date_sql(text: str, date_format: str | None) -> str:
-    """SQL of the date that a text is, NULL if it is none."""
-    if date_format is None:
-        return f"TRY_CAST({text} AS TIMESTAMP)"
-    return f"try_strptime({text}, {literal(date_format)})"
+    """SQL of the date that a text is, NULL if it is none; ISO form is read beside any other."""
+    moment = f"TRY_CAST({text} AS TIMESTAMP)"
+    if date_format is not None:
+        own = f"try_strptime({text}, {literal(date_format)})"
+        moment = own if date_format.startswith("%Y-%d") else f"coalesce({own}, {moment})"
+    return f"CASE WHEN year({moment}) >= {FIRST_YEAR} THEN {moment} END"
 
 
 @dataclass(frozen=True)

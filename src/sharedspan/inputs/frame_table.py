@@ -40,7 +40,7 @@ from sharedspan.inputs.label_paths import path_labels
 from sharedspan.inputs.learning import learn_encoding
 from sharedspan.inputs.reader import UnseenLevels
 from sharedspan.inputs.table_columns import OpenTable, TableColumns
-from sharedspan.inputs.text_format import DATES, NUMBERS, TEXTS, TextFormat
+from sharedspan.inputs.text_format import TextFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,10 +220,4 @@ def _require_types(table: OpenTable, columns: Sequence[Number | Factor], text: T
     """Raise if a column of numbers or dates holds something else than in the fit."""
     numbers = [column for column in columns if isinstance(column, Number)]
     table.require_numbers([c.column for c in numbers if not c.is_date], "fitted", text)
-    for column in numbers:
-        kind = table.types[column.column]
-        if column.is_date and kind not in NUMBERS | TEXTS | DATES:
-            raise ValueError(
-                f"X: the column {column.column!r} holds values of the type {kind}, and the model "
-                "was fitted to dates."
-            )
+    table.require_dates([c for c in numbers if c.is_date], text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,11 @@ def package_of(X: Any) -> str:
 
 
 def as_table(X: Any) -> Any:
-    """X itself, but lazy frames of polars collected, and record batches of pyarrow as tables."""
+    """X itself, but lazy frames collected, and record batches and dicts as tables of pyarrow."""
     if isinstance(X, np.ndarray):
         return X
+    if isinstance(X, Mapping):
+        return _table_of_columns(X)
     kind = package_of(X), type(X).__name__
     if kind == ("polars", "LazyFrame"):
         return X.collect()
@@ -43,6 +45,26 @@ def as_table(X: Any) -> Any:
 
         return pyarrow.Table.from_batches([X])
     return X
+
+
+def _table_of_columns(columns: Mapping[Any, Any]) -> Any:
+    """A dict of columns as a table of pyarrow."""
+    import pyarrow
+
+    from sharedspan.inputs.column_arrays import as_arrow
+
+    for name, column in columns.items():
+        if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
+            raise TypeError(f"The column {name!r} is {column!r}: give one value per row.")
+    lengths = {name: len(column) for name, column in columns.items()}
+    first = next(iter(lengths), None)
+    for name, length in lengths.items():
+        if length != lengths[first]:
+            raise ValueError(
+                f"The columns have different lengths, {first!r} has {lengths[first]} values and "
+                f"{name!r} {length}: give one value per row."
+            )
+    return pyarrow.table({str(name): as_arrow(column) for name, column in columns.items()})
 
 
 def column_names(X: Any) -> list[Any] | None:

@@ -6,6 +6,7 @@ of their rows, give the same.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.inputs.columns import Columns
-from sharedspan.inputs.encoders import Encoding, Factor, Number, date_sql
+from sharedspan.inputs.encoders import Encoding, Factor, Number
 from sharedspan.inputs.files import (
     arrow_batches,
     fetch,
@@ -24,7 +25,7 @@ from sharedspan.inputs.files import (
 )
 from sharedspan.inputs.levels import Texts, count_texts, factor, warn_of_codes, without_spaces
 from sharedspan.inputs.odd_columns import warn_of_odd_columns
-from sharedspan.inputs.recognition import Findings, recognise
+from sharedspan.inputs.recognition import GROUPED, Findings, has_decimal_points, recognise
 from sharedspan.inputs.splines import DistinctSample, SplineBasis
 from sharedspan.inputs.table_columns import OpenTable
 from sharedspan.inputs.text_format import DATES, FLOATS, INTEGERS, NUMBERS, TEXTS, TextFormat
@@ -106,6 +107,9 @@ def learn_encoding(
                 "which are neither numbers, text nor dates: leave it out (--drop, or drop= in "
                 "Python)."
             )
+    if not text.has_marks:
+        numbers = [c.column for c in columns if isinstance(c, Number) and not c.is_date]
+        warn_of_points(table, numbers if target is None else [*numbers, target])
     columns = [column for column in columns if column.names]  # a factor of one level has none
     encoding = Encoding(tuple(columns), (), text, options.missing)
     encoding = _with_seasons_and_splines(table, encoding, options)
@@ -171,13 +175,50 @@ def _add_thousands(table: OpenTable, findings: Findings) -> None:
         return
     numbers = [name for name, kind in table.types.items() if kind in FLOATS]
     table.read_csv_as(dict.fromkeys(numbers, "varchar"))
-    has_point = "value LIKE '%.%'"
-    grouped = r"regexp_full_match(value, '[-+]?\d{1,3}(\.\d{3})+')"
     for name in numbers:
-        if table.value_where(name, has_point) and not table.value_where(
-            name, f"{has_point} AND NOT {grouped}"
-        ):
+        if (example := _grouped_example(table, name)) is not None:
             findings.marks["thousands"] = "."
+            findings.instead.append(
+                f"; if {name!r} has decimal points, as in {example!r}, write commas instead"
+            )
+
+
+def _grouped_example(table: OpenTable, name: str) -> str | None:
+    """A value with a point of a column of text, if all of them may be grouped thousands."""
+    has_point = "value LIKE '%.%'"
+    grouped = f"regexp_full_match(value, {literal(GROUPED.pattern)})"
+    if table.value_where(name, f"{has_point} AND NOT {grouped}") is not None:
+        return None
+    found = table.value_where(name, has_point)
+    return None if found is None else found[0]
+
+
+def warn_of_points(table: OpenTable, names: Sequence[str]) -> None:
+    """Warn of CSV or text in which points may be between thousands, though read as decimal."""
+    types = dict(table.types)
+    if table.files[0].csv is not None:
+        table.read_csv_as(dict.fromkeys((n for n in names if types[n] in FLOATS), "varchar"))
+    for name in names:
+        example = _grouped_example(table, name) if table.types[name] in TEXTS else None
+        if example is None:
+            continue
+        if whole := table.value_where(name, r"regexp_full_match(value, '[-+]?\d{1,3}')"):
+            warnings.warn(
+                f"The column {name!r} holds {example!r} beside whole numbers such as {whole[0]!r}, "
+                "and the point is read as a decimal point: if it is one between thousands, add "
+                "--decimal ',' --thousands '.', in Python columns=ss.Columns(decimal=',', "
+                "thousands='.').",
+                UserWarning,
+                stacklevel=2,
+            )
+    table.read_csv_as(types)
+
+
+def with_points(table: OpenTable, names: Sequence[str], text: TextFormat) -> TextFormat:
+    """The format with the columns that have decimal points beside others with commas."""
+    texts = [name for name in names if text.decimal == "," and table.types[name] in TEXTS]
+    found = (n for n in texts if has_decimal_points(_sample(table, n, text), text))
+    return replace(text, points=tuple(found))
 
 
 # ---- numbers and dates ---------------------------------------------------------------------------
@@ -187,11 +228,7 @@ def _date(table: OpenTable, name: str, options: Columns, text: TextFormat) -> Nu
     """A column of dates; raises if a text is none."""
     form, kind = options.dates.get(name), table.types[name]
     if kind in TEXTS:
-        marks = "".join(f" AND value <> {literal(mark)}" for mark in text.na_values)
-        odd = table.value_where(
-            name, f"value IS NOT NULL AND {date_sql('value', form)} IS NULL{marks}"
-        )
-        if odd is not None:
+        if (odd := table.not_a_date(name, form, text)) is not None:
             written = "in ISO form" if form is None else f"of the form {form!r}"
             raise ValueError(
                 f"{odd[1]}: the column {name!r} holds {shortened(odd[0])!r}, which is no date "

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from sharedspan.inputs.files import joined, shortened
-from sharedspan.inputs.text_format import SIGNS, TextFormat
+from sharedspan.inputs.text_format import MINUS, SIGNS, TextFormat, is_number
 
 NOTATIONS = (  # decimal and thousands marks, simple ones first
     (".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"),
@@ -34,7 +34,11 @@ YEARS = (1800, 2200)  # of dates that are recognised
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
 SIGNED = re.compile(rf"\s*(?P<before>{'|'.join(map(re.escape, SIGNS))})?.*?"
                     rf"(?P<after>{'|'.join(map(re.escape, SIGNS))})?\s*")  # fmt: skip
-WITH_UNIT = re.compile(r"\s*[-+]?\d[\d.,' \u00a0\u202f]*\s(?P<unit>[^\W\d_][^\s\d]{0,9})\s*")
+NUMERALS, UNIT = rf"\s*[-+{MINUS}]?\d[\d.,' \u00a0\u202f]*", r"(?P<unit>[^\W\d_][^\s\d]{0,9})\s*"
+WITH_UNIT = re.compile(  # one letter at once only after decimals, because "12A" is a code
+    rf"{NUMERALS}(?:\s|(?=[^\W\d_]{{2}})|(?<=[.,]\d)|(?<=[.,]\d\d)|(?<=[.,]\d\d\d)){UNIT}"
+)
+GROUPED = re.compile(rf"[-+{MINUS}]?[1-9]\d{{0,2}}(\.\d{{3}})+")  # whole numbers such as 1.234
 POINT, COMMA = re.compile(r"-?\d{1,3}\.\d{3}"), re.compile(r"-?\d{1,3},\d{3}")
 NEGATIVE = re.compile(r"\(\d[\d.,]*\)|\d[\d.,]*-")  # as accountants write them
 SAMPLE = 1000  # different texts by which a notation is recognised
@@ -144,11 +148,14 @@ def recognise(
     """
     findings, kinds = Findings(drops_rows=drops_rows), dict[str, str]()
     samples = {name: dict(islice(counts.items(), SAMPLE)) for name, counts in columns.items()}
-    formats = {name: replace(text, signs=_sign(counts)) for name, counts in samples.items()}
-    notation = _notation(samples, formats, text)
+    points = tuple(name for name, counts in columns.items() if has_decimal_points(counts, text))
+    text = replace(text, points=points if text.decimal == "," else ())
+    formats = {n: replace(text.of(n), signs=_sign(counts)) for n, counts in samples.items()}
+    others = {name: counts for name, counts in samples.items() if name not in points}
+    notation = _notation(others, formats, text)
     for name, counts in columns.items():
         given = formats[name]
-        kind, words, form = _best(counts, given, notation)
+        kind, words, form = _best(counts, given, None if name in points else notation)
         if kind == "text" and given.has_marks and _number_words(counts, TextFormat()) == []:
             raise ValueError(
                 f"The column {name!r} holds numbers such as {next(iter(counts), '')!r}, which have "
@@ -164,6 +171,15 @@ def recognise(
         kinds[name] = kind
         if len(words) > MOST_WORDS and name == target:  # no option can help
             continue
+        values = [value for value in samples[name] if value not in words]
+        if len(words) <= MOST_WORDS and any(map(_is_value, words)):
+            n_rows = sum(counts[word] for word in words)
+            listed = " or ".join(repr(shortened(word)) for word in words)
+            raise ValueError(
+                f"The column {name!r} holds {kind}s such as {values[0]!r}, but {listed} in "
+                f"{'1 row' if n_rows == 1 else f'{n_rows} rows'}: write them alike, and leave "
+                f"missing ones empty{_or_leave_out(name, kind, target)}."
+            )
         if words:
             findings.add_words(kind, name, words, sum(counts[word] for word in words))
         if words and name != target and kind == "number" and not findings.instead:
@@ -174,7 +190,6 @@ def recognise(
             findings.drop.append(name)
             continue
         findings.na_values += [word for word in words if word not in findings.na_values]
-        values = [value for value in samples[name] if value not in words]
         if form is not None and kind == "number":
             findings.marks |= {k: v for k, v in form.items() if v != getattr(given, k)}
             findings.add_notation(kind, name, max(values, key=lambda text: (len(text), text)))
@@ -186,10 +201,44 @@ def recognise(
         for value in samples[name]
     ):
         findings.instead.append("; if these are decimal commas, add --decimal ',' instead")
+    if findings.marks.get("thousands") == ".":
+        for name in findings.notation["number"]:
+            if all(value.count(".") < 2 and "," not in value for value in samples[name]):
+                findings.instead.append(f"; if {name!r} has decimal points, write commas instead")
     used = {
         sign for name, kind in kinds.items() if kind == "number" for sign in formats[name].signs
     }
     return kinds, replace(text, signs=tuple(sorted(used))), findings
+
+
+def has_decimal_points(counts: Mapping[str, int], text: TextFormat) -> bool:
+    """Whether texts are numbers with decimal points, as one of them cannot be grouped thousands.
+
+    A group has three digits, and no number begins with 0.
+    """
+    plain = TextFormat(na_values=text.na_values, signs=_sign(counts))
+    words = _number_words(counts, plain)
+    if words is None or any(
+        replace(plain, decimal=decimal, thousands=thousands).reads(word)
+        for word in words
+        for decimal, thousands in NOTATIONS
+    ):
+        return False
+    bare = (plain.without_signs(value).strip() for value in counts if value not in words)
+    return any("." in value and not GROUPED.fullmatch(value) for value in bare)
+
+
+def _is_value(word: str) -> bool:
+    """Whether a text is a number, maybe with a unit, and thus does not mean a missing value."""
+    return is_number(TextFormat(signs=_sign({word: 1})).without_signs(word))
+
+
+def _or_leave_out(name: str, kind: str, target: str | None) -> str:
+    """What else can be done about a column, as the end of a sentence."""
+    if name == target:
+        return ""
+    other = f", add --categorical {shell(name)} if it holds categories" if kind == "number" else ""
+    return f"{other}, or leave the column out (--drop {shell(name)}, or drop= in Python)"
 
 
 def _mixture(sample: Mapping[str, int], kind: str, form: dict[str, Any] | None) -> str | None:

@@ -17,7 +17,7 @@ from sharedspan.inputs.files import (
     open_duckdb,
     shortened,
 )
-from sharedspan.inputs.learning import learn_encoding, text_format
+from sharedspan.inputs.learning import learn_encoding, text_format, with_points
 from sharedspan.inputs.table_columns import LABEL_TYPES, OpenTable, Selection, TableColumns
 from sharedspan.inputs.text_format import NUMBERS, TEXTS, TextFormat
 
@@ -89,7 +89,8 @@ def range_of_column(
             return None
         if text.has_marks and table.files[0].csv is not None:
             table.read_csv_as({name: "varchar"})
-        number = text.number(name, table.types[name])
+            text = with_points(table, [name], text)
+        number = text.of(name).number(name, table.types[name])
         values = f"SELECT TRY_CAST({number} AS DOUBLE) AS value FROM"
         parts = []
         for file in table.files:
@@ -165,6 +166,7 @@ def match_columns(
                 texts |= {name for name in marked if table.types[name] != "boolean"}
             table.read_csv_as(dict.fromkeys(texts, "varchar"))
         table.require_numbers(numbers, "fitted", text)
+        table.require_dates([c for c in encoded if isinstance(c, Number) and c.is_date], text)
         if columns.target is not None:
             table.require_numbers([columns.target], "target", text)
         label = _matching_label(table, columns)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sharedspan.inputs.encoders import Encoding, Factor, Number
+from sharedspan.inputs.encoders import Encoding, Factor, Number, date_sql
 from sharedspan.inputs.files import (
     FilePaths,
     SourceFile,
@@ -20,7 +21,7 @@ from sharedspan.inputs.files import (
     shortened,
 )
 from sharedspan.inputs.label_paths import path_sql
-from sharedspan.inputs.text_format import FLOATS, INTEGERS, NUMBERS, TEXTS, TextFormat
+from sharedspan.inputs.text_format import DATES, FLOATS, INTEGERS, NUMBERS, TEXTS, TextFormat
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 LABEL_TYPES = {  # SQL types in which labels are read; VARCHAR for all other columns
     **dict.fromkeys(INTEGERS, "BIGINT"), "ubigint": "UBIGINT", **dict.fromkeys(FLOATS, "DOUBLE"),
 }  # fmt: skip
+ISO_DAY = "2024-12-31"  # by which messages show a form of dates
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class TableColumns:
         """
         target, text = "NULL", self.encoding.text
         if self.target is not None:
-            target = text.number(self.target, file.types.get(self.target, ""))
+            target = text.of(self.target).number(self.target, file.types.get(self.target, ""))
         parts = [label or self.label_sql(file.types), f"CAST({target} AS DOUBLE)"]
         parts += [*self.encoding.sql(file.types), *map(quoted, also)]
         listed = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(parts))
@@ -233,7 +235,45 @@ class OpenTable:
     def not_a_number(self, name: str, text: TextFormat) -> tuple[str, str] | None:
         """A text in a column that does not read as a number, and its file."""
         marks = "".join(f" AND value <> {literal(mark)}" for mark in text.na_values)
-        return self.value_where(name, f"value IS NOT NULL AND NOT {text.reads_sql('value')}{marks}")
+        reads = text.of(name).reads_sql("value")
+        return self.value_where(name, f"value IS NOT NULL AND NOT {reads}{marks}")
+
+    def not_a_date(self, name: str, form: str | None, text: TextFormat) -> tuple[str, str] | None:
+        """A text in a column that does not read as a date, and its file."""
+        marks = "".join(f" AND value <> {literal(mark)}" for mark in text.na_values)
+        value = "trim(value)" if text.strip else "value"
+        return self.value_where(
+            name, f"value IS NOT NULL AND {date_sql(value, form)} IS NULL{marks}"
+        )
+
+    def require_dates(self, columns: Sequence[Number], text: TextFormat) -> None:
+        """Raise if a column of dates of the fit holds something else, or dates in another form.
+
+        Whole numbers are dates if the fit had a form for them. ISO form is always read.
+        """
+        for column in columns:
+            name, form = column.column, column.date_format
+            kind = self.types[name]
+            if kind in DATES:
+                continue
+            if kind in TEXTS or (kind in INTEGERS and form is not None):
+                odd = self.not_a_date(name, form, text)
+            elif kind in NUMBERS:
+                odd = self.value_where(name, "value <> 'nan'")
+            else:
+                odd = f"values of the type {kind}", self.files[0].path
+            if odd is None:
+                continue
+            holds = repr(shortened(odd[0])) if kind in TEXTS else odd[0]
+            fitted, advice = f"dates in ISO form, such as {ISO_DAY!r}", "write them in this form"
+            if form is not None:
+                example = datetime.date.fromisoformat(ISO_DAY).strftime(form)
+                fitted = f"dates of the form {form!r}, such as {example!r}"
+                advice += f", or in ISO form, such as {ISO_DAY!r}"
+            raise ValueError(
+                f"{odd[1]}: the column {name!r} holds {holds}, and the model was fitted to "
+                f"{fitted}: {advice}."
+            )
 
     def require_numbers(self, names: Sequence[str], part: str, text: TextFormat) -> None:
         """Raise if a column holds neither numbers nor text that reads as numbers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ SIGNS = ("%", "$", "€", "£", "¥", "CHF", "EUR", "USD", "GBP")  # of units, b
 SPACES = " \u00a0\u202f\u2009"  # the other three do not break a line
 PLAIN_NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d*[1-9])?")  # as DuckDB writes it
 APOSTROPHES = "'\u2019"
+MINUS = "\u2212"
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,19 @@ class TextFormat:
     na_values: tuple[str, ...] = ()
     signs: tuple[str, ...] = ()  # of units, which do not count
     strip: bool = False  # whether spaces around text do not count
+    points: tuple[str, ...] = ()  # columns with decimal points beside others with commas
 
     def __post_init__(self) -> None:
-        require_texts(self.decimal, self.thousands, *self.na_values)
+        require_texts(self.decimal, self.thousands, *self.na_values, *self.points)
+
+    @staticmethod
+    def upgraded(values: dict[str, Any]) -> dict[str, Any]:
+        """The attributes from those of earlier model files of format 2."""
+        return {"points": (), **values}
+
+    def of(self, name: str) -> TextFormat:
+        """The same for one column, which may have decimal points beside others with commas."""
+        return replace(self, decimal=".", thousands="") if name in self.points else self
 
     @property
     def has_marks(self) -> bool:
@@ -47,7 +58,7 @@ class TextFormat:
     @property
     def missing_numbers(self) -> list[float]:
         """Numbers that mean a missing value."""
-        return [float(mark) for mark in self.na_values if _is_number(mark)]
+        return [float(mark) for mark in self.na_values if is_number(mark)]
 
     def text(self, name: str, kind: str) -> str:
         """SQL of the text of a value; a whole number has no decimals, whatever its type."""
@@ -77,8 +88,7 @@ class TextFormat:
 
     def as_number(self, text: str) -> str:
         """SQL of the number that a text is, without its thousands marks and the sign of a unit."""
-        for sign in self.signs:
-            text = f"replace({text}, {literal(sign)}, '')"
+        text = self._bare_sql(text)
         if omitted := self._omitted():
             text = f"translate({text}, {literal(omitted)}, '')"
         if self.decimal != ".":
@@ -93,6 +103,7 @@ class TextFormat:
             return None
         known = pc.utf8_trim_whitespace(texts.cast("string"))
         known = pc.if_else(pc.is_in(known, value_set=_texts(self.na_values)), None, known)
+        known = pc.replace_substring(known, MINUS, "-")
         for sign in self.signs:
             known = pc.replace_substring(known, sign, "")
         matches = pc.match_substring_regex(known, f"^(?:{self.pattern})$")
@@ -102,6 +113,20 @@ class TextFormat:
             known = pc.replace_substring(known, mark, "")
         number = pc.replace_substring(known, self.decimal, ".").cast("float64")
         return number.to_numpy(zero_copy_only=False)
+
+    def _bare_sql(self, text: str) -> str:
+        """SQL of a text without the signs of units."""
+        text = f"replace({text}, '{MINUS}', '-')"
+        for sign in self.signs:
+            text = f"replace({text}, {literal(sign)}, '')"
+        return text
+
+    def without_signs(self, text: str) -> str:
+        """A text without the signs of units."""
+        text = text.replace(MINUS, "-")
+        for sign in self.signs:
+            text = text.replace(sign, "")
+        return text
 
     def _omitted(self) -> str:
         """Characters that are left out of numbers."""
@@ -116,14 +141,12 @@ class TextFormat:
         number = f"TRY_CAST({self.as_number(text)} AS DOUBLE) IS NOT NULL"
         if not self.has_marks:
             return number
-        for sign in self.signs:
-            text = f"replace({text}, {literal(sign)}, '')"
+        text = self._bare_sql(text)
         return f"({number} AND regexp_full_match({text}, {literal(self.pattern)}))"
 
     def reads(self, text: str) -> bool:
         """Whether a text is a number."""
-        for sign in self.signs:
-            text = text.replace(sign, "")
+        text = self.without_signs(text)
         if self.has_marks:
             return re.fullmatch(self.pattern, text) is not None
         try:
@@ -136,16 +159,16 @@ class TextFormat:
     def pattern(self) -> str:
         """Regular expression of numbers with these marks.
 
-        With decimal commas, a point is one of thousands if three digits follow it, and a decimal
-        point otherwise.
+        With decimal commas, a point is one of thousands if three digits follow it and the number
+        does not begin with 0, and a decimal point otherwise.
         """
         space, digits = f"[{SPACES}]*", r"\d+"
         if self.thousands:
             mark = next((a for a in (SPACES, APOSTROPHES) if self.thousands in a), self.thousands)
-            digits = rf"(?:\d{{1,3}}(?:[{re.escape(mark)}]\d{{3}})+|\d+)"
+            digits = rf"(?:[1-9]\d{{0,2}}(?:[{re.escape(mark)}]\d{{3}})+|\d+)"
         number = rf"(?:{digits}(?:[{self.decimal}]\d*)?|[{self.decimal}]\d+)"
         if self.decimal == "," and self.thousands != ".":
-            number = rf"(?:{number}|\d*\.(?:\d{{1,2}}|\d{{4,}})|\d{{4,}}\.\d*)"
+            number = rf"(?:{number}|\d*\.(?:\d{{1,2}}|\d{{4,}})|(?:0\d*|\d{{4,}})\.\d*)"
         return rf"{space}[-+]?{number}(?:[eE][-+]?\d+)?{space}"
 
 
@@ -169,7 +192,8 @@ def number_text(number: str) -> str:
            f"ELSE CAST(CAST({number} AS DOUBLE) AS VARCHAR) END"  # fmt: skip
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number with a decimal point."""
     try:
         return bool(np.isfinite(float(text)))
     except ValueError:

@@ -22,7 +22,7 @@ from sharedspan.mixed_model.search import (
 from sharedspan.mixed_model.structures import n_parameters
 
 N_FOLDS = 5
-FEWEST_ROWS = 10  # for each parameter of a covariance, to take it as known
+FEWEST_ROWS = 40  # for each parameter of a covariance, to take it as known
 LARGEST_GAP = 20.0  # in evidence, of richer fits that left out rows may prefer
 MOST_WORK = 3e6  # T p^3 of tables whose fits are repeated
 

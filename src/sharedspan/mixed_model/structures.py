@@ -94,6 +94,8 @@ class Effects:
     weighted_noise : bool
         Whether sample weights divide the noise variance of their rows, as the weights of lme4 do;
         otherwise they count repetitions of the rows.
+    weights : str
+        What the sample weights are, such as the name of a column; empty without any.
     """
 
     fixed: tuple[bool, ...]
@@ -101,6 +103,7 @@ class Effects:
     formula: str = ""
     outer: tuple[Block, ...] = ()
     weighted_noise: bool = False
+    weights: str = ""
 
     def __post_init__(self) -> None:
         for blocks in (self.blocks, self.outer):

@@ -110,7 +110,10 @@ def count_text(rows: ResultTable, measure: str, method: str) -> str:
 
 
 class Crossover(Experiment):
-    """Iterations until the error is at most 1.05 times that of the best fit, against κ."""
+    """Iterations are counted until the error is at most 1.05 times that of the best fit.
+
+    They are plotted against κ for TPGD and its rivals.
+    """
 
     name, title, n_seeds, pace = "crossover", "where TPGD stops being fastest", (3, 20), (1.5, 0.0)
     note = (

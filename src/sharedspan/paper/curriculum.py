@@ -22,6 +22,9 @@ NOISE_LEVELS = {
 }
 POOLED, WEIGHTED, FROZEN = "pooled", "pooled, weighted", "span of level 1 kept"
 ALGORITHM_3 = ("Algorithm 3 (B_j w)", "Algorithm 3 (B_1 w)")  # two interpretations of its formula
+SPOKEN = {  # methods in sentences
+    POOLED: "pooling", WEIGHTED: "weighted pooling", FROZEN: "keeping the span of level 1",
+}  # fmt: skip
 CURRICULUM_MODES = {
     WEIGHTED: "weighted", ALGORITHM_3[0]: "pair", ALGORITHM_3[1]: "literal", FROZEN: "freeze",
 }  # fmt: skip
@@ -64,8 +67,8 @@ class Curriculum(Experiment):
     name, title = "curriculum", "easy tasks first"
     note = (
         'For the levels after the first, the variant "B_j w" uses the span after Phase II of that '
-        'level, and "B_1 w" the span of level 1; the paper\'s description of the output allows both '
-        "interpretations."
+        'level, and "B_1 w" the span of level 1; the paper\'s description of the output allows '
+        "both interpretations."
     )
     n_seeds, pace = (3, 20), (1.4, 0.0)
 

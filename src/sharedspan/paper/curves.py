@@ -52,12 +52,13 @@ def when_converged(table: ResultTable, method: str) -> ResultTable:
 
 
 class Figure1(Experiment):
-    """Figure 1: error against iterations, for several condition numbers and rows per task."""
+    """Figure 1: error against iterations, for several values of κ and N."""
 
     name, title, n_seeds, pace = "figure1", "error against iterations", (1, 6), (4.5, 0.0)
     note = (
         "TPGD changes phase after half of the iterations shown. Solid lines show the last iterate, "
-        "dotted lines the tail average. The paper plots the tail average of the rivals and the last iterate of TPGD."
+        "dotted lines the tail average. The paper plots the tail average of the rivals and the "
+        "last iterate of TPGD."
     )
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
@@ -93,7 +94,7 @@ class Figure1(Experiment):
 
 
 class Figure2(Experiment):
-    """Figure 2: error after a fixed number of iterations, for several rows per task and κ."""
+    """Figure 2: error after a fixed number of iterations, for several values of N and κ."""
 
     name, title, n_seeds, pace = "figure2", "error at a fixed number of iterations", (5, 8), (5, 0)
     note = (

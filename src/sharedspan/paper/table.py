@@ -149,7 +149,7 @@ def log_slope(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def spread(values: Iterable[float], form: str = ".2f") -> str:
-    """The least and the largest value, as text."""
+    """The smallest and the largest value, as text."""
     ordered = sorted(values)
     low, high = f"{ordered[0]:{form}}", f"{ordered[-1]:{form}}"
     return low if low == high else f"{low} to {high}"

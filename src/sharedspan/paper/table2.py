@@ -84,9 +84,9 @@ class Table2(Experiment):
 
     name, title = "table2", "iterations and loss at stabilisation"
     note = (
-        "The small steps were chosen so that the losses at the paper's numbers of iterations are "
-        "near those that it prints; TPGD takes the same absolute step for all T. Rivals that are "
-        "stopped early are stopped at the numbers of iterations in the paper."
+        "The small steps were chosen so that the losses at the paper's numbers of iterations come "
+        "close to those that the paper prints; TPGD takes the same absolute step size for all T. "
+        "Rivals that are stopped early are stopped at the numbers of iterations in the paper."
     )
     n_seeds, pace = (1, 5), (1.0, 4e-6)
 

@@ -79,8 +79,9 @@ def beyond_span(table: ResultTable) -> ResultTable:
 def fits_of_new_tasks(law: str, B: np.ndarray, H: np.ndarray) -> dict[str, dict[str, Any]]:
     """Options of NewTaskRegressor for each method.
 
-    As printed, the step is what Theorem 5.4 asks for, eta_0 = 1 / (alpha trace(B'HB)). The alpha of
-    Assumption 3.3 is 3 for Gaussian rows and 3 (nu - 2) / (nu - 4) for t with nu degrees of freedom.
+    As printed, the step is what Theorem 5.4 asks for, eta_0 = 1 / (alpha trace(B'HB)). The alpha
+    of Assumption 3.3 is 3 for Gaussian rows and 3 (nu - 2) / (nu - 4) for t with nu degrees of
+    freedom.
     """
     alpha = ALPHAS["heavy tails" if "heavy" in law else "Gaussian"]
     step = float(1 / (alpha * np.trace(B.T @ H @ B)))
@@ -95,10 +96,10 @@ class Transfer(Experiment):
     """Theorem 5.4: the risk of a new task is the span's own error plus k / M."""
 
     note = (
-        '"Algorithm 2" is run with our safeguard, which clips steps that would enlarge a row\'s own '
-        "residual, and with a step size that is computed from the first rows. "
+        '"Algorithm 2" is run with our safeguard, which clips steps that would enlarge a row\'s '
+        "own residual, and with a step size that is computed from the first rows. "
         '"Algorithm 2 as printed" has no safeguard and takes the step size of Theorem 5.4, '
-        "1/(α trace), for which the truth is needed. The coefficients of new tasks have unit length."
+        "1/(α trace), for which the truth is needed. The coefficients of new tasks have length one."
     )
 
     name, title = "transfer", "new tasks in a learned span"

@@ -6,9 +6,10 @@ An order of growth needs the exponent itself. Superiority needs a difference bet
 same rows, seed by seed, that is larger than chance and larger than two percent: the 95 percent
 interval of the mean excludes equality, or all of at least five pairs agree.
 
-Where neither method is better they are equal, or the comparison is undecided; neither is a pass. If
-all checks pass, the claim holds; if some pass, it holds under the conditions that are listed; if none passes,
-it is not reproduced. Checks outside the hypotheses of a theorem are shown but do not count.
+Where neither method is better they are equal, or the comparison is undecided; neither is a pass.
+If all checks pass, the claim holds; if some pass, it holds under the conditions that are listed; if
+none passes, it is not reproduced. Checks outside the hypotheses of a theorem are shown but do not
+count.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class Verdict:
         """What is the case where a check did not pass."""
         words = {check.otherwise for check in self.counted if not check.passed}
         *rest, last = [text for word, text in OTHERWISE.items() if word in words]
-        return f"{', '.join(rest)}, or {last}" if rest else last
+        comma = "," if len(rest) > 1 else ""
+        return f"{', '.join(rest)}{comma} or {last}" if rest else last
 
     def places(self, passed: bool) -> str:
         """The settings in which the claim holds, or does not.

@@ -65,17 +65,17 @@ def tpgd(
     singular_values : sequence of float, optional
         The true s_1 >= ... >= s_k of V*, as "theory" needs them.
     init_scale : float or "theory", optional
-        The paper's alpha-tilde; 0.01 sqrt(s_1) by default, Theorem 1's with "theory": see
+        The paper's alpha-tilde; 0.01 sqrt(s_1) by default, Theorem 5.1's with "theory": see
         ``theory_scale``.
     phase_length : int or "theory", optional
-        K_1 / 2, the iterations of Phase I, whatever max_iter and tol are; Theorem 1's with
+        K_1 / 2, the iterations of Phase I, whatever max_iter and tol are; Theorem 5.1's with
         "theory": see ``theory_length``. Phase II takes the other iterations.
     phases : {"both", "one", "two"}
         For the ablation: one phase alone, to the end.
 
     References
     ----------
-    Ding, Du and Fang (2026), Algorithm 1 and Theorem 1. The factor 1/2 of the correction is the
+    Ding, Du and Fang (2026), Algorithm 1 and Theorem 5.1. The factor 1/2 of the correction is the
     gradient of (1/8) |B'B - WW'|_F^2, which the paper's display leaves out.
     """
     s = estimate_singular_values(objective, k, rng, singular_values)
@@ -114,7 +114,7 @@ def start_scale(s: np.ndarray, given: float | str | None) -> float:
 
 
 def theory_scale(s: np.ndarray, d: int, T: int) -> float:
-    """Theorem 1's alpha-tilde, the size of its random start.
+    """Theorem 5.1's alpha-tilde, the size of its random start.
 
     sqrt(s_1) / [k^5 (d + T)^(2 + kappa / 2)] (delta-tilde / kappa^2)^kappa. The theorem prints s_1
     where the appendix has its root; only the root has the units of B. The constants that both leave
@@ -132,7 +132,7 @@ def theory_scale(s: np.ndarray, d: int, T: int) -> float:
 
 
 def theory_length(s: np.ndarray, eta: float, alpha: float) -> int:
-    """Theorem 1's K_1 / 2 = 2 kappa log(sqrt(s_1) / alpha-tilde) / log(1 + eta_1 s_k).
+    """Theorem 5.1's K_1 / 2 = 2 kappa log(sqrt(s_1) / alpha-tilde) / log(1 + eta_1 s_k).
 
     The theorem has K_1 of the order 1 / (eta_1 s_k) and the appendix, which we follow, kappa times
     that; both leave out the logarithm that growth from a small start needs. The factor 2 also

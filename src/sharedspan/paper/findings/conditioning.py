@@ -1,4 +1,4 @@
-"""The error over the floor, along the condition number and the size of the least direction."""
+"""The error relative to the floor, along κ and along the size of the weakest direction."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sharedspan.paper.methods import TPGD, WELL_SET
 from sharedspan.paper.problem import SimulatedProblem
 from sharedspan.paper.table import ResultRow, ResultTable, spread
 
-FLAT = 0.02  # a power of kappa up to this is none
+FLAT = 0.02  # a power of kappa up to this is taken as zero
 CAP = 20_000
-SAME = 1.01  # of the error of the least loss: the algorithm adds nothing
+SAME = 1.01  # of the error of the lowest loss: the algorithm adds nothing
 
 
 class Conditioning(Finding):
-    """Error of TPGD over the floor, for κ from 1 to 100 and four noise levels.
+    """The left panel shows the error of TPGD divided by the floor, for four noise levels.
 
-    TPGD is well set and runs until it settles. The right panel shows the same errors over σ_k, the
-    least singular value of V*, divided by σ(√d+√T)/√N, which is about the largest singular value of
-    the noise.
+    κ is from 1 to 100. TPGD takes well-set steps and runs until it has converged. The right panel
+    shows the same errors against the ratio of σ_k, the smallest singular value of V*, to
+    σ(√d+√T)/√N, which is about the largest singular value of the noise.
     """
 
-    name, title = "conditioning", "is the error over the floor free of κ?"
+    name, title = "conditioning", "does the error relative to the floor depend on κ?"
     n_seeds, pace = (3, 30), (0.3, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
@@ -50,7 +50,7 @@ class Conditioning(Finding):
         )  # fmt: skip
 
     def draw(self, table: ResultTable) -> Any:
-        """The same errors over κ and over the size of the least direction."""
+        """The same errors against κ and against the size of the weakest direction."""
         figure, ((left, right),) = log_panels(1, 2, height=3.8, width=5.2)
         table = over_floor(table)
         for i, (noise, rows) in enumerate(table.groups("noise")):
@@ -71,20 +71,20 @@ class Conditioning(Finding):
         powers = {noise: rows.exponent("kappa") for noise, rows in ratio.groups("noise")}
         texts = (f"{power} at σ = {noise:g}" for noise, power in powers.items())
         flat = [noise for noise, power in powers.items() if power.near(0.0, FLAT)]
-        text = f"The fitted power of κ in the error over the floor is {listed(texts)}: "
+        text = "The ratio of the error to the floor grows with a fitted power of κ of "
+        text += f"{listed(texts)}. If powers of at most {FLAT} are taken as zero, it is "
         text += (
-            "it is free of κ at every noise level" if len(flat) == len(powers)
-            else f"it is free of κ at σ = {listed(f'{s:g}' for s in flat)} alone" if flat
-            else "it is free of κ at no noise level"
+            "independent of κ at every noise level. " if len(flat) == len(powers)
+            else f"independent of κ only at σ = {listed(f'{s:g}' for s in flat)}. " if flat
+            else "independent of κ at no noise level. "
         )  # fmt: skip
-        text += f", if a power of at most {FLAT} counts as none. "
         above, below = (
             [rows.median("error") for rate, rows in ratio.groups("rate") if (rate >= 1) == larger]
             for larger in (True, False)
         )
         if above and below:
             if max(above) < min(below):
-                text += "What decides is the size of the least direction beside the noise. "
+                text += "What matters is the size of the weakest direction relative to the noise. "
             text += (
                 "Where σ_k is above the largest singular value of the noise, medians over seeds "
                 f"are {spread(above)} times the floor, and where it is below, "
@@ -96,32 +96,32 @@ class Conditioning(Finding):
         due = "due to the estimator and not to" if often else "in part due to"
         return text + (
             f"In {sum(same)} of {len(same)} runs the error of TPGD is at most {SAME} times that of "
-            f"the fit with the least loss, so the excess is {due} the algorithm."
+            f"the fit with the lowest loss, so the excess is {due} the algorithm."
         )
 
 
 def rows_asked(row: ResultRow) -> float:
-    """Rows per task of Theorem 1 with a constant of one: sigma^2 (d + T) k kappa^4 / s_k^2."""
+    """Rows per task of Theorem 5.1 with a constant of one: sigma^2 (d + T) k kappa^4 / s_k^2."""
     size = row["rate"] * (math.sqrt(row["d"]) + math.sqrt(row["T"]))  # s_k sqrt(N) / sigma
     return float(row["N"] * (row["d"] + row["T"]) * row["k"] * row["kappa"] ** 4 / size**2)
 
 
 def theorem_sentences(ratio: ResultTable) -> str:
-    """The runs that have the rows of Theorem 1, and the medians with and without them."""
+    """The runs with as many rows as Theorem 5.1 asks for, and the medians of these and others."""
     groups = [rows for _, rows in ratio.groups("noise", "kappa")]
     inside, outside = (
         [rows for rows in groups if (rows.rows[0]["N"] >= rows_asked(rows.rows[0])) == enough]
         for enough in (True, False)
     )
     text = (
-        "Theorem 1 asks, among other things, for N of the order of σ²(d+T)kκ⁴/σ_k² rows per task; "
-        f"with a constant of one, {sum(map(len, inside))} of {len(ratio)} runs have them"
+        "Theorem 5.1 asks, among other things, for N of the order of σ²(d+T)kκ⁴/σ_k² rows per "
+        f"task. With a constant of one, {sum(map(len, inside))} of {len(ratio)} runs meet this "
+        "condition"
     )
     if inside:
-        text += (
-            f", with medians of {spread(rows.median('error') for rows in inside)} times the floor"
-        )
+        ratios = spread(rows.median("error") for rows in inside)
+        text += f", and their median errors are {ratios} times the floor"
     if inside and outside:
-        text += "; for the other runs medians are "
-        text += f"{spread(rows.median('error') for rows in outside)} times the floor"
+        ratios = spread(rows.median("error") for rows in outside)
+        text += f"; those of the other runs are {ratios} times the floor"
     return f"{text}. "

@@ -15,7 +15,7 @@ from sharedspan.paper.table import ResultTable
 from sharedspan.solvers.loop import SolverResult
 
 TPGD_WELL_SET = Method(TPGD, "tpgd", WELL_SET)
-TOLERANCE = 1e-6  # tangent gradient over |V| at which a run has settled
+TOLERANCE = 1e-6  # tangent gradient over |V| at which a run has converged
 CHECK_EVERY = 10  # iterations
 GROWN = 1e-6  # of the largest singular value
 
@@ -26,6 +26,10 @@ class Finding(Experiment):
     @abstractmethod
     def paragraph(self, table: ResultTable) -> str:
         """What the table says, in sentences computed from it."""
+
+    def medians(self, table: ResultTable) -> list[str]:
+        """Lines of the page below the paragraph, computed from the table as well; often none."""
+        return []
 
 
 def run_until_settled(problem: SimulatedProblem, method: Method, cap: int) -> SolverResult:
@@ -45,7 +49,7 @@ def run_until_settled(problem: SimulatedProblem, method: Method, cap: int) -> So
 
 
 def over_floor(table: ResultTable) -> ResultTable:
-    """The table with errors over the floor, sigma^2 k (d + T - k) / (N T)."""
+    """The table with errors divided by the floor, sigma^2 k (d + T - k) / (N T)."""
     return ResultTable(row | {"error": row["error"] / floor_error(row)} for row in table.rows)
 
 

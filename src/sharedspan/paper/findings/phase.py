@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.diagnosis.text import listed
 from sharedspan.paper.drawing import DASHED
 from sharedspan.paper.experiment import Cell
 from sharedspan.paper.findings.finding import TPGD_WELL_SET, Finding, over_floor, run_until_settled
@@ -26,11 +27,12 @@ STARTS = (30.0, 10.0, 3.0, 1.0, 1e-1, 1e-2, 1e-4, 1e-7, 1e-10)  # alpha-tilde ov
 
 
 class PhaseDiagram(Finding):
-    """Share of seeds whose error ends at no more than 1.5 times the floor.
+    """The maps show the share of seeds whose error ends at no more than 1.5 times the floor.
 
-    TPGD is well set and runs until it settles. Beside it are a solver that tries several starts,
-    and one that starts at the truth, which shows what the rows allow. The maps over rows and rank
-    have σ = 0.1 and κ = 1.5, the map over κ and the size of the start has σ = 0.01.
+    TPGD takes well-set steps and runs until it has converged. It is compared with a solver that
+    tries several starts, and with one that starts at the truth, which shows what is achievable with
+    these rows. The maps of rows and rank have σ = 0.1 and κ = 1.5; the map of κ and the size of the
+    start has σ = 0.01.
     """
 
     name, title = "phase", "how many rows, and how small a start?"
@@ -116,7 +118,7 @@ def successes(table: ResultTable, against: str | None = None) -> ResultTable:
 
 
 def least_reliable_rows(table: ResultTable) -> float:
-    """The least N from which on nine seeds in ten succeed; infinite if there is none."""
+    """The smallest N from which on nine seeds in ten succeed; infinite if there is none."""
     least = math.inf
     for N in sorted(table.values("N"), reverse=True):
         if table.where(N=N).column("error").mean() < RELIABLE:
@@ -143,17 +145,20 @@ def rows_sentences(rows: ResultTable) -> str:
         f"{sum(scarce):.0f} of {len(scarce)} do. "
     )
     if known:
-        least = ", ".join(f"N/d = {n / d:g} (k = {k})" for k, n in known.items())
-        over = spread((n * T / (k * (d + T - k)) for k, n in known.items()), ".1f")
+        least = listed(f"{n / d:g} (k = {k})" for k, n in known.items())
+        ratios = spread((n * T / (k * (d + T - k)) for k, n in known.items()), ".1f")
         text += (
-            f"Nine seeds in ten succeed from {least} on. These N are {over} times k(d+T-k)/T, "
-            "with which all tasks together have as many rows as there are parameters"
+            "The smallest N/d from which at least nine seeds in ten succeed, that is, end at no "
+            f"more than {SUCCESS} times the floor, is {least}. These values of N are {ratios} "
+            "times k(d+T-k)/T, the N at which all tasks together have as many rows as the model "
+            "has parameters"
         )
+        most = f"at most {max(n / (d * k) for k, n in known.items()):.2f} times dk."
         if len(known) > 1:
             power = log_slope(np.array([*known]), np.array([*known.values()]))
-            text += f"; they grow like k^{power:.2f}"
-        most = max(n / (d * k) for k, n in known.items())
-        text += f", and are at most {most:.2f} times dk."
+            text += f"; they grow like k^{power:.2f} and are {most}"
+        else:
+            text += f", and {most}"
     return text.rstrip()
 
 
@@ -163,37 +168,41 @@ def search_sentences(rows: ResultTable) -> str:
     both = zip(own.column("error"), ideal.column("error"), strict=True)
     failed, too_few = len(own.where(error=0.0)), sum(not a and not b for a, b in both)
     text = (
-        f"Of the {failed} runs of TPGD that fail, {too_few} fail also when started at the truth: "
-        "their rows are too few." if failed else "No run of TPGD fails."
+        f"Of the {failed} runs of TPGD that fail, {too_few} fail even when started at the truth: "
+        "they have too few rows." if failed else "No run of TPGD fails."
     )  # fmt: skip
     for method in (TPGD, SEARCH):
         against = successes(rows, TRUTH).where(method=method)
         lost = against.where(error=0.0)
-        who = "TPGD" if method == TPGD else "The solver that tries several starts"
-        text += f" {who} ends above {SUCCESS} times the error of the run from the truth in "
-        text += f"{len(lost)} of {len(against)} runs"
+        who = "TPGD" if method == TPGD else "the solver that tries several starts"
+        text += f" In {len(lost)} of {len(against)} runs {who} ends with more than {SUCCESS} times "
+        text += "the error of the run that starts at the truth"
         if len(lost):
-            over = max(r["N"] * r["T"] / (r["k"] * (r["d"] + r["T"] - r["k"])) for r in lost.rows)
-            text += f", in all of which NT is at most {over:.1f} times k(d+T-k)"
+            most = max(r["N"] * r["T"] / (r["k"] * (r["d"] + r["T"] - r["k"])) for r in lost.rows)
+            text += f"; in all of these NT is at most {most:.1f} times k(d+T-k)"
         text += "."
     return text
 
 
 def starts_sentences(starts: ResultTable) -> str:
-    """Which starts do, and what a small one costs."""
+    """Which starts succeed, and what a small one costs."""
     sizes, kappas = sorted(starts.values("rate")), starts.values("kappa")
     safe = [size for size in sizes if starts.where(rate=size).column("error").all()]
-    text = f"Over κ = {min(kappas):g} to {max(kappas):g} and starts of {sizes[0]:g} to "
-    text += f"{sizes[-1]:g} times √σ₁, within {CAP:,} iterations, "
+    text = f"We tried κ = {min(kappas):g} to {max(kappas):g} and starts of {sizes[0]:g} to "
+    text += f"{sizes[-1]:g} times √σ₁, with at most {CAP:,} iterations. "
     if not safe:
-        return f"{text}no size of the start succeeds in every run."
+        return f"{text}No size of the start succeeds in every run."
     steps = {s: starts.median("iteration", rate=s, kappa=max(kappas)) for s in safe}
-    small = "a start exponentially small in κ, as the theorem has it, is not needed here. "
+    small = (
+        "the start that is exponentially small in κ, which Theorem 5.1 asks for, is not needed "
+        "here. "
+    )
     return text + (
-        f"every run succeeds from starts of {spread(safe, 'g')} times √σ₁"
+        f"Every run from a start of {spread(safe, 'g')} times √σ₁ succeeds"
         f"{': ' + small if max(safe) >= 0.01 else '. '}"
-        f"At κ = {max(kappas):g} TPGD takes {steps[min(safe)]:.0f} iterations to settle from the "
-        f"smallest of these starts (median), and {min(steps.values()):.0f} from the quickest."
+        f"At κ = {max(kappas):g} TPGD takes a median of {steps[min(safe)]:.0f} iterations to "
+        f"converge from the smallest of these starts, and {min(steps.values()):.0f} from the start "
+        "with the fewest iterations."
     )
 
 

@@ -35,23 +35,24 @@ METHODS: tuple[tuple[Method, str, float, str], ...] = (  # with style, width and
 
 
 class Speed(Finding):
-    """Iterations until the error is at most 1.05 times that of the fit with the least loss.
+    """Iterations are counted until the error is at most 1.05 times that of the lowest-loss fit.
 
     κ is from 1 to 100, and σ = 0.01, so that noise does not hide small directions. Steps are well
-    set unless they are named the paper's, which are 1.1/(κ⁵σ₁), at most 0.5/σ₁, in Phase I and
-    0.1/σ₁ in Phase II. TPGD is run with the paper's steps up to κ = 5 only, and its Phase I is as
-    long as our solver makes it.
+    set, except in the curves labelled "paper's steps", where they are 1.1/(κ⁵σ₁), at most 0.5/σ₁,
+    in Phase I and 0.1/σ₁ in Phase II. TPGD is run with the paper's steps only up to κ = 5, and the
+    length of its Phase I is the one that our solver chooses.
     """
 
-    name, title = "speed", "which first-order method, and is κ⁻⁵ needed?"
+    name, title = "speed", "which first-order method is fastest, and is the factor κ⁻⁵ needed?"
     note = (
-        "Gradient methods start from TPGD's small random factors, ScaledGD from factors grown by "
-        "k eigendecompositions, Anderson (accelerated ScaledGD) and variable projection from "
-        "moments by one eigendecomposition. ScaledGD and Anderson also invert k × k matrices in "
-        "each iteration. AltMinGD and GD + SVD are not in this comparison, "
-        "because each of their iterations has a decomposition. So has one of variable projection, "
-        "a quasi-Newton method that is shown for reference: it makes k + 1 products with each "
-        "task's data and a QR decomposition of B."
+        "Gradient methods start from TPGD's small random factors. ScaledGD starts from factors "
+        "that grow by one direction in each of k eigendecompositions, and Anderson (accelerated "
+        "ScaledGD) and variable projection start from moments, by a single eigendecomposition. "
+        "ScaledGD and Anderson also invert k × k matrices in each iteration. AltMinGD and GD + SVD "
+        "are not in this comparison, because each of their iterations needs a matrix "
+        "decomposition. Variable projection, a quasi-Newton method, needs one as well and is shown "
+        "for reference only: each of its iterations makes k + 1 products with each task's data and "
+        "a QR decomposition of B."
     )
     n_seeds, pace = (3, 20), (1.5, 0.0)
 
@@ -91,7 +92,7 @@ class Speed(Finding):
         return add_legend(figure)
 
     def paragraph(self, table: ResultTable) -> str:
-        """Powers of κ, the quickest method, and whether a step free of κ does."""
+        """Powers of κ, the quickest method, and whether a step independent of κ is enough."""
         powers = {name: power_of_kappa(rows) for name, rows in table.groups("method")}
         last = max(table.values("kappa"))
         counts = {
@@ -100,11 +101,11 @@ class Speed(Finding):
         lean = [method for method in counts if method != PROJECTION]
         quickest = min(lean, key=lambda method: counts[method])
         fits = (f"{shown(name, table)} {power}" for name, power in powers.items() if power)
-        text = f"Fitted powers of κ from κ = {FROM:g} on are: {'; '.join(fits)}. At κ = {last:g} "
-        text += f"TPGD needs {counts[TPGD]:.0f} iterations"
+        text = f"From κ = {FROM:g} on, the numbers of iterations grow with these fitted powers of "
+        text += f"κ: {'; '.join(fits)}. At κ = {last:g} TPGD needs {counts[TPGD]:.0f} iterations"
         if quickest != TPGD:
-            text += f", and {quickest}, which needs the fewest of the methods without a "
-            text += f"decomposition in their iterations, {counts[quickest]:.0f}"
+            text += f". {quickest} needs {counts[quickest]:.0f}, the fewest of all methods whose "
+            text += "iterations need no decomposition"
         if PROJECTION in counts:
             text += f"; {PROJECTION} needs {counts[PROJECTION]:.0f}"
         text += f". {phase_one_sentence(table)}{well_set_sentences(table, powers[TPGD])}"
@@ -116,9 +117,11 @@ class Speed(Finding):
             text += "the paper's steps as with well-set ones. "
         free = [name for name, fit in powers.items() if fit and abs(fit.value) <= NEARLY_FREE]
         if not free:
-            return f"{text}No method is nearly free of κ."
-        are = "is" if len(free) == 1 else "are"
-        return f"{text}Nearly free of κ (a power of at most {NEARLY_FREE}) {are} {listed(free)}."
+            return f"{text}No method's iterations are nearly independent of κ."
+        return text + (
+            f"The iterations of {listed(free)} are nearly independent of κ (a power of at most "
+            f"{NEARLY_FREE})."
+        )
 
 
 def paper_phase_one(row: ResultRow) -> int:
@@ -143,24 +146,24 @@ def shown(name: str, table: ResultTable) -> str:
 
 
 def phase_one_sentence(table: ResultTable) -> str:
-    """How many runs with the paper's steps arrive before Phase II begins."""
+    """How many runs with the paper's steps reach the target before Phase II begins."""
     runs, early = table.where(method=PAPER_TPGD), before_phase_two(table)
     if not len(runs):
         return ""
-    text = f"With the paper's steps TPGD arrives before Phase II begins in {len(early)} of "
-    text += f"{len(runs)} runs"
+    text = "With the paper's steps TPGD reaches the target error before Phase II begins in "
+    text += f"{len(early)} of {len(runs)} runs"
     if len(early) < len(runs):
         return f"{text}. "
     last = max(runs.values("kappa"))
     rows = runs.where(kappa=last)
     return text + (
-        f" (at κ = {last:g} after {rows.median('iteration'):,.0f} iterations, where Phase I has "
+        f" (at κ = {last:g} after {rows.median('iteration'):,.0f} iterations of a Phase I of "
         f"{paper_phase_one(rows.rows[0]):,}), so its power of κ is that of Phase I's step. "
     )
 
 
 def well_set_sentences(table: ResultTable, power: Exponent | None) -> str:
-    """Whether a step of Phase I that is free of κ does, and what Phase II adds to it."""
+    """Whether a step of Phase I independent of κ is enough, and what Phase II adds to it."""
     own, plain = (
         {(row["N"], row["kappa"], row["seed"]): row["iteration"] for row in rows.rows}
         for rows in (table.where(method=TPGD), table.where(method=LOSS_1))
@@ -168,11 +171,12 @@ def well_set_sentences(table: ResultTable, power: Exponent | None) -> str:
     text = ""
     if plain:
         gaps = [abs(count - plain[run]) for run, count in own.items()]
-        text = f"TPGD's well-set count equals that of {LOSS_1}, which is its own Phase I, in "
-        text += f"{gaps.count(0)} of {len(gaps)} runs"
+        text = f"With well-set steps, TPGD needs as many iterations as {LOSS_1}, which is TPGD's "
+        text += f"own Phase I, in {gaps.count(0)} of {len(gaps)} runs"
         text += (
-            f", and the others differ by at most {max(gaps)} iterations. " if any(gaps) else ". "
-        )
+            f"; in the other runs the numbers differ by at most {max(gaps)}. " if any(gaps)
+            else ". "
+        )  # fmt: skip
     missed = sum(count < 0 for count in own.values())
     if power and power.value <= LINEAR and not missed:
         return text + (
@@ -181,8 +185,9 @@ def well_set_sentences(table: ResultTable, power: Exponent | None) -> str:
             "another matter. "
         )
     return text + (
-        f"With a Phase I step of 0.5/σ₁, {missed} of {len(own)} runs of TPGD do not arrive or "
-        f"their iterations grow faster than κ^{LINEAR}: a step that shrinks has its reason. "
+        f"With a Phase I step of 0.5/σ₁, {missed} of {len(own)} runs of TPGD do not reach the "
+        f"target error or their iterations grow faster than κ^{LINEAR}: a step that shrinks has "
+        "its reason. "
     )
 
 
