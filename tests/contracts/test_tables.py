@@ -1,5 +1,6 @@
 """Tables of every kind that people have: pandas, polars, pyarrow, sparse matrices, objects."""
 
+import re
 import warnings
 
 import numpy as np
@@ -270,3 +271,44 @@ def test_a_pipeline_over_a_table_of_pyarrow_and_labels():
     expected = ss.PooledRegressor().fit(scaled, Y, SCHOOL)
     assert_allclose(model[-1].coef_, expected.coef_, rtol=1e-10)
     assert_allclose(model.predict(table, task=SCHOOL), expected.predict(scaled, SCHOOL))
+
+
+COMMAS = pd.Series([f"{value:.3f}".replace(".", ",") for value in Y])
+TEXT_TARGETS = {
+    "decimal commas": (COMMAS, {"decimal": ","}),
+    "points": (pd.Series([f"{value:.3f}" for value in Y]), {}),
+    "units": (COMMAS + " kg", {"decimal": ","}),
+    "missing": (COMMAS.where(COMMAS.index > 0, "n/k"),
+                {"decimal": ",", "na_values": ["n/k"], "missing": "drop"}),
+    "polars": (pl.Series(COMMAS.tolist()), {"decimal": ","}),
+    "pyarrow": (pa.array(COMMAS.tolist()), {"decimal": ","}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TEXT_TARGETS)
+def test_a_target_of_text_is_read_as_the_columns_are_and_the_message_says_how(make, kind):
+    y, options = TEXT_TARGETS[kind]
+    listed = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    words = re.escape(f"columns=ss.Columns({listed})")
+    with pytest.raises(ValueError, match=rf"y is text, such as '.*' in row 0: add {words}"):
+        make(task_column="school").fit(PANDAS, y)
+    model = make(task_column="school", columns=ss.Columns(**options)).fit(PANDAS, y)
+    kept = slice(int("missing" in options), None)
+    expected = make(task_column="school").fit(PANDAS[kept], np.round(Y, 3)[kept])
+    assert_allclose(model.coef_, expected.coef_, rtol=1e-8)
+    if "missing" not in options:
+        assert_allclose(model.score(PANDAS, y), expected.score(PANDAS, np.round(Y, 3)))
+        assert ss.diagnose(model, PANDAS, y).n_features == 3
+
+
+def test_a_target_that_holds_no_numbers_is_told_in_words_of_its_own():
+    with pytest.raises(ValueError, match=r"y is text, such as 'up' in row 0: .*Classifier"):
+        ss.PooledRegressor(task_column="school").fit(PANDAS, ["up", "down"] * 36)
+    holes = np.where(np.arange(72) == 3, np.nan, Y)
+    with pytest.raises(ValueError, match=r"y contains NaN in row 3 .*missing='drop'"):
+        ss.PooledRegressor(task_column="school").fit(PANDAS, holes)
+    columns = ss.Columns(missing="drop")
+    model = ss.PooledRegressor(task_column="school", columns=columns).fit(PANDAS, holes)
+    assert model.n_rows_dropped_ == 1
+    with pytest.raises(ValueError, match="y contains infinity in row 3 .*: correct or drop"):
+        ss.PooledRegressor(task_column="school").fit(PANDAS, np.nan_to_num(holes, nan=np.inf))

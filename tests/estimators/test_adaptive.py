@@ -446,3 +446,23 @@ def test_the_summary_shows_how_tasks_differ_and_not_the_error_of_their_mean(smal
     assert_allclose(both.summary().variances[0].std[1:], both.slope_std_)
     pooled = ss.AdaptiveSpanRegressor(slopes="zero", rank=0).fit(X, y, task=task)
     assert pooled.summary().variances == ()
+
+
+@pytest.mark.parametrize("n", [8, 16, 24, 32, 64])
+def test_patients_with_few_rows_are_predicted_as_well_as_by_one_model_each(n):
+    # Their levels differ by far more than the noise, and a few have next to no noise.
+    data = ss.datasets.load_parkinsons()
+    ours, separate = [], []
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(data.y))
+        place = np.empty(len(order), dtype=int)  # of each row among those of its patient
+        for patient in np.unique(data.task):
+            rows = order[data.task[order] == patient]
+            place[rows] = np.arange(len(rows))
+        train, held = place < n, place >= 96
+        for make, errors in ((ss.AdaptiveSpanRegressor, ours), (ss.PerTaskRegressor, separate)):
+            model = make().fit(data.X[train], data.y[train], task=data.task[train])
+            gap = model.predict(data.X[held], task=data.task[held]) - data.y[held]
+            errors.append(np.sqrt(np.mean(gap**2)))
+    assert np.mean(ours) < 1.03 * np.mean(separate)
+    assert np.max(ours) < 3.2

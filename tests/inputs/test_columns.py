@@ -1,6 +1,7 @@
 """Columns as people bring them: every way in and out prepares them alike."""
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -281,6 +282,35 @@ def test_columns_that_name_rows_are_warned_of():
     street = pd.DataFrame({"street": [f"street {i % 60}" for i in range(400)]})
     with pytest.warns(UserWarning, match="'street' has 60 levels"):
         ss.PooledRegressor().fit(street, y, task=np.zeros(400))
+
+
+LOOKS = {
+    "times": [f"{h}:{m:02d}" for h in range(24) for m in (0, 20, 40)],
+    "dates": [f"{d}. {m} 2024" for d in range(1, 29) for m in ("März", "Mai", "Juni")],
+    "bounds": [f"<{i}.5" for i in range(70)],
+    "units": [f"{i} {'kg' if i % 2 else 'lb'}" for i in range(70)],
+    "names": [f"street {i}" for i in range(70)],
+    "codes": [f"{i}A{i}" for i in range(70)],
+    "addresses": [f"{i} {name}" for i, name in enumerate(["Elm", *"ABCDEFGHIJ"] * 6)],
+}
+NUMBERS = "look like numbers, such as '{}': write them without anything else, as in 12.5"
+TOLD = {
+    "times": "look like times, such as '0:00': write them as numbers, as in 14.5 for 14:30",
+    "dates": "look like dates, such as '1. Juni 2024': write them in ISO form, as in 2024-12-31",
+    "bounds": NUMBERS.format("<0.5"),
+    "units": NUMBERS.format("0 lb"),
+}
+
+
+@pytest.mark.parametrize("kind", LOOKS)
+def test_many_levels_that_look_like_numbers_dates_or_times_are_told(kind):
+    levels = LOOKS[kind]
+    words, X = TOLD.get(kind), pd.DataFrame({"x": levels * 6})
+    words = f", which {words}, or leave" if words else ": leave it out"
+    with pytest.warns(
+        UserWarning, match=re.escape(f"The column 'x' has {len(levels)} levels{words}")
+    ):
+        ss.PooledRegressor().fit(X, np.arange(float(len(X))), task=0)
 
 
 @pytest.mark.parametrize(

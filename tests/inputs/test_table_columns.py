@@ -65,7 +65,7 @@ def test_whole_numbers_are_dates_only_if_they_were_in_the_fit():
     expected = model.predict(frame(numbers.astype(int)))
     assert_allclose(model.predict(frame(numbers)), expected)
     assert_allclose(model.predict(frame(ISO)), expected)
-    with pytest.raises(ValueError, match="holds 19723, .* of the form '%Y%m%d'"):
+    with pytest.raises(ValueError, match=r"holds 19723, .* of the form '%Y%m%d'"):
         model.predict(frame(19723))
 
 

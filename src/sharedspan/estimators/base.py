@@ -33,6 +33,7 @@ from sharedspan.estimators.prediction import (
     response_std,
     rows_to_predict,
 )
+from sharedspan.estimators.preparation import read_target
 from sharedspan.estimators.saturation import unknown_noise
 from sharedspan.families import FAMILIES, Family
 from sharedspan.inputs.rows import is_task_list
@@ -570,6 +571,7 @@ class TaskRegressor(RegressorMixin, TaskEstimator):
             prediction, y = np.concatenate(prediction), np.concatenate(list(y))
             if sample_weight is not None:
                 sample_weight = np.concatenate(list(sample_weight))
+        y = read_target(self, y)
         return float(r2_score(y, prediction, sample_weight=sample_weight))
 
 

@@ -28,6 +28,7 @@ from sharedspan.estimators.parameters import as_generator, check_parameters
 from sharedspan.estimators.preparation import complete_rows, prepare
 from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.external_sort import open_files
+from sharedspan.inputs.frame_table import target_numbers
 from sharedspan.inputs.frames import as_table, is_dask_frame, row_count, text_columns
 from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
@@ -347,6 +348,7 @@ def open_rows(
             X, y, task, sample_weight, task_column=model.task_column, check_finite=False
         )
     else:
+        y = target_numbers(y, prepared[0].columns.encoding.text)
         parts, model.n_rows_dropped_ = complete_rows(*prepared, y, sample_weight, offset)
         *parts, offset = parts
         only = not prepared[0].columns.names  # a formula may have none but intercepts

@@ -30,7 +30,12 @@ from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without
 from sharedspan.mixed_model.likelihood import MixedTasks, RowVariances
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
-from sharedspan.mixed_model.refitted_folds import RefittedFolds, contenders, rows_are_few
+from sharedspan.mixed_model.refitted_folds import (
+    RefittedFolds,
+    contenders,
+    directions_in_doubt,
+    rows_are_few,
+)
 from sharedspan.mixed_model.retained import RetainedFit
 from sharedspan.mixed_model.robust import RobustOptimizer, RobustRows
 from sharedspan.mixed_model.search import (
@@ -131,6 +136,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
             compared = self.method == "evidence" and (len(models) > 1 or model.rivals)
             if rows is not None and compared:
                 model = select_by_rows(RefittedFolds(rows) if few else rows, models)
+                doubted = None if few or len(ids) < tasks.n_tasks else directions_in_doubt(model)
+                if doubted is not None:
+                    model = select_by_rows(RefittedFolds(rows), [doubted])
             model, degrees = refined_with_noise(model, tasks)
             function = None if model.row_noise is None else model.row_noise.function
             posterior = posterior_of(

@@ -14,6 +14,7 @@ from sharedspan.inputs.frame_table import (
     learn_frame,
     needs_preparation,
     row_labels,
+    target_numbers,
 )
 from sharedspan.inputs.frames import REMEDY, missing_words
 from sharedspan.inputs.labels import given_labels, is_missing
@@ -54,6 +55,7 @@ def prepared_rows(
     if not needs_preparation(X, columns, None):
         return X, y, task, columns
     learned = columns if isinstance(columns, TableColumns) else learn_frame(X, columns)
+    y = target_numbers(y, learned.encoding.text)
     (X, y, task, _, _), _ = complete_rows(encode_frame(X, learned), task, y, None, None)
     return X, y, task, replace(learned, encoding=learned.encoding.coded())
 
@@ -76,11 +78,20 @@ def coded_rows(model: TaskEstimator, X: Any, y: Any, task: Any) -> tuple[Any, An
     Rows that lack a value are left out if the fit left such rows out.
     """
     learned = vars(model).get("columns_")
+    y = read_target(model, y)
     if learned is None or not needs_preparation(X, learned, model.task_column):
         return model, X, y, task
     labels = given_labels(task, row_labels(X, model.task_column), model.task_column)
     (X, y, task, _, _), _ = complete_rows(encode_frame(X, learned), labels, y, None, None)
     return for_coded_rows(model), X, y, task
+
+
+def read_target(model: TaskEstimator, y: Any) -> Any:
+    """Responses with text read as numbers as in the columns of the fit; classes as they are."""
+    columns = vars(model).get("columns_")
+    if y is None or columns is None or "classes_" in vars(model):
+        return y
+    return target_numbers(y, columns.encoding.text)
 
 
 def complete_rows(

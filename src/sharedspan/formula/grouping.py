@@ -139,8 +139,8 @@ def _three_levels(tasks: GroupingFactor, middle: GroupingFactor, outer: Grouping
     return (
         f"Groups within groups have two levels, and those of `{outer.text}`, `{middle.text}` and "
         f"`{tasks.text}` are three, which is not supported: make one column of `{middle.text}` in "
-        f"the table, such as {joined}, and write (1 | {outer.text}) + (1 | {joined}/{inner}), which "
-        "has intercepts on all three."
+        f"the table, such as {joined}, and write (1 | {outer.text}) + (1 | {joined}/{inner}), for "
+        "intercepts on all three."
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from sharedspan.inputs.files import (
     reading,
 )
 from sharedspan.inputs.frames import (
+    as_table,
     column_names,
     find_task_column,
     has_sparse_columns,
@@ -37,8 +39,10 @@ from sharedspan.inputs.frames import (
     task_labels,
 )
 from sharedspan.inputs.label_paths import path_labels
+from sharedspan.inputs.labels import as_numpy
 from sharedspan.inputs.learning import learn_encoding
 from sharedspan.inputs.reader import UnseenLevels
+from sharedspan.inputs.recognition import recognise
 from sharedspan.inputs.table_columns import OpenTable, TableColumns
 from sharedspan.inputs.text_format import TextFormat
 
@@ -214,6 +218,20 @@ def read_values(X: Any, encoding: Encoding) -> list[np.ndarray]:
         unseen.note(encoding, complete)
         unseen.tell(opened.connection, file, encoding.text)
     return complete
+
+
+def target_numbers(y: Any, text: TextFormat) -> Any:
+    """Responses as floats if they are text that reads as numbers, and as they are otherwise."""
+    values = as_numpy(as_table(y))
+    if values.ndim != 1 or values.dtype.kind not in "OU":
+        return y
+    texts = as_arrow(values)
+    if not str(texts.type).endswith("string"):
+        return y
+    counts = Counter(value for value in texts.to_pylist() if value is not None)
+    _, text, _ = recognise({"y": counts}, replace(text, points=()), target="y")
+    numbers = text.of("y").numbers(texts)
+    return y if numbers is None else numbers
 
 
 def _require_types(table: OpenTable, columns: Sequence[Number | Factor], text: TextFormat) -> None:

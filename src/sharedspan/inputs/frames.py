@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.inputs.files import shortened
 from sharedspan.inputs.labels import as_numpy, is_missing
+from sharedspan.inputs.recognition import recognise
 from sharedspan.inputs.resources import in_words, machine_memory
+from sharedspan.inputs.text_format import TextFormat
 from sharedspan.kernels.threads import extremes
 
 MOST_COLUMNS = 5  # that a message names
@@ -35,7 +38,7 @@ def as_table(X: Any) -> Any:
     """X itself, but lazy frames collected, and record batches and dicts as tables of pyarrow."""
     if isinstance(X, np.ndarray):
         return X
-    if isinstance(X, Mapping):
+    if isinstance(X, Mapping) and not hasattr(type(X), "tocsr"):  # some sparse matrices are dicts
         return _table_of_columns(X)
     kind = package_of(X), type(X).__name__
     if kind == ("polars", "LazyFrame"):
@@ -332,16 +335,35 @@ def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
         raise ValueError(
             f"{name} has {len(values)} values but X has {n_rows} rows: give one number per row."
         )
+    if values.dtype.kind in "OU" and (advice := _text_advice(values)) is not None:
+        raise ValueError(f"{name} is text, {advice}")
     values = _as_numbers(values, name)
     finite = not len(values) or np.isfinite(extremes(values)).all()
     bad = np.empty(0) if finite else np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        kind = "NaN" if np.isnan(values[bad[0]]) else "infinity"
+        kind, advice = "infinity", "correct or drop such rows first."
+        if np.isnan(values[bad[0]]):
+            kind, advice = "NaN", "drop or fill such rows first."
+            if name == "y":
+                advice = "leave these rows out (columns=ss.Columns(missing='drop')), or fill them."
         raise ValueError(
-            f"Input {name} contains {kind} in row {bad[0]} ({len(bad)} such row(s)): "
-            "drop or fill such rows first."
+            f"Input {name} contains {kind} in row {bad[0]} ({len(bad)} such row(s)): {advice}"
         )
     return values
+
+
+def _text_advice(values: np.ndarray) -> str | None:
+    """An example among responses that are text, and what to do about them, in words."""
+    texts = {row: value for row, value in enumerate(values.tolist()) if isinstance(value, str)}
+    if not texts:
+        return None
+    row = next(iter(texts))
+    kinds, _, findings = recognise({"y": Counter(texts.values())}, TextFormat(), target="y")
+    advice = "give numbers, or use a classifier, such as AdaptiveSpanClassifier, for classes."
+    if kinds.get("y") == "number":
+        read = findings.in_python() if findings else "columns=ss.Columns()"
+        advice = f"add {read}, which reads y as it reads the columns of X."
+    return f"such as {shortened(texts[row])!r} in row {row}: {advice}"
 
 
 def as_weight(sample_weight: Any, n_rows: int) -> np.ndarray:

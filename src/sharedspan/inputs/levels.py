@@ -16,7 +16,7 @@ from sharedspan.inputs.files import (
     nearest,
     shortened,
 )
-from sharedspan.inputs.recognition import shell
+from sharedspan.inputs.recognition import look_of, shell
 from sharedspan.inputs.table_columns import OpenTable
 from sharedspan.inputs.text_format import TextFormat
 
@@ -135,9 +135,11 @@ def factor(
     if OTHER in numbers:
         levels = [*levels, OTHER]
     if len(levels) > MOST_LEVELS:
+        likeness = look_of(counts)
+        which = f"such as {shortened(levels[0])!r}" if likeness is None else f"which {likeness}, or"
         raise ValueError(
-            f"The column {name!r} has {len(levels):,} levels, such as {shortened(levels[0])!r}: "
-            f"{advice}."
+            f"The column {name!r} has {len(levels):,} levels, {which}"
+            f"{':' if likeness is None else ''} {advice}."
         )
     if NO_LEVEL in counts or (n_missing and options.missing == "indicator"):
         numbers[NO_LEVEL] = n_missing
@@ -150,9 +152,12 @@ def factor(
         )
     if n_levels > MANY_LEVELS and not chosen:
         pooled = f", of which {n_levels - len(frequent)} are pooled" if OTHER in levels else ""
+        likeness, drop = look_of(counts), f"(--drop {shell(name)}, or drop={name!r} in Python)"
+        advice = f": leave it out {drop} if it only names rows"
+        if likeness is not None:
+            advice = f", which {likeness}, or leave the column out {drop}"
         warnings.warn(
-            f"The column {name!r} has {n_levels} levels{pooled}: leave it out (--drop "
-            f"{shell(name)}) if it only names rows.",
+            f"The column {name!r} has {n_levels} levels{pooled}{advice}.",
             UserWarning,
             stacklevel=2,
         )

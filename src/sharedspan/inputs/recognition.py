@@ -41,6 +41,14 @@ WITH_UNIT = re.compile(  # one letter at once only after decimals, because "12A"
 GROUPED = re.compile(rf"[-+{MINUS}]?[1-9]\d{{0,2}}(\.\d{{3}})+")  # whole numbers such as 1.234
 POINT, COMMA = re.compile(r"-?\d{1,3}\.\d{3}"), re.compile(r"-?\d{1,3},\d{3}")
 NEGATIVE = re.compile(r"\(\d[\d.,]*\)|\d[\d.,]*-")  # as accountants write them
+LOOKS = (  # of levels that are hardly categories, and what to write instead
+    ("times", re.compile(r"\d{1,2}:\d\d(:\d\d)?(?P<unit>)"), "as numbers, as in 14.5 for 14:30"),
+    ("dates", re.compile(r"\d{1,4}([./ -]+(\d{1,2}|[^\W\d_]{3,9})\.?[./ -]+|[^\W\d_]{3})"
+                         r"\d{2,4}(?P<unit>)"), "in ISO form, as in 2024-12-31"),
+    ("numbers", re.compile(rf"[<>~≈±#]?\s?[-+{MINUS}]?\d+([.,]\d+)?\s?(?P<unit>[^\d\s]{{0,9}})"),
+     "without anything else, as in 12.5"),
+)  # fmt: skip
+MOST_UNITS = 5  # among numbers that are taken for levels
 SAMPLE = 1000  # different texts by which a notation is recognised
 FEWEST_VALUES = 10  # different numbers or dates of a column that are not levels
 MOST_WORDS = 5  # among numbers or dates that may mean a missing value
@@ -93,19 +101,24 @@ class Findings:
         typed = [f"--{name} {shell(mark)}" for name, mark in self.marks.items()]
         typed += [f"--date {shell(f'{name}={form}')}" for name, form in self.dates.items()]
         typed += [f"--na-values {shell(word)}" for word in self.na_values]
-        python = [f"{name}={mark!r}" for name, mark in self.marks.items()]
-        for name in ("dates", "na_values"):
-            python += [f"{name}={getattr(self, name)}"] if getattr(self, name) else []
         if self.drops_rows and self.na_values:
-            typed, python = [*typed, "--missing drop"], [*python, "missing='drop'"]
-        in_python = [f"columns=ss.Columns({', '.join(python)})"] if python else []
-        in_python += [f"drop={self.drop}"] if self.drop else []
+            typed += ["--missing drop"]
         typed += [f"--drop {shell(name)}" for name in self.drop]
         advice = "correct these, or add" if self.drop else "add"
         return (
-            f"{where}: {self.about()}: {advice} {' '.join(typed)}, in Python {', '.join(in_python)}"
+            f"{where}: {self.about()}: {advice} {' '.join(typed)}, in Python {self.in_python()}"
             f"{''.join(self.instead)}."
         )
+
+    def in_python(self) -> str:
+        """The arguments to add in Python."""
+        options = [f"{name}={mark!r}" for name, mark in self.marks.items()]
+        for name in ("dates", "na_values"):
+            options += [f"{name}={getattr(self, name)}"] if getattr(self, name) else []
+        if self.drops_rows and self.na_values:
+            options += ["missing='drop'"]
+        parts = [f"columns=ss.Columns({', '.join(options)})"] if options else []
+        return ", ".join([*parts, *([f"drop={self.drop}"] if self.drop else [])])
 
 
 def shell(text: str) -> str:
@@ -226,6 +239,15 @@ def has_decimal_points(counts: Mapping[str, int], text: TextFormat) -> bool:
         return False
     bare = (plain.without_signs(value).strip() for value in counts if value not in words)
     return any("." in value and not GROUPED.fullmatch(value) for value in bare)
+
+
+def look_of(levels: Sequence[str] | Mapping[str, int]) -> str | None:
+    """What most levels look like, and how to write it, in words; None for names and codes."""
+    for kind, form, advice in LOOKS:
+        alike = [m for level in sorted(levels) if (m := form.fullmatch(level.strip()))]
+        if 2 * len(alike) > len(levels) and len({m["unit"] for m in alike}) <= MOST_UNITS:
+            return f"look like {kind}, such as {shortened(alike[0][0])!r}: write them {advice}"
+    return None
 
 
 def _is_value(word: str) -> bool:

@@ -6,6 +6,8 @@ many parameters as there are rows; so each covariance is fitted again without a 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
@@ -22,7 +24,8 @@ from sharedspan.mixed_model.search import (
 from sharedspan.mixed_model.structures import n_parameters
 
 N_FOLDS = 5
-FEWEST_ROWS = 40  # for each parameter of a covariance, to take it as known
+FEWEST_ROWS = 10  # for each parameter of a covariance, to take it as known
+FEWEST_FOR_DIRECTIONS = 40  # the same for directions, once these are selected
 LARGEST_GAP = 20.0  # in evidence, of richer fits that left out rows may prefer
 MOST_WORK = 3e6  # T p^3 of tables whose fits are repeated
 
@@ -38,10 +41,29 @@ def contenders(model: SelectedModel) -> tuple[CovarianceFit, ...]:
 
 def rows_are_few(model: SelectedModel) -> bool:
     """Whether a contender has too many parameters to be taken as known, and fits are cheap."""
-    tasks, fits = model.tasks, contenders(model)
+    fits = contenders(model)
     largest = max(n_parameters(*fit.covariance.loadings.shape) for fit in fits)
-    cheap = tasks.n_tasks * float(tasks.p) ** 3 <= MOST_WORK
-    return cheap and float(tasks.n.sum()) < FEWEST_ROWS * largest
+    return is_cheap(model) and float(model.tasks.n.sum()) < FEWEST_ROWS * largest
+
+
+def is_cheap(model: SelectedModel) -> bool:
+    """Whether fits may be repeated."""
+    return model.tasks.n_tasks * float(model.tasks.p) ** 3 <= MOST_WORK
+
+
+def directions_in_doubt(model: SelectedModel) -> SelectedModel | None:
+    """A model with directions that took many of the rows, beside the fits of lower rank.
+
+    None if its rows suffice, or if the noise of its rows depends on their fitted values.
+    """
+    columns = model.fit.covariance.loadings.shape
+    lower = tuple(fit for fit in model.rivals if fit.rank < model.fit.rank)
+    rows = float(model.tasks.n.sum())
+    if not lower or model.row_noise is not None or not is_cheap(model):
+        return None
+    if rows >= FEWEST_FOR_DIRECTIONS * n_parameters(*columns):
+        return None
+    return replace(model, rivals=lower)
 
 
 class RefittedFolds:
