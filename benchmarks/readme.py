@@ -7,7 +7,7 @@
 
 `picture` fits growing numbers of each patient's rows of the bundled table parkinsons and predicts
 the others: one model for all (slopes in common, an intercept for each patient), a ridge regression
-for each patient, and `AdaptiveSpanRegressor`. Means over five draws of the rows.
+for each patient, and `AdaptiveSpanRegressor`. Means over ten draws of the rows.
 
 `table` prints the root mean squared errors of held-out rows over that of ours, and processor
 seconds of a fit and its predictions: means and medians over five splits, 75/25 within each group.
@@ -18,7 +18,6 @@ A fit that takes more than 60 s is left out. All of ours are default settings.
 """
 
 import argparse
-import platform
 import time
 import warnings
 from functools import partial
@@ -30,12 +29,14 @@ import pandas as pd
 import sharedspan as ss
 from grouped_peers import LARGEST_FULL, LME4, PEERS, limited
 from grouped_tables import load, split
+from machine import machine
 
 SPLITS = 5
 LIMIT = 60.0  # seconds of processor time for a fit
 TABLES = ("parkinsons total", "communities", "gapminder", "baseball", "Hsb82", "Chem97", "airfare",
           "ames")  # fmt: skip
 ROWS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # of each patient
+DRAWS = 10  # of these rows
 
 
 def adaptive(X, y, task, train):
@@ -107,20 +108,13 @@ def table(options):
         print("| " + " | ".join(line.values()) + " |")
 
 
-def machine():
-    """The number of cores, and the processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} cores of {names[0] if names else platform.processor()}"
-
-
 def picture(options):
     """Errors on held-out rows of the patients against the number of rows that were fitted."""
     from sharedspan.report.demo import draw_errors_by_rows, errors_by_rows
     from sharedspan.report.figures import blank_figure, save_figure
 
     began = time.perf_counter()
-    means = {name: each.mean(axis=1) for name, each in errors_by_rows(ROWS, SPLITS).items()}
+    means = {name: each.mean(axis=1) for name, each in errors_by_rows(ROWS, DRAWS).items()}
     for name, each in means.items():
         print(f"{name:<28}", " ".join(f"{value:7.3f}" for value in each))
     print(f"rows per patient            {' '.join(f'{n:7d}' for n in ROWS)}")

@@ -335,8 +335,8 @@ def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
         raise ValueError(
             f"{name} has {len(values)} values but X has {n_rows} rows: give one number per row."
         )
-    if values.dtype.kind in "OU" and (advice := _text_advice(values)) is not None:
-        raise ValueError(f"{name} is text, {advice}")
+    if name == "y" and values.dtype.kind in "OU":
+        _require_no_text(values)
     values = _as_numbers(values, name)
     finite = not len(values) or np.isfinite(extremes(values)).all()
     bad = np.empty(0) if finite else np.flatnonzero(~np.isfinite(values))
@@ -352,18 +352,20 @@ def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
     return values
 
 
-def _text_advice(values: np.ndarray) -> str | None:
-    """An example among responses that are text, and what to do about them, in words."""
-    texts = {row: value for row, value in enumerate(values.tolist()) if isinstance(value, str)}
+def _require_no_text(y: np.ndarray) -> None:
+    """Raise, with what to do, if a response is text."""
+    texts = {row: value for row, value in enumerate(y.tolist()) if isinstance(value, str)}
     if not texts:
-        return None
+        return
     row = next(iter(texts))
     kinds, _, findings = recognise({"y": Counter(texts.values())}, TextFormat(), target="y")
-    advice = "give numbers, or use a classifier, such as AdaptiveSpanClassifier, for classes."
+    advice = "Give numbers, or use a classifier, such as AdaptiveSpanClassifier, for classes."
     if kinds.get("y") == "number":
-        read = findings.in_python() if findings else "columns=ss.Columns()"
-        advice = f"add {read}, which reads y as it reads the columns of X."
-    return f"such as {shortened(texts[row])!r} in row {row}: {advice}"
+        options = findings.in_python() if findings else "columns=ss.Columns()"
+        advice = f"Add {options}, which reads y as it reads the columns of X."
+    raise ValueError(
+        f"y is not numeric: row {row} holds the text {shortened(texts[row])!r}. {advice}"
+    )
 
 
 def as_weight(sample_weight: Any, n_rows: int) -> np.ndarray:

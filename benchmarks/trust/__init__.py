@@ -1,0 +1,1 @@
+"""How far the library can be trusted: suites under hostile input, faults and load, with figures."""
