@@ -33,8 +33,7 @@ from machine import machine
 
 SPLITS = 5
 LIMIT = 60.0  # seconds of processor time for a fit
-TABLES = ("parkinsons total", "communities", "gapminder", "baseball", "Hsb82", "Chem97", "airfare",
-          "ames")  # fmt: skip
+TABLES = ("parkinsons total", "communities", "gapminder", "baseball", "Hsb82")
 ROWS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # of each patient
 DRAWS = 10  # of these rows
 

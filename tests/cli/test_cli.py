@@ -518,7 +518,7 @@ def test_names_do_not_reach_the_terminal_as_commands(tmp_path):
          tmp_path / "m.span")  # fmt: skip
     output = good("predict", tmp_path / "m.span", tmp_path / "t.csv", "-o", tmp_path / "p.csv")
     assert output.isprintable() or "\x1b" not in output
-    assert output.count("\n") == 3
+    assert output.count("\n") == 4
     assert len(max(output.splitlines(), key=len)) < 300
 
 
@@ -570,6 +570,37 @@ def test_columns_that_vary_are_named(tmp_path):
     model = ss.load(tmp_path / "m.span")
     assert model.varying == ["x"]
     assert np.ptp(model.coef_[:, 1]) < 1e-12 < np.ptp(model.coef_[:, 0])
+    done = run(*fit, "--varying", "xx", "--estimator", "AdaptiveSpanRegressor")
+    assert "There is no feature 'xx', and features are 'x', 'z': varying takes" in done.stderr
+    assert "varying=" not in done.stderr
     done = run(*fit, "--varying", "x", "--estimator", "PooledRegressor")
     assert done.exit_code == 2
     assert "has no varying parameter: leave --varying out" in done.output
+
+
+def test_a_command_names_only_its_own_options_for_gaps_and_the_file(folder, tmp_path):
+    (tmp_path / "t.csv").write_text("g,x,y\n" + "a,1,2\nb,2,3\na,3,5\nb,4,4\n" * 5)
+    (tmp_path / "gap.csv").write_text("g,x\na,1\nb,\n")
+    model = tmp_path / "m.span"
+    good("fit", tmp_path / "t.csv", "--task", "g", "--target", "y", "-o", model)
+    done = run("predict", model, tmp_path / "gap.csv", "-o", tmp_path / "p.csv")
+    assert done.exit_code == 2
+    assert "gap.csv: 1 of 2 rows lack a value ('x' 1)" in done.stderr
+    assert "leave these rows out (--missing drop)" in done.stderr
+    assert "fit the model again with --missing indicator" in done.stderr
+
+
+def test_help_names_all_formats_of_tables():
+    for command in ("fit", "compare", "predict", "report"):
+        assert "CSV, Parquet or Excel file" in " ".join(good(command, "--help").split())
+
+
+def test_warnings_of_compare_are_told_in_lines(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"id": np.arange(80), "g": ["a", "b"] * 40, "x": rng.normal(size=80)})
+    table.assign(y=table.x + rng.normal(size=80)).to_csv(tmp_path / "t.csv", index=False)
+    given = [tmp_path / "t.csv", "--task", "g", "--target", "y"]
+    done = run("compare", *given)
+    assert done.stderr.startswith("Warning: The column 'id' numbers the rows")
+    assert "UserWarning" not in done.stderr
+    assert json.loads(good("compare", *given, "--json"))["warnings"]

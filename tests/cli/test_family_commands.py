@@ -124,14 +124,55 @@ def test_what_does_not_go_together_is_refused(more, words, table):
     assert words in done.stderr
 
 
-def test_two_values_of_text(frame, table, tmp_path):
-    """Yes and no are read as a column of booleans; other words must be encoded."""
-    yes = np.where(frame.bought == 1, "yes", "no")
-    assert "Family: binomial" in good("fit", *table("bought", yes))
-    words = np.where(frame.bought == 1, "alive", "dead")
-    done = run("fit", *table("bought", words))
+@pytest.mark.parametrize(
+    ("zero", "one"), [("no", "yes"), ("N", "Y"), ("nein", "ja"), ("died", "survived")]
+)
+def test_a_target_of_two_words_is_one_of_classes(zero, one, frame, table, tmp_path):
+    """One of two words counts as 1, which is said, in every command."""
+    good("fit", *(given := table("bought")))
+    good("predict", given[-1], given[0], "-o", tmp_path / "expected.csv")
+    words = np.where(frame.bought == 1, one, zero)
+    given = table("bought", words)
+    fitted = good("fit", *given)
+    assert "Family: binomial, as " in fitted
+    good("predict", given[-1], given[0], "-o", tmp_path / "p.csv")
+    predicted, expected = (pd.read_csv(tmp_path / name) for name in ("p.csv", "expected.csv"))
+    assert_allclose(predicted.prediction, expected.prediction)
+    good("report", given[-1], "--data", given[0], "-o", tmp_path / "page.html")
+    compared = good("compare", *given[:5])
+    if one != "yes":  # a column of booleans
+        assert f"{one} counts as 1, and {zero} as 0." in fitted
+        assert f"{one} counts as 1, and {zero} as 0." in compared
+        assert predicted.bought.tolist() == words.tolist()
+
+
+def test_classes_in_words_are_read_from_every_format_and_by_classifiers(frame, tmp_path):
+    frame = frame.assign(bought=np.where(frame.bought == 1, "Y", "N"))[["shop", "a", "bought"]]
+    frame.astype({"bought": "category"}).to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    losses = []
+    for name in ("t.csv", "t.parquet"):
+        given = [tmp_path / name, "--task", "shop", "--target", "bought"]
+        estimator = ["--estimator", "AdaptiveSpanClassifier", "-o", tmp_path / "m.span"]
+        assert "Y counts as 1" in good("fit", *given, *estimator)
+        told = good("predict", tmp_path / "m.span", given[0], "--json", "-o", tmp_path / "p.csv")
+        losses.append(json.loads(told)["loss"])
+    assert losses[0] == pytest.approx(losses[1])
+
+
+def test_another_word_than_the_two_of_the_fit_is_an_error(frame, table, tmp_path):
+    words = np.where(frame.bought == 1, "Y", "N").astype(object)
+    given = table("bought", words)
+    good("fit", *given)
+    words[3] = "maybe"
+    table("bought", words)
+    done = run("predict", given[-1], given[0], "-o", tmp_path / "p.csv")
     assert done.exit_code == 2
-    assert "0 and 1 for two classes" in done.stderr
+    assert "'bought' holds 'maybe', and the model was fitted to 'N' and 'Y'" in done.stderr
+    done = run("fit", *given)
+    assert done.exit_code == 2
+    assert "text may be the target if it has two values" in done.stderr
+    assert "maybe" in run("fit", *given, "--na-values", "N", "--missing", "drop").stdout
 
 
 def test_new_tasks_are_refused_with_what_to_do(table, tmp_path):
@@ -141,3 +182,12 @@ def test_new_tasks_are_refused_with_what_to_do(table, tmp_path):
     assert done.exit_code == 2
     assert "--unseen mean" in done.stderr
     assert not (tmp_path / "new.span").exists()
+
+
+def test_a_family_that_was_typed_is_in_the_next_command_and_nothing_contradicts_it(table):
+    arguments = table("units")[:-2]
+    out = " ".join(good("compare", *arguments, "--family", "gaussian", "--repeats", 2).split())
+    following = out.partition("Next: ")[2]
+    assert "--family gaussian" in following
+    assert "use AdaptiveSpanRegressor(family=" not in out
+    assert "as family='gaussian' asks, though they are counts" in out

@@ -145,3 +145,14 @@ def test_a_report_of_a_table_and_a_formula_says_to_fit_first(school):
     assert done.exit_code == 2
     assert f"sharedspan fit school.csv '{FORMULA}' -o model.span" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_all_that_a_formula_needs_to_read_a_table_is_told_at_once(school):
+    school = school.assign(ses=[f"{v:.2f}".replace(".", ",") for v in school.ses])
+    school.loc[3, "math"] = np.nan
+    school.to_csv("gaps.csv", sep=";", index=False)
+    done = run("fit", "gaps.csv", "math ~ ses + (1 | school)")
+    assert done.exit_code == 2
+    assert "add --decimal ','" in done.stderr
+    assert "1 of" in done.stderr
+    assert "(--missing drop, or" in done.stderr

@@ -38,11 +38,14 @@ def test_new_tasks_of_other_families_are_not_fitted_by_least_squares(binary, cla
 
 def test_rows_cannot_be_added_to_other_families(binary, classifier, sim):
     for model in (binary, classifier):
-        for method in ("partial_fit", "merge"):
+        for method in ("partial_fit", "merge", "fit_statistics"):
             assert not hasattr(model, method)
-    with pytest.raises(AttributeError) as refusal:
-        binary.partial_fit(sim.X, sim.y > 0, task=sim.task)
-    assert "sums of the rows depend on the fit" in str(refusal.value.__cause__ or refusal.value)
+            with pytest.raises(AttributeError, match="sums of the rows depend on the fit"):
+                getattr(model, method)
+    with pytest.raises(AttributeError, match=r"needs the rows.* Use fit"):
+        ss.MomentRegressor().fit_statistics(None)
+    with pytest.raises(AttributeError, match=r"has no standard errors: use Adaptive"):
+        ss.PooledRegressor().fit(sim.X, sim.y, task=sim.task).predict_interval(sim.X, sim.task)
 
 
 def test_workers_of_a_cluster_keep_no_rows_to_weight(sim):

@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -201,7 +202,10 @@ def test_hard_tables_are_fitted_and_predicted_with_finite_numbers(case, model, o
     parameters = OPTIONS[model][option]
     if model.startswith("rank"):
         parameters = {"tol": 1e-7, "max_iter": 60, **parameters}
-    assert_predicts(fitted(MODELS[model], X, y, task, **parameters), X, y, task)
+    lost = case == "offset in all" and model.startswith("rank") and "no intercept" in option
+    with pytest.warns(UserWarning, match="nearly linear") if lost else nullcontext():
+        model_fitted = fitted(MODELS[model], X, y, task, **parameters)
+    assert_predicts(model_fitted, X, y, task)
 
 
 def assert_predicts(model, X, y, task):

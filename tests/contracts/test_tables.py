@@ -312,3 +312,42 @@ def test_a_target_that_holds_no_numbers_is_told_in_words_of_its_own():
     assert model.n_rows_dropped_ == 1
     with pytest.raises(ValueError, match=r"y contains infinity in row 3 .*: correct or drop"):
         ss.PooledRegressor(task_column="school").fit(PANDAS, np.nan_to_num(holes, nan=np.inf))
+
+
+CITY = np.where(X[:, 0] > 0, "Ulm", "Bonn")
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow table"])
+@pytest.mark.parametrize("text", [False, True], ids=["numbers", "text"])
+def test_labels_may_be_given_beside_a_frame_that_lacks_the_task_column(make, kind, text):
+    whole = PANDAS.assign(city=CITY) if text else PANDAS
+    convert = {"pandas": pd.DataFrame, "polars": pl.from_pandas}.get(kind, pa.Table.from_pandas)
+    rows, table = convert(whole.drop(columns="school")), convert(whole)
+    model = make(task_column="school").fit(table, Y)
+    expected = model.predict(table)
+    assert_allclose(model.predict(rows, task=SCHOOL), expected)
+    assert_allclose(model.score(rows, Y, task=SCHOOL), model.score(table, Y))
+    facts = [ss.diagnose(model, *given).noise for given in ((rows, Y, SCHOOL), (table, Y))]
+    assert facts[0] == facts[1]
+    beside = make(task_column="school").fit(rows, Y, task=SCHOOL)
+    assert_allclose(beside.coef_, model.coef_, rtol=1e-8)
+    for given in ((rows, SCHOOL), (table, None)):
+        assert_allclose(beside.predict(*given), expected, rtol=1e-8)
+    with pytest.raises(ValueError, match="given twice"):
+        model.predict(table, task=SCHOOL)
+    with pytest.raises(ValueError, match="no task column 'school' in X"):
+        model.predict(rows)
+    with pytest.raises(ValueError, match="ses"):
+        model.predict(whole.drop(columns=["school", "ses"]), task=SCHOOL)
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["numbers", "text"])
+def test_new_tasks_are_fitted_by_labels_beside_a_frame_without_the_task_column(text):
+    whole = PANDAS.assign(city=CITY) if text else PANDAS
+    known = ss.AdaptiveSpanRegressor(task_column="school").fit(whole, Y)
+    rows = whole.drop(columns="school")
+    by_column, by_labels = (ss.NewTaskRegressor.from_model(known) for _ in range(2))
+    by_column.fit(whole, Y)
+    by_labels.fit(rows, Y, task=SCHOOL)
+    assert_allclose(by_labels.coef_, by_column.coef_)
+    assert_allclose(by_labels.predict(rows, task=SCHOOL), by_column.predict(whole))

@@ -4,6 +4,7 @@ import csv
 import json
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -66,6 +67,38 @@ def test_a_quarter_of_every_task_is_held_out(rng):
     held = random_folds(size, rng) == 0
     assert np.add.reduceat(held, np.cumsum(size) - size).tolist() == [1, 1, 2, 25]
     assert ((random_folds(size, rng) == 0) != held).any()
+
+
+def test_tasks_of_two_or_three_rows_hold_out_one_row_or_none(rng):
+    for rows in (2, 3):
+        n_held = (random_folds(np.full(8, rows), rng) == 0).reshape(8, rows).sum(axis=1)
+        assert sorted(n_held) == [0] * (8 - 2 * rows) + [1] * 2 * rows
+
+
+def test_tables_of_two_rows_per_task_are_compared(rng):
+    X = rng.standard_normal((200, 2))
+    y = X @ [1.0, -1.0] + 0.1 * rng.standard_normal(200)
+    result = ss.compare(X, y, np.repeat(np.arange(100), 2))
+    assert result.n_tasks == 100
+    assert result.recommended is not None
+
+
+def test_a_column_of_the_table_names_the_tasks(sim):
+    methods = ["PooledRegressor", "PerTaskRegressor"]
+    frame = pd.DataFrame(sim.X).rename(columns=str)
+    expected = ss.compare(frame, sim.y, sim.task, methods=methods)
+    with_task = frame.assign(shop=sim.task)
+    result = ss.compare(with_task, sim.y, task_column="shop", methods=methods)
+    assert [e.rmse for e in result.entries] == [e.rmse for e in expected.entries]
+    with pytest.raises(ValueError, match=r"one label per row: .* task_column='shop', or X\['shop'\]"):
+        ss.compare(with_task, sim.y, task="shop")
+
+
+def test_large_errors_are_written_out_and_called_far_off():
+    entries = board({"A": [5.0, 6.0], "B": [9_000.0, 29_040.0], "C": [8.0, 9.0]})
+    cells = {entry.method: entry.cells() for entry in entries}
+    assert cells["B"][2:4] == ("19,020", "+19,014 ± 10,020, far off")
+    assert "far off" not in cells["C"][3]
 
 
 @pytest.mark.parametrize("rows", range(4, 12))
@@ -369,7 +402,7 @@ def test_one_that_raises_or_does_not_converge_stops_no_other(sim, monkeypatch):
 def test_too_little_data_is_refused(sim):
     with pytest.raises(ValueError, match="at least 2"):
         ss.compare(sim.X, sim.y, sim.task, repeats=1)
-    with pytest.raises(ValueError, match=r"0 of 20 task\(s\) have at least 4 rows"):
+    with pytest.raises(ValueError, match=r"0 of 20 task\(s\) have at least 2 rows.*`sharedspan fit`"):
         ss.compare(sim.X[:20], sim.y[:20], np.arange(20))
 
 

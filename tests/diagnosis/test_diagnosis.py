@@ -232,22 +232,110 @@ def test_variation_off_the_span_is_measured_and_pointed_out():
     assert said(ss.diagnose(everything), "largest that was tried")
 
 
-def test_equal_tasks_are_sent_to_pooled_regression(clean, adaptive):
+def test_equal_slopes_are_sent_to_pooled_regression_only_if_that_is_the_same(clean, adaptive):
     rng = np.random.default_rng(0)
     task = np.repeat(np.arange(40), 30)
     X = rng.standard_normal((len(task), 8))
     y = X @ np.ones(8) + rng.standard_normal(40)[task] + 0.5 * rng.standard_normal(len(task))
-    for model in (
-        ss.AdaptiveSpanRegressor(),
-        ss.SharedSpanRegressor(rank=1, random_state=0),
-    ):
-        assert said(ss.diagnose(model.fit(X, y, task=task)), "PooledRegressor")
+    model = ss.SharedSpanRegressor(rank=1, random_state=0).fit(X, y, task=task)
+    assert said(ss.diagnose(model), "PooledRegressor, with one slope vector for all")
+    model = ss.SharedSpanRegressor(rank=1, random_state=0, unseen="mean").fit(X, y, task=task)
+    assert not said(ss.diagnose(model), "PooledRegressor")  # which refuses tasks it has not seen
+    model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+    assert said(ss.diagnose(model), "what differs is their level")
+    assert not said(ss.diagnose(model), "PooledRegressor")
     pooled = ss.PooledRegressor().fit(X, y, task=task)
     diagnosis = ss.diagnose(pooled, X, y, task)
     assert diagnosis.advice == []
     assert diagnosis.rank is None
     assert_allclose(diagnosis.noise, 0.5, rtol=0.05)
     assert not said(ss.diagnose(adaptive), "PooledRegressor")
+
+
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_shrunk_levels_of_small_tasks_are_not_said_to_be_those_of_pooled_regression(with_rows):
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(200), 2)
+    X = rng.standard_normal((400, 3))
+    X[:, 2] = X[::2, 2].repeat(2)  # a feature of the tasks
+    y = X.sum(axis=1) + (0.5 * rng.standard_normal(200))[task] + 0.6 * rng.standard_normal(400)
+    rows = (X, y, task) if with_rows else ()
+    diagnosis = ss.diagnose(ss.AdaptiveSpanRegressor().fit(X, y, task=task), *rows)
+    assert said(diagnosis, "what differs is their level")
+    assert not said(diagnosis, "PooledRegressor")
+
+
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_tasks_of_one_row_are_not_said_to_have_equal_slopes(with_rows):
+    rng = np.random.default_rng(0)
+    X, task = rng.standard_normal((300, 3)), np.arange(300)
+    y = X.sum(axis=1) + rng.standard_normal(300)
+    model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+    diagnosis = ss.diagnose(model, *((X, y, task) if with_rows else ()))
+    assert said(diagnosis, "No task has more than one row")
+    assert not said(diagnosis, "slopes")
+
+
+def test_the_noise_of_a_diagnosis_is_that_of_the_summary():
+    noise = np.geomspace(0.1, 2.0, 60)
+    sim = ss.simulate(**(COMMON | {"noise": noise}), random_state=0)
+    for model in (span(sim, noise="per_task"), ss.AdaptiveSpanRegressor(noise="per_task")):
+        model.fit(sim.X, sim.y, task=sim.task)
+        assert_allclose(ss.diagnose(model).noise, model.summary().sigma.value, rtol=1e-12)
+
+
+# Unusual tasks
+
+
+def slopes_around_one(seed, n_features, odd):
+    """Rows of 60 tasks whose first slopes are 1 +- 0.1, but for the first few tasks -1.5."""
+    rng = np.random.default_rng(seed)
+    task = np.repeat(np.arange(60), 10)
+    X, slopes = rng.standard_normal((600, n_features)), 1 + 0.1 * rng.standard_normal(60)
+    slopes[:odd] = -1.5
+    y = X[:, 0] * slopes[task] + rng.standard_normal(60)[task] + 0.5 * rng.standard_normal(600)
+    return X, y, task
+
+
+@pytest.mark.parametrize("n_features", [1, 3])
+@pytest.mark.parametrize("make", [ss.AdaptiveSpanRegressor, lambda: ss.SharedSpanRegressor(rank=1)],
+                         ids=["adaptive", "span"])  # fmt: skip
+def test_a_few_tasks_far_along_a_direction_are_flagged_and_nothing_in_clean_data(make, n_features):
+    for seed in range(10):
+        rows = slopes_around_one(seed, n_features, 3)
+        diagnosis = ss.diagnose(make().fit(*rows[:2], task=rows[2]), *rows)
+        assert sorted(diagnosis.outliers) == [0, 1, 2]
+        assert all("far from" in m.reason or "off" in m.reason for m in diagnosis.misfits)
+        rows = slopes_around_one(seed, n_features, 0)
+        clean = ss.diagnose(make().fit(*rows[:2], task=rows[2]), *rows)
+        assert len(clean.outliers) <= 1
+
+
+def test_a_task_far_along_a_direction_has_a_reason_and_advice_in_words():
+    rows = slopes_around_one(0, 3, 3)
+    diagnosis = ss.diagnose(ss.SharedSpanRegressor(rank=1).fit(*rows[:2], task=rows[2]), *rows)
+    assert "far from the others along a shared direction, most in x0" in str(diagnosis)
+    assert said(diagnosis, "are far from the others in how they respond to features")
+    assert not said(diagnosis, "do not fit")
+
+
+def test_if_no_task_is_odd_the_most_different_ones_are_named():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(50), 20)
+    X = 100 + rng.standard_normal((1000, 1))
+    level, slope = 0.4 * rng.uniform(-1, 1, 50), 2 + 0.4 * rng.uniform(-1, 1, 50)
+    level[[7, 8]], slope[9] = (1.0, -0.9), 2.8
+    y = level[task] + slope[task] * (X[:, 0] - 100) + 0.2 * rng.standard_normal(1000)
+    model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+    for rows in ((), (X, y, task)):
+        diagnosis = ss.diagnose(model, *rows)
+        assert diagnosis.outliers == []
+        assert set(diagnosis.most_different) == {7, 8, 9}
+        names = "{}, {} and {}".format(*diagnosis.most_different)
+        text = " ".join(str(diagnosis).split())
+        assert "No task is far from what the model expects of it." in text
+        assert f"The most different, by what is predicted of them, are {names}." in text
+        assert names in diagnosis._repr_html_()
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from rich.cells import cell_len
 
+import sharedspan as ss
 from sharedspan.inference.summary import Estimate, FixedTable, Summary, VarianceEntry
 from sharedspan.inference.summary_numbers import format_column, format_p, format_rows
 from sharedspan.inference.summary_tables import abbreviations
@@ -425,3 +426,24 @@ def test_other_levels_name_their_bounds():
     summary = sleepstudy(level=0.9)
     assert re.search(r"Std. Error +5 % +95 %", str(summary))
     assert "(90 % interval 7.21 to 13.73" in summary.in_words()
+
+
+def test_the_call_has_what_a_user_typed_and_is_one_line():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.standard_normal(200), "school": np.arange(200) % 10})
+    y = frame.x + rng.standard_normal(200)
+    typed = ss.AdaptiveSpanRegressor(task_column="school", noise="shared", random_state=0)
+    model = typed.fit(frame, y)
+    call = "AdaptiveSpanRegressor(noise='shared', random_state=0, task_column='school')"
+    assert model.summary().call == call
+    frame["kind"] = np.where(frame.x > 0, "a", "b")
+    known = typed.fit(frame, y).columns_
+    learned = ss.AdaptiveSpanRegressor(task_column="school", columns=known, random_state=0)
+    assert learned.fit(frame, y).summary().call == "AdaptiveSpanRegressor(random_state=0)"
+    for columns, shown in (
+        (ss.Columns(), "AdaptiveSpanRegressor()"),
+        (ss.Columns(missing="drop"), "AdaptiveSpanRegressor(columns=Columns(missing='drop'))"),
+    ):
+        model = ss.AdaptiveSpanRegressor(columns=columns).fit(frame[["x"]], y, task=frame.school)
+        assert model.summary().call == shown

@@ -284,6 +284,31 @@ def test_columns_that_name_rows_are_warned_of():
         ss.PooledRegressor().fit(street, y, task=np.zeros(400))
 
 
+def test_numbers_of_rows_are_told_in_a_part_of_a_table_too():
+    rng = np.random.default_rng(0)
+    kept = np.sort(rng.choice(400, 300, replace=False))
+    y = rng.standard_normal(300)
+    for name, numbers in (("case", kept), ("rownames", rng.permutation(kept))):
+        numbered = pd.DataFrame({name: numbers, "x": y + rng.standard_normal(300)})
+        words = rf"'{name}' seems to number rows from .*--drop {name}; .* or drop it from X"
+        with pytest.warns(UserWarning, match=words):
+            ss.PooledRegressor(columns=ss.Columns()).fit(numbered, y, task=np.zeros(300))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(1).choice(400, 300, replace=False),  # in no order
+        np.repeat(np.arange(150), 2),
+        np.arange(300) * 86_400,  # seconds
+    ],
+)
+def test_other_whole_numbers_are_not_taken_for_numbers_of_rows(values):
+    y = np.random.default_rng(0).standard_normal(300)
+    table = pd.DataFrame({"n": values, "k": ["a", "b"] * 150})
+    ss.PooledRegressor().fit(table, y, task=np.zeros(300))  # warnings are errors
+
+
 LOOKS = {
     "times": [f"{h}:{m:02d}" for h in range(24) for m in (0, 20, 40)],
     "dates": [f"{d}. {m} 2024" for d in range(1, 29) for m in ("März", "Mai", "Juni")],

@@ -781,3 +781,16 @@ def test_a_misspelt_option_of_fit_file_leaves_the_old_fit_alone(small, tmp_path)
     with pytest.raises(TypeError, match="mising"):
         model.fit_file(tmp_path / "t.csv", task="g", target="y", mising="drop")
     assert model.coef_.shape == (40, 8)
+
+
+@pytest.mark.parametrize("n_bad", [1, 3])
+def test_a_line_in_another_encoding_than_the_others_is_named(n_bad, tmp_path):
+    lines = [f"{city},{i},{i}.5".encode() for i, city in enumerate(["Köln", "Zürich", "Ulm"] * 5)]
+    for i in range(n_bad):
+        lines[4 + i] = "Düren,7,7.5".encode("latin-1")
+    (tmp_path / "t.csv").write_bytes(b"\n".join([b"city,x,y", *lines]))
+    more = "" if n_bad == 1 else " and 2 more lines"
+    words = rf"line 6 \(with 'Düren' in latin-1\){more} .* not UTF-8 text, as the others are: "
+    with pytest.raises(ValueError, match=words) as caught:
+        ss.PooledRegressor().fit_file(tmp_path / "t.csv", task="city", target="y")
+    assert "--encoding" not in str(caught.value)

@@ -97,3 +97,52 @@ def test_commands_refuse_dates_in_another_form_too(day, shown, missing, tmp_path
         assert done.exit_code == 2, done.output
         assert f"later.csv: the column 'day' holds {shown}, and" in done.stderr
         assert "--drop" not in done.stderr
+
+
+def test_unknown_columns_are_told_with_all_names_of_a_table_that_is_not_wide(tmp_path):
+    table = pd.DataFrame({f"c{i}": np.arange(9.0) for i in range(20)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(ValueError, match="a table of " + ", ".join(map(repr, table.columns))):
+        ss.PooledRegressor().fit_file(tmp_path / "t.csv", task="c0", target="sales")
+
+
+def test_no_column_is_proposed_that_is_used_already(tmp_path):
+    table = frame(ISO).rename(columns={"day": "date"}).assign(age=Y % 7, y=Y + 0.5)
+    X = table[["g", "date", "age"]]
+    model = ss.PooledRegressor(task_column="g").fit(X, Y)
+    with pytest.raises(ValueError, match="no column 'age'") as caught:
+        model.predict(X.drop(columns="age"))
+    assert "Did you mean" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"no column 'age'.* Did you mean 'Age'\?"):
+        model.predict(X.rename(columns={"age": "Age"}))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    X.drop(columns="age").to_csv(tmp_path / "later.csv", index=False)
+    model.fit_file(tmp_path / "t.csv", task="g", target="y").save(tmp_path / "m.span")
+    given = ["predict", tmp_path / "m.span", tmp_path / "later.csv", "-o", tmp_path / "p.csv"]
+    done = CliRunner().invoke(main, list(map(str, given)))
+    assert "no column 'age' (feature)" in done.stderr
+    assert "Did you mean" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["yes no", "TRUE FALSE", "true false"])
+def test_words_of_booleans_are_read_in_frames_as_in_files(words, tmp_path):
+    yes, no = words.split()
+    rows = pd.DataFrame({"g": ["a", "b"] * 50, "new": np.where(Y % 3 == 0, yes, no)})
+    rows.assign(y=Y + 0.5).to_csv(tmp_path / "t.csv", index=False)
+    model = ss.PooledRegressor(task_column="g").fit_file(tmp_path / "t.csv", task="g", target="y")
+    assert model.coef_names_.tolist() == ["new"]
+    expected = model.predict(rows.assign(new=Y % 3 == 0))
+    assert_allclose(model.predict(rows), expected)
+    assert_allclose(model.predict(pl.from_pandas(rows)), expected)
+    with pytest.raises(ValueError, match=r"'new' .* does not hold numbers"):
+        model.predict(rows.assign(new=[*rows.new[1:], "maybe"]))
+
+
+def test_an_open_end_among_dates_is_warned_of_and_the_advice_holds(tmp_path):
+    days = [*ISO[:95], *["9999-12-31"] * 5]
+    words = r"'day' holds 9999-12-31 in 5 rows, .*--na-values 9999-12-31 --missing drop"
+    for day in (days, np.array(days, "datetime64[us]")):
+        with pytest.warns(UserWarning, match=words):
+            fitted(day)
+        model = fitted(day, na_values=["9999-12-31"], missing="drop")
+        assert model.n_rows_dropped_ == 5

@@ -199,15 +199,20 @@ def test_the_likelihood_is_that_of_the_responses(weighted):
     assert_allclose(total, rows.weight.sum(), rtol=1e-12)
 
 
-def test_errors_are_those_of_predictions_from_all_other_rows(weighted):
+def test_errors_are_those_of_predictions_from_all_other_repetitions_of_rows(weighted):
     model, rows, S = weighted
     prior = model.tasks.prior_precision(model.fit.taus)
     prior[0] = 1e-9  # the intercept of the mean is flat
     S = S + rows.Z @ np.diag(1 / prior) @ rows.Z.T
     squares = rows.squares(model)
+    noise, weight = model.row_noise.relative, rows.weight
     for i in range(len(S)):
-        rest = np.arange(len(S)) != i
-        predicted = S[i, rest] @ np.linalg.solve(S[np.ix_(rest, rest)], rows.y[rest])
+        # One repetition of the row is left out, and the others stay.
+        others = S.copy()
+        others[i, i] += noise[i] / max(weight[i] - 1, 1e-9) - noise[i] / weight[i]
+        of_one = S[i] - (np.arange(len(S)) == i) * noise[i] / weight[i]
+        rest = (np.arange(len(S)) != i) | (weight[i] > 1)
+        predicted = of_one[rest] @ np.linalg.solve(others[np.ix_(rest, rest)], rows.y[rest])
         expected = rows.weight[i] * (rows.y[i] - predicted) ** 2
         assert_allclose(squares[i], expected, rtol=1e-4, atol=1e-7)
 

@@ -10,9 +10,9 @@ import zipfile
 import numpy as np
 import pytest
 from test_checkpoint import Fit, full
-from test_model_file import mutated
 
 from sharedspan.persistence.checkpoint import CHECKPOINT_FORMAT, Checkpoint, CheckpointError
+from stored_files import mutated
 
 TREE = {
     "numbers": [1, -2.5, math.inf, 2**120, None, True, "ä\ud800"],

@@ -13,10 +13,10 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from test_model_file import GOLDEN, golden_problem
 
 import sharedspan as ss
 from sharedspan.persistence.checkpoint import CHECKPOINT_FORMAT, Checkpoint
+from stored_files import GOLDEN, golden_problem
 
 # Dask's warnings about ports and closing loops
 dask_warnings = pytest.mark.filterwarnings("ignore")

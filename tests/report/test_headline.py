@@ -13,6 +13,7 @@ from sharedspan.diagnosis.verdict import Gain
 from sharedspan.report.facts import Facts
 from sharedspan.report.headline import advice, headline
 from sharedspan.report.page import write_report
+from sharedspan.report.text import candidates_reason, distinct_candidates
 
 
 def facts_of(model, *rows, task_name="shop", target_name=None):
@@ -93,7 +94,7 @@ def test_without_rows_the_verdict_asks_for_them():
 
 def test_advice_names_no_model_that_the_table_shows_to_be_worse():
     rows = pooled_rows()
-    view = ModelView(fit("AdaptiveSpan", rows), *rows)
+    view = ModelView(fit("SharedSpan", rows, rank=1), *rows)
     diagnosis, good = ss.diagnose(view.model, *rows), np.ones(40, dtype=bool)
     assert any("PooledRegressor" in one for one in advice_on(view, diagnosis, good))
     assert not any("PooledRegressor" in one for one in advice_on(view, diagnosis, good, ["pooled"]))
@@ -143,8 +144,9 @@ def test_tasks_of_one_row_have_a_sentence_in_place_of_errors_and_empty_plots(kin
     for word in ("standard deviation of the noise", "The 0 largest", "error 0", "noise 0",
                  "PooledRegressor, with one slope vector", "R² within tasks"):  # fmt: skip
         assert word not in said
-    for section in ("gains", "calibration", "common", "map"):
+    for section in ("gains", "calibration", "map"):
         assert f'<section id="{section}">' not in page
+    assert ('<section id="common">' in page) is (kind == "AdaptiveSpan")  # which has main effects
 
 
 def test_the_data_are_described_with_factors_dates_and_missing_values(tmp_path):
@@ -195,3 +197,71 @@ def test_only_one_candidate_is_marked_as_chosen(tmp_path):
     model = fit("AdaptiveSpan", (X, y, task))
     page = write_report(model, tmp_path / "report.html").read_text("utf-8")
     assert page.count("(chosen)") == 1
+
+
+def test_noise_per_task_is_not_advised_for_a_model_that_has_it():
+    rows = pooled_rows()
+    for noise in ("shared", "per_task"):
+        facts = facts_of(fit("AdaptiveSpan", rows, noise=noise), *rows)
+        covered = np.zeros((len(facts.errors.scored.y), 5), dtype=bool)
+        facts.errors = replace(facts.errors, scored=facts.errors.scored._replace(covered=covered))
+        (said,) = (one for one in advice(facts) if one.startswith("Prediction intervals of level"))
+        assert ("noise='per_task'" in said) is (noise == "shared")
+        assert "family='student_t'" in said
+
+
+def test_the_colour_of_the_verdict_agrees_with_the_interval_beside_it():
+    rows = pooled_rows()
+    facts = facts_of(fit("AdaptiveSpan", rows), *rows)
+    for gain in facts.gains:
+        change = facts.errors.change(gain.against)
+        assert gain.interval == (1 - change.high, 1 - change.low)
+        assert bool(gain.sign) == change.clear
+
+
+@pytest.mark.parametrize("name", ["AdaptiveSpan", "Pooled"])
+def test_the_page_always_says_which_tasks_are_unusual(name, tmp_path):
+    rows = pooled_rows()
+    path = write_report(fit(name, rows), tmp_path / "report.html", *rows)
+    said = text_of(path)
+    assert "No task is far from what the model expects of it." in said
+    assert re.search(r"The most different, by what .*, are \d+, \d+ and \d+\.", said)
+    assert '<a href="#misfits">' in path.read_text("utf-8")
+
+
+def with_effects_of_groups():
+    """Rows of 60 tasks with a feature of rows and two of tasks, one of which has an effect."""
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(60), 10)
+    X = np.column_stack([rng.standard_normal(600), rng.standard_normal((60, 2))[task] * [5, 1]])
+    return X, X @ [1.0, 2.0, 0.0] + rng.standard_normal(60)[task] + rng.standard_normal(600), task
+
+
+def test_common_effects_of_features_that_are_constant_within_tasks_are_drawn(tmp_path):
+    rows = with_effects_of_groups()
+    model = fit("AdaptiveSpan", rows)
+    page = write_report(model, tmp_path / "report.html", *rows).read_text("utf-8")
+    told = re.search(r'aria-label="(Common coefficients[^"]*)"', page)[1]
+    effect = model.mean_coef_[1] * rows[0][:, 1].std()
+    assert f": x1 {effect:.2g}" in told  # the largest of them
+    assert "x1 and x2 do not vary within tasks: the effect is per standard deviation" in page
+    page = write_report(model, tmp_path / "report.html").read_text("utf-8")
+    assert "x1 and x2 do not vary within tasks and are left out" in page
+
+
+def test_a_choice_against_the_best_score_has_its_reason_and_no_candidate_is_shown_twice():
+    rows = [("zero", 2, -99.0), ("isotropic", 2, -102.0), ("isotropic", 2, -104.0),
+            ("isotropic", 0, -108.0)]  # fmt: skip
+    candidates = [
+        {"slopes": slopes, "rank": rank, "n_varying": 4, "log_likelihood": score, "score": score}
+        for slopes, rank, score in rows
+    ]
+    extra = {"candidates": candidates, "slopes": "isotropic", "log_likelihood": -108.0}
+    shown = [(row["slopes"], row["rank"], row["score"]) for row in distinct_candidates(extra, 0)]
+    assert shown == [rows[0], rows[1], rows[3]]
+    said = " ".join(candidates_reason(extra, 0))
+    assert "compared 3 descriptions" in said
+    assert "rank 2 and “zero” has a score that is 9.0 higher, but rows held out" in said
+    assert "preferred the one chosen" in said
+    extra["slopes"] = "zero"
+    assert "preferred" not in " ".join(candidates_reason(extra, 2))

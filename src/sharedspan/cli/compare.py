@@ -65,19 +65,24 @@ def compare_command(
 ) -> None:
     """Say whether sharing helps, and recommend a method.
 
-    TABLE is a CSV or Parquet file. All columns except task, target and dropped ones are features;
-    text becomes a factor and dates become days, as in `sharedspan fit`. Each split fits on three
-    quarters of every task's rows and tests on the rest. The command compares one model for all
-    tasks, separate models, the adaptive model and the shared span; --all adds the other methods.
-    For a target of 0 and 1, methods are compared by their log loss; for a target of counts, by
-    their mean Poisson deviance.
+    TABLE is a CSV, Parquet or Excel file. All columns except task, target and dropped ones are
+    features; text becomes a factor and dates become days, as in `sharedspan fit`. Each split fits
+    on three quarters of every task's rows and tests on the rest. The command compares one model for
+    all tasks, separate models, the adaptive model and the shared span; --all adds the other
+    methods. For a target of two values, such as 0 and 1, methods are compared by their log loss;
+    for a target of counts, by their mean Poisson deviance.
 
     Example: sharedspan compare school.csv --task school --target exam_score
     """
-    with errors.one_line_errors(out), progress_bar() as progress:
+    with (
+        errors.one_line_errors(out),
+        output.collected_warnings() as messages,
+        progress_bar() as progress,
+    ):
         errors.check_output(out, ".csv", inputs=[table])
         from sharedspan.datasets.bundled import load_table
         from sharedspan.diagnosis.comparison import compare
+        from sharedspan.inputs.classes import counted
 
         columns = options.columns_given(given)
         data = load_table(table, task=task, target=target, drop=drop, columns=columns)
@@ -91,12 +96,15 @@ def compare_command(
                 comparison.write_csv(out)
     if as_json:
         about = {"table": table, "task": task, "target": target, "dropped_columns": list(drop)}
-        output.echo_json(about | {"n_rows_missing": data.n_dropped} | comparison.to_dict())
+        about |= {"classes": list(data.columns.classes), "n_rows_missing": data.n_dropped}
+        output.echo_json(about | comparison.to_dict() | {"warnings": messages})
     else:
-        _print_comparison(comparison, table.name, output.missing_rows(data.n_dropped))
+        notes = [*counted(data.columns.classes), *output.missing_rows(data.n_dropped)]
+        output.echo_result({}, [], as_json=False, warnings=messages)
+        _print_comparison(comparison, table.name, notes)
         if out is not None:
-            click.echo(f"Leaderboard: {out}")
-        estimator = _estimator_options(comparison)
+            click.echo(output.printable(f"Leaderboard: {out}"))
+        estimator = _estimator_options(comparison, family)
         if estimator:
             fit = ["sharedspan", "fit", str(table), "--task", task, "--target", target]
             fit += [part for name in drop for part in ("--drop", name)]
@@ -107,13 +115,16 @@ def compare_command(
                 "-o",
                 f"{table.stem}.span",
             ]
-            click.echo(f"Next: {shlex.join(fit)}")
+            click.echo(output.printable(f"Next: {shlex.join(fit)}"))
     if comparison.recommended is None:
         sys.exit(1)
 
 
-def _estimator_options(comparison: Comparison) -> list[str]:
-    """Options of `sharedspan fit` for the recommended method; none if that is scikit-learn's."""
+def _estimator_options(comparison: Comparison, given: str) -> list[str]:
+    """Options of `sharedspan fit` for the recommended method; none if that is scikit-learn's.
+
+    ``given`` is the family that the user typed, which the fit would otherwise choose anew.
+    """
     from sharedspan.diagnosis.compared_methods import FAMILY_MODELS
     from sharedspan.estimators import ESTIMATORS
 
@@ -121,7 +132,9 @@ def _estimator_options(comparison: Comparison) -> list[str]:
     if method in FAMILY_MODELS:
         return ["--family", FAMILY_MODELS[method]]
     family = []
-    if method == "AdaptiveSpanRegressor" and comparison.family != "gaussian":
+    if given == "gaussian" or (
+        method == "AdaptiveSpanRegressor" and comparison.family != "gaussian"
+    ):
         family = ["--family", "gaussian"]
     return ["--estimator", method, *family] if method in ESTIMATORS else []
 

@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
 
-from sharedspan.cli.interrupt import exit_interrupted
+from sharedspan.cli.interrupt import exit_interrupted, interrupt_came
+from sharedspan.cli.output import printable
 
 
 class MistakeError(click.ClickException):
@@ -19,7 +21,7 @@ class MistakeError(click.ClickException):
     exit_code = 2
 
     def format_message(self) -> str:
-        text = " ".join(self.message.split())
+        text = printable(" ".join(self.message.split()))
         return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
@@ -49,8 +51,22 @@ def one_line_errors(out: Path | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt:
-        exit_interrupted("Stopped." if out is None else f"Stopped. {out} was not written.")
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, KeyboardInterrupt) or interrupt_came():
+            exit_interrupted("Stopped." if out is None else f"Stopped. {out} was not written.")
+        with _mistakes():
+            raise
+
+
+@contextmanager
+def _mistakes() -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        reason = f": {error}" if str(error) else ""
+        raise MistakeError(
+            f"The memory of this machine, or what it may take of it, is not enough{reason}."
+        ) from error
     except (ValueError, TypeError, ImportError) as error:
         raise MistakeError(str(error)) from error
     except RuntimeError as error:
@@ -98,6 +114,8 @@ def check_output(
         raise MistakeError(f"{out} must end in {' or '.join(endings)}.")
     if out.exists() and any(os.path.exists(path) and out.samefile(path) for path in inputs):
         raise MistakeError(f"{out} is one of the files to be read: give another name.")
+    with write_errors(out), TemporaryFile(dir=os.path.dirname(os.path.realpath(out))):
+        pass  # a folder that cannot be written to is told now, not after hours of work
 
 
 def check_model_output(out: Path, tables: Sequence[str], inputs: Iterable[str | Path] = ()) -> None:

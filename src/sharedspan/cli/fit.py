@@ -22,6 +22,7 @@ FAMILIES = (
 REASONS = {  # why a family is chosen
     "gaussian": "the target holds neither classes 0 and 1 nor counts",
     "binomial": "every value of the target is 0 or 1, so that predictions are probabilities",
+    "classes": "the target has two values, so that predictions are probabilities",
     "negative_binomial": "the target holds counts, so that predictions are mean counts",
 }
 
@@ -117,15 +118,15 @@ def fit_command(
 ) -> None:
     """Fit all tasks of your files together, and save the model.
 
-    TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes; the files together may
-    be larger than memory. All columns except task, target and dropped ones are features; text
-    becomes a factor and dates become days. What the fit learns about the columns, such as levels
-    and means, is saved with the model. During the fit, sorted rows take space in the folder named
-    by the environment variable TMPDIR.
+    TABLE is a CSV, Parquet or Excel file, a folder of them, or a pattern in quotes; the files
+    together may be larger than memory. All columns except task, target and dropped ones are
+    features; text becomes a factor and dates become days. What the fit learns about the columns,
+    such as levels and means, is saved with the model. During the fit, sorted rows take space in the
+    folder named by the environment variable TMPDIR.
 
     By default the model is AdaptiveSpanRegressor, a mixed model that finds its own rank. For a
-    target of 0 and 1 the model predicts probabilities, and for a target of counts it predicts mean
-    counts; --family overrides this choice.
+    target of two values, such as 0 and 1 or N and Y, the model predicts probabilities, and for a
+    target of counts it predicts mean counts; --family overrides this choice.
 
     With a FORMULA in the notation of lme4, such as "math ~ ses + (1 + ses | school)", the command
     fits the model that the formula describes and prints its summary. The table must then fit into
@@ -185,30 +186,31 @@ def _choose_family(
                 f"--noise-per-task is for normal responses: leave it or --family {family} out."
             )
         return ({"family": family} if has_families else {}), []
-    looks_like = _family_of_column(tables, given["target"], columns)
+    looks_like, reason = _family_of_column(tables, given["target"], columns)
     if has_families and "engine" not in given:
         if looks_like != "gaussian" and "noise" in given:
             raise ValueError(
                 f"The target looks {looks_like}, and noise levels are those of normal responses: "
                 "leave --noise-per-task out, or add --family gaussian."
             )
-        why = f"Family: {looks_like}, as {REASONS[looks_like]}; --family overrules this."
+        why = f"Family: {looks_like}, as {REASONS[reason]}; --family overrules this."
         return {"family": looks_like}, [why]
     advice = advice_on_target(looks_like, estimator) if own == "gaussian" else None
     return {}, [] if advice is None else [advice]
 
 
-def _family_of_column(tables: tuple[str, ...], target: str, columns: Any) -> str:
-    """The family that the target of files looks like, by its range and whether it is whole."""
+def _family_of_column(tables: tuple[str, ...], target: str, columns: Any) -> tuple[str, str]:
+    """The family that the target of files looks like, by its range, and the name of the reason."""
     import numpy as np
 
     from sharedspan.families import suggested_family
     from sharedspan.inputs.selection import range_of_column
 
     found = range_of_column(tables, target, columns)
-    if found is None or not found[2]:
-        return "gaussian"
-    return suggested_family(np.array(found[:2]))
+    if found is None or not found.is_whole:
+        return "gaussian", "gaussian"
+    family = suggested_family(np.array([found.least, found.largest]))
+    return family, "classes" if found.classes else family
 
 
 def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
@@ -242,6 +244,7 @@ def fit_and_save(
     import numpy as np
 
     from sharedspan.estimators.saturation import saturation_notes
+    from sharedspan.inputs.classes import counted
 
     n_read = 0
 
@@ -259,6 +262,7 @@ def fit_and_save(
                 _write_coefficients(model, coefficients)
         model.save(out)
     rank, noise = model.fitted_span.rank, model.fitted_span.noise_variance
+    classes = model.fitted_span.extra["columns"].classes
     return {
         "estimator": type(model).__name__,
         "family": model.response_family().name,
@@ -269,7 +273,8 @@ def fit_and_save(
         "rank": None if rank is None else int(rank),
         "noise": None if noise is None or np.isnan(noise).any() else float(noise.mean() ** 0.5),
         "seconds": round(time.perf_counter() - began, 3),
-        "notes": list(saturation_notes(model)),
+        "classes": list(classes),
+        "notes": [*counted(classes), *saturation_notes(model)],
         "warnings": messages,
         "coefficients": coefficients,
         "out": out,

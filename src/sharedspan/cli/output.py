@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import click
 
 PIPE_WIDTH = 110  # characters of a table that is not printed on a terminal
+CONTROLS = ("Cc", "Cf", "Cs", "Zl", "Zp")  # of Unicode: also of the direction of writing
+KEPT = "\n\t\u200c\u200d"
 TEXT_COLUMNS = ("", "method", "claim", "verdict")  # the other columns hold numbers
 
 
@@ -24,6 +27,19 @@ def collected_warnings() -> Iterator[list[str]]:
     messages += dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught)
 
 
+def printable(text: str) -> str:
+    """Text whose control characters are escaped: names and labels may hold commands for a terminal.
+
+    Line ends, tabs and the characters that join letters stay.
+    """
+    return "".join(
+        character
+        if character in KEPT or unicodedata.category(character) not in CONTROLS
+        else repr(character)[1:-1]
+        for character in text
+    )
+
+
 def echo_result(
     result: Any, lines: Sequence[str], *, as_json: bool, warnings: Sequence[str] = ()
 ) -> None:
@@ -32,9 +48,9 @@ def echo_result(
         echo_json(result)
         return
     for warning in warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        click.echo(printable(f"Warning: {warning}"), err=True)
     for line in lines:
-        click.echo(line)
+        click.echo(printable(line))
 
 
 def echo_json(result: Any) -> None:
@@ -51,7 +67,7 @@ def print_wrapped(*lines: str) -> None:
 
     console = Console(highlight=False)
     for line in lines:
-        console.print(line, markup=False, soft_wrap=not console.is_terminal)
+        console.print(printable(line), markup=False, soft_wrap=not console.is_terminal)
 
 
 def print_table(

@@ -50,12 +50,12 @@ def predict_command(
 ) -> None:
     """Predict the rows of your files with a model that `sharedspan fit` has saved.
 
-    TABLE is a CSV or Parquet file, a folder of them, or a pattern in quotes, with the columns that
-    the model was fitted to; it may be larger than memory. The output has a line for each row, in
-    the same order: the task, copied columns, the target if the table has it, and the prediction.
-    For classes 0 and 1 the prediction is the probability of 1, and for counts it is the mean count.
-    If there is a target, the error is printed, too. The output lacks rows that --missing drop
-    leaves out: use --keep to copy a column that identifies rows.
+    TABLE is a CSV, Parquet or Excel file, a folder of them, or a pattern in quotes, with the
+    columns that the model was fitted to; it may be larger than memory. The output has a line for
+    each row, in the same order: the task, copied columns, the target if the table has it, and the
+    prediction. For two classes the prediction is the probability of the one that counts as 1, and
+    for counts it is the mean count. If there is a target, the error is printed, too. The output
+    lacks rows that --missing drop leaves out: use --keep to copy a column that identifies rows.
 
     Example: sharedspan predict sales.span next_week.csv --interval 0.9 -o predicted.csv
     """
@@ -67,6 +67,7 @@ def predict_command(
         from sharedspan.cli.models import columns_of
         from sharedspan.diagnosis.text import short
         from sharedspan.estimators.preparation import for_coded_rows
+        from sharedspan.inputs.classes import counted
         from sharedspan.inputs.reader import read_matching
 
         fitted = errors.read_model(model)
@@ -89,6 +90,7 @@ def predict_command(
             f"{result['n_tasks_unseen']:,} of these tasks were not in the fit, and are predicted "
             "with the mean over tasks; --unseen error refuses them."
         )
+    lines += counted(columns.classes)
     lines += output.missing_rows(result["n_rows_dropped"])
     if result["rmse"] is not None:
         target = short(result["target"])
@@ -168,5 +170,14 @@ def _copied(batch: RowBatch, rows: RowReader) -> dict[str, Any]:
     copied: dict[str, Any] = {columns.task_name or "task": batch.labels}
     copied |= dict(zip(rows.also, batch.also, strict=True))
     if columns.target is not None:
-        copied.setdefault(columns.target, batch.y)
+        copied.setdefault(columns.target, _words(batch.y, columns.classes))
     return copied
+
+
+def _words(y: Any, classes: tuple[str, ...]) -> Any:
+    """The target as the table has it: words for classes, none where it is missing."""
+    if not classes:
+        return y
+    import pyarrow
+
+    return pyarrow.array([classes[int(each)] if each == each else None for each in y], "string")

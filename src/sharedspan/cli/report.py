@@ -42,9 +42,9 @@ def report_command(
 ) -> None:
     """Write one page about a saved model: what was fitted, how good it is, and what to do next.
 
-    The page needs no network and no other file. With --data (a CSV or Parquet file, a folder, or a
-    pattern in quotes, preferably the data of the fit) it also shows errors on held-out rows,
-    compared with separate and pooled regressions.
+    The page needs no network and no other file. With --data (a CSV, Parquet or Excel file, a
+    folder, or a pattern in quotes, preferably the data of the fit) it also shows errors on held-out
+    rows, compared with separate and pooled regressions.
 
     Example: sharedspan report school.span --data school.csv -o school.html
     """

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.datasets.simulate import Truth, draw_truth
+from sharedspan.inputs.temporary import remove_leftovers
 from sharedspan.persistence.atomic_write import atomic_folder, table_writer
 from sharedspan.progress import ProgressCallback, no_progress
 
@@ -180,6 +181,8 @@ def _earlier_files(path: Path, single: bool) -> list[Path]:
         return [file for file in (path, path.with_suffix(".truth.npz")) if file.exists()]
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file: give a folder, or a file that ends in .parquet.")
+    if path.exists():
+        remove_leftovers(path)  # of a simulation that was killed
     files = sorted(path.iterdir()) if path.exists() else []
     for file in files:
         if not PART_NAME.fullmatch(file.name):

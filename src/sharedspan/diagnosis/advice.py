@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,7 +42,7 @@ def advice_on(
     held-out rows worse than another model: none of them is recommended.
     """
     rows = diagnosis.rows_per_task
-    if len(rows) > 1 and max(rows.values()) == 1:
+    if _one_row_each(view, rows):
         yield (
             "No task has more than one row, so differences between tasks cannot be told from "
             "noise: name another column as the task, or give more rows of each task."
@@ -56,19 +56,10 @@ def advice_on(
             remedy = "raise max_iter (--max-iter), or lower the rank."
         problem = f"The fit did not converge ({why})" if why else "The fit did not converge"
         yield f"{problem}: do not trust the last digits; {remedy}"
-    if diagnosis.outliers:
-        many = len(diagnosis.outliers) > 1
-        yield (
-            f"Task{'s' if many else ''} {_named(diagnosis.outliers)} "
-            f"{'do' if many else 'does'} not fit: look at {'their' if many else 'its'} rows before "
-            "you use the predictions."
-        )
+    yield from _advice_on_outliers(diagnosis)
     if _no_variation(view, good):
-        if view.is_normal and "pooled" not in worse:
-            yield (
-                "The slopes hardly vary between tasks: PooledRegressor, with one slope vector for "
-                "all, does the same."
-            )
+        if view.is_normal:
+            yield from _advice_on_equal_slopes(view, worse)
     elif view.rank:
         yield from _advice_on_span(view, diagnosis, worse)
     if view.rank and view.rows is not None:
@@ -82,6 +73,25 @@ def advice_on(
             f"One task in ten has over {ratio:.1f} times the noise of another tenth: use "
             "noise='per_task' (--noise-per-task)."
         )
+
+
+def _advice_on_outliers(diagnosis: Diagnosis) -> Iterator[str]:
+    """Sentences on tasks that do not fit, and on those that are only far from the others."""
+    unfit = {one.task for one in diagnosis.misfits if one.what not in ("place", "slope")}
+    for one, several, tasks in (
+        ("does not fit", "do not fit", [t for t in diagnosis.outliers if t in unfit]),
+        (
+            "is far from the others in how it responds to features",
+            "are far from the others in how they respond to features",
+            [t for t in diagnosis.outliers if t not in unfit],
+        ),
+    ):
+        many = len(tasks) > 1
+        if tasks:
+            yield (
+                f"Task{'s' if many else ''} {_named(tasks)} {several if many else one}: look at "
+                f"{'their' if many else 'its'} rows before you use the predictions."
+            )
 
 
 def advice_on_target(looks_like: str, kind: str) -> str | None:
@@ -269,6 +279,37 @@ def _no_variation(view: ModelView, good: np.ndarray) -> bool:
     mean = np.linalg.pinv(precision.sum(axis=0)) @ np.einsum("tab,tb->a", precision, W)
     statistic = float(np.einsum("ta,tab,tb->", W - mean, precision, W - mean))
     return statistic <= chi2.isf(CHANCE, k * max(len(W) - 1, 1))
+
+
+def _advice_on_equal_slopes(view: ModelView, worse: Collection[str]) -> Iterator[str]:
+    """A sentence for slopes that hardly vary; it names a simpler model only if that is the same."""
+    level = float(np.mean(view.levels**2))
+    if view.is_population and view.noise and level < NEGLIGIBLE * view.noise**2:
+        yield "The tasks hardly differ, neither in their slopes nor in their level."
+    elif view.is_population or not _is_like_pooled(view):
+        yield "The slopes hardly vary between tasks: what differs is their level."
+    elif "pooled" not in worse:
+        yield (
+            "The slopes hardly vary between tasks: PooledRegressor, with one slope vector for "
+            "all, does the same."
+        )
+
+
+def _is_like_pooled(view: ModelView) -> bool:
+    """Whether equal slopes make a model the same as PooledRegressor.
+
+    That has no slopes of features that are constant within tasks, and refuses tasks it has not
+    seen.
+    """
+    constant = view.metric.deviation == 0
+    return not view.span.coef[:, constant].any() and view.params.get("unseen", "error") == "error"
+
+
+def _one_row_each(view: ModelView, rows: Mapping[Hashable, int]) -> bool:
+    """Whether no task has more than one row, by the rows or else by their number in the fit."""
+    if rows:
+        return len(rows) > 1 and max(rows.values()) == 1
+    return 1 < len(view.labels) == view.span.extra.get("n_rows")
 
 
 def _noise_ratio(view: ModelView, good: np.ndarray) -> float:

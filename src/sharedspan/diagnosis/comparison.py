@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.advice import advice_on_target
 from sharedspan.diagnosis.compared_methods import (
     ADAPTIVE,
     ADAPTIVE_FAMILIES,
@@ -35,7 +34,11 @@ from sharedspan.estimators.base import TaskEstimator
 from sharedspan.estimators.preparation import prepared_rows
 from sharedspan.families import Binomial, Family, Gaussian, family_of, suggested_family
 from sharedspan.inputs.columns import Columns
+from sharedspan.inputs.frame_table import row_labels
+from sharedspan.inputs.frames import as_table, column_names, find_task_column, without_columns
+from sharedspan.inputs.labels import given_labels
 from sharedspan.inputs.rows import validate_rows
+from sharedspan.persistence.atomic_write import atomic_path
 from sharedspan.progress import ProgressCallback, current_progress
 
 LEADERBOARD = {  # columns of the written leaderboard, and the corresponding fields of an entry
@@ -109,7 +112,10 @@ class Comparison:
 
     def write_csv(self, path: str | Path) -> None:
         """Write the leaderboard to a file; cells without a number are empty."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with (
+            atomic_path(Path(path)) as hidden,
+            hidden.open("w", newline="", encoding="utf-8") as file,
+        ):
             writer = csv.writer(file)
             others = self.columns if self.family != "gaussian" else ()
             writer.writerow([*LEADERBOARD, *(name.lower().replace(" ", "_") for name in others)])
@@ -155,8 +161,9 @@ class Comparison:
 def compare(
     X: Any,
     y: Any,
-    task: Any,
+    task: Any = None,
     *,
+    task_column: Any = None,
     repeats: int = 5,
     seed: int = 0,
     methods: Sequence[str] | str | None = None,
@@ -173,9 +180,13 @@ def compare(
     X : array-like or frame of shape (rows, d)
     y : array-like of shape (rows,)
     task : array-like of shape (rows,)
+        One label per row.
+    task_column : str, or tuple of str, optional
+        The column of a frame X that holds the labels, in the place of ``task``; of several columns
+        the labels are paths, as for estimators.
     repeats : int, default=5
-        Splits, at least two. Each holds out a quarter of the rows of every task that has at least
-        four rows; smaller tasks are left out.
+        Splits, at least two. Each holds out a quarter of the rows of every task; of a task of two
+        or three rows it holds out one or none. Tasks of one row are left out.
     seed : int, default=0
         Seed of the splits and of the estimators.
     methods : sequence of str, or "all", optional
@@ -215,6 +226,7 @@ def compare(
         raise ValueError(f"repeats={repeats} must be at least 2: one split has no standard error.")
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"time_limit={time_limit} must be a positive number of seconds, or None.")
+    X, task = _with_labels(as_table(X), task, task_column)
     X, y, task, learned = prepared_rows(X, y, task, columns)
     tasks = validate_rows(X, y, task)
     size = np.diff(tasks.starts)
@@ -223,7 +235,8 @@ def compare(
     if n_tasks < 2:
         raise ValueError(
             f"{n_tasks} of {tasks.n_tasks} task(s) have at least {FEWEST_ROWS} rows, but a "
-            "comparison needs two such tasks: give more rows, or another task column."
+            "comparison needs two such tasks: give more rows, or another task column. A fit "
+            "(`sharedspan fit`) takes tasks of one row, too."
         )
     order = np.arange(tasks.n_rows) if tasks.order is None else tasks.order
     chosen_rows, size = order[np.repeat(large, size)], size[large]
@@ -264,6 +277,27 @@ def compare(
     )  # fmt: skip
 
 
+def _with_labels(X: Any, task: Any, task_column: Any) -> tuple[Any, Any]:
+    """Features and labels; raise for a text in the place of labels."""
+    names = column_names(X)
+    if isinstance(task, str):
+        advice = "give its values, or task_column= with the name of a column of a frame X"
+        if names is not None and task in names:
+            advice = f"for the labels in that column of X give task_column={task!r}, or X[{task!r}]"
+        raise ValueError(f"task={task!r} is a text, and task takes one label per row: {advice}.")
+    if task_column is None:
+        if task is None:
+            raise TypeError("A comparison needs the tasks: give task= or task_column=.")
+        return X, task
+    if names is None:
+        raise ValueError("task_column= is for frames, and X is an array: give task=.")
+    labels = given_labels(task, row_labels(X, task_column), task_column)
+    places = task_column
+    if not isinstance(task_column, tuple) or task_column in names:
+        places = (find_task_column(names, task_column),)
+    return without_columns(X, places), labels
+
+
 def _notes(given: str, chosen: Family, looks_like: str, methods: Sequence[str]) -> Iterator[str]:
     """Sentences on the family: how it was chosen, what its methods are, or a better one."""
     if given == "auto" and not isinstance(chosen, Gaussian):
@@ -278,10 +312,12 @@ def _notes(given: str, chosen: Family, looks_like: str, methods: Sequence[str]) 
             f"{POOLED!r} is scikit-learn's {kind} regression of all tasks with an intercept per "
             f"task, {SEPARATE!r} is one such regression per task."
         )
-    if isinstance(chosen, Gaussian):
-        advice = advice_on_target(looks_like, "every method here")
-        if advice is not None:
-            yield advice
+    if isinstance(chosen, Gaussian) and looks_like != "gaussian":
+        what = "every response is 0 or 1" if looks_like == "binomial" else "they are counts"
+        yield (
+            f"Responses are taken as normal, as family='gaussian' asks, though {what}: "
+            f"family={looks_like!r} (--family {looks_like}) compares models of such responses."
+        )
 
 
 def _absent(

@@ -13,10 +13,12 @@ from sharedspan.diagnosis.advice import advice_on
 from sharedspan.diagnosis.losses import SCORES
 from sharedspan.diagnosis.misfits import Misfit, find_misfits
 from sharedspan.diagnosis.model_view import SPARE_ROWS, ModelView
-from sharedspan.diagnosis.text import count, format_number, percent, short
+from sharedspan.diagnosis.text import count, format_number, listed, percent, short
 from sharedspan.inference.summary_markup import sections_html
 from sharedspan.inference.summary_tables import Lines, SummaryTable
 
+DIFFERENT = 3  # tasks that are named if none does not fit
+SAME = 1e-9  # a difference relative to the coefficients that is rounding
 SHOWN = 15  # lines of the table of tasks that do not fit
 
 
@@ -45,12 +47,15 @@ class Diagnosis:
         "coefficients" or "rows" if the share was measured by these, or "construction" if nothing
         outside the span could be measured, for the reason ``not_measured``.
     noise : float or None
-        Standard deviation, the median over tasks.
+        Standard deviation, from the mean of the tasks' variances as in ``summary``.
     outliers : list
         Labels of the tasks that do not fit, the most surprising first.
     misfits : list of Misfit
         The reasons, in the same order; a task may have several.
     advice : list of str
+    most_different : list
+        Labels of the three tasks whose predictions differ most from those of the mean task, in root
+        mean squares over rows with the features' mean and covariance within tasks.
     signal_to_noise : float or None
         Ratio of the variance within tasks of the fitted part to the noise variance.
     isometry : float or None
@@ -89,6 +94,24 @@ class Diagnosis:
     not_measured: str = ""
     family: str = "gaussian"
     scores: dict[str, float] = field(default_factory=dict)
+    most_different: list[Hashable] = field(default_factory=list)
+
+    @property
+    def none_is_odd(self) -> str:
+        """A sentence if no task was found that does not fit, with the most different ones."""
+        if self.misfits or self.n_tasks < 2:
+            return ""
+        rows = self.rows_per_task
+        if not self.most_different:
+            one_row = bool(rows) and max(rows.values()) == 1
+            return "" if one_row else "No task differs from the others in what is predicted of it."
+        labels = (short(label) for label in self.most_different)
+        names = listed(f"“{label}”" if "," in label else label for label in labels)
+        are = "is" if len(self.most_different) == 1 else "are"
+        return (
+            "No task is far from what the model expects of it. The most different, by what is "
+            f"predicted of them, {are} {names}."
+        )
 
     @property
     def title(self) -> str:
@@ -104,6 +127,8 @@ class Diagnosis:
         if self.misfits:
             lines += ["", f"{self._misfit_title}:"]
             lines += _misfit_lines(self.misfits)
+        elif self.none_is_odd:
+            lines += ["", *wrap(self.none_is_odd, 88)]
         if self.advice:
             lines += ["", "Advice:"]
             for sentence in self.advice:
@@ -128,6 +153,8 @@ class Diagnosis:
                 notes=(f"{more} more are in the attribute misfits.",) if more > 0 else (),
                 texts=1,
             )
+        elif self.none_is_odd:
+            yield Lines("", (("", self.none_is_odd),))
         if self.advice:
             yield Lines("Advice", tuple(("", sentence) for sentence in self.advice))
 
@@ -233,9 +260,18 @@ def diagnose_view(view: ModelView) -> Diagnosis:
         family=view.family.name,
         scores=view.scores(),
         not_measured=_not_measured(view),
+        most_different=_most_different(view),
         **view.isometry(),
     )
     return replace(diagnosis, advice=list(advice_on(view, diagnosis, good)))
+
+
+def _most_different(view: ModelView) -> list[Hashable]:
+    """Labels of the tasks whose predictions differ most from those of the mean task."""
+    distance = view.distance
+    order = np.argsort(-distance, kind="stable")[: min(DIFFERENT, len(distance) - 1)]
+    size = np.abs(view.span.intercept).max(initial=0.0) + np.abs(view.coef).max(initial=0.0)
+    return [view.labels[t] for t in order if distance[t] > SAME * size]
 
 
 def _not_measured(view: ModelView) -> str:

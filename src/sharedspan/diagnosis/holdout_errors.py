@@ -28,7 +28,7 @@ from sharedspan.progress import ProgressCallback, no_progress
 from sharedspan.statistics.folds import folds_by_hash
 
 N_FOLDS = 4
-FEWEST_ROWS = 4  # of a task: one to hold out, three to fit
+FEWEST_ROWS = 2  # of a task: one to hold out, one to fit
 FEWEST_TASKS = 5  # that an interval by their spread needs
 STEADY = 1e-24  # share of the response's sum of squares within tasks that is rounding
 NOTHING_TO_PREDICT = (
@@ -244,7 +244,10 @@ def _means_in_folds(
 
 
 def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Random folds (rows,) for the rows of tasks of these sizes, sorted by task."""
+    """Random folds (rows,) for the rows of tasks of these sizes, sorted by task.
+
+    Of a task of two or three rows no fold has more than one, and some folds have none.
+    """
     starts = np.append(0, np.cumsum(size))
     hashes = rng.random(starts[-1]).view(np.uint64)  # the bits have the order of the numbers
     return folds_by_hash(hashes, starts, np.arange(len(size)), N_FOLDS)

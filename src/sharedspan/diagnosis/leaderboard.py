@@ -22,6 +22,8 @@ from sharedspan.diagnosis.verdict import Gain, SharingVerdict, paired_gain, shar
 
 SAME = 1e-6  # difference of predictions, relative to their standard deviation, that is rounding
 DIGITS = 1e-12  # the same relative to their size
+FAR_OFF = 10  # times the loss of the best method, from which a method did not generalise
+LARGE = 1e6  # from which numbers are shown with an exponent
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,14 @@ class Entry:
         """
         loss = next(iter(self.scores.values()), self.rmse)
         rank, shown, seconds = (
-            "-" if value is None else format(value, style)
-            for value, style in ((self.rank, "d"), (loss, "#.5g"), (self.seconds, ".2f"))
+            "-" if value is None else in_style(value)
+            for value, in_style in ((self.rank, str), (loss, _five_digits), (self.seconds, _seconds))
         )
         more = (f"{self.scores[name]:#.4g}" if name in self.scores else "-" for name in others)
         difference = "best" if self.rank == 1 else self._difference_with_error()
+        if loss is not None and self.difference is not None:
+            best = loss - self.difference
+            difference += ", far off" if loss > FAR_OFF * max(best, 0.0) and self.rank != 1 else ""
         return rank, label or self.method, shown, *more, difference, seconds
 
     def _difference_with_error(self) -> str:
@@ -64,10 +69,20 @@ class Entry:
             return "-"
         if not self.standard_error > 0:
             return f"{self.difference:+.3g}"
-        decimals = 1 - math.floor(math.log10(self.standard_error))
-        if not 0 <= decimals <= 6:
+        decimals = max(1 - math.floor(math.log10(self.standard_error)), 0)
+        if decimals > 6 or max(abs(self.difference), self.standard_error) >= LARGE:
             return f"{self.difference:+.2g} ± {self.standard_error:.1g}"
-        return f"{self.difference:+.{decimals}f} ± {self.standard_error:.{decimals}f}"
+        return f"{self.difference:+,.{decimals}f} ± {self.standard_error:,.{decimals}f}"
+
+
+def _five_digits(value: float) -> str:
+    if not 1e3 <= abs(value) < LARGE:
+        return f"{value:#.5g}"
+    return f"{value:,.{max(4 - math.floor(math.log10(abs(value))), 0)}f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def leaderboard(runs: Mapping[str, Runs], adaptive: Sequence[str] = ADAPTIVE) -> tuple[Entry, ...]:

@@ -1,21 +1,31 @@
-"""Tasks that do not fit, by outlier probabilities, by features off the span, or by noise."""
+"""Tasks that do not fit: by outlier probabilities, features off the span, noise, or their place.
+
+A place is how far a task is along a shared direction. One direction holds any task along it, so a
+few tasks that are far from all others show in their places alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from sharedspan.diagnosis.model_view import NO_VARIATION, SPARE_ROWS, ModelView
+from sharedspan.subspace import ordered_factors
 
 REASONS = {
     "coefficients": "coefficients off the common pattern",
     "off the span": "explained by features off the span, over its noise",
     "noise": "more noise than others",
+    "place": "far from the others along a shared direction",
+    "slope": "a coefficient far from those of the others",
 }
 OFF = 0.5  # probability from which a task is called an outlier
 STRANGE = 4.0  # robust standard deviations from the other tasks beyond which a task is reported
+FEWEST_PLACES = 10  # tasks
+FAR = 5.0  # robust standard deviations from the others beyond which a task's place is reported
+LEAST_PLACE = 0.1  # of the noise; a smaller spread of places would report unimportant differences
 LEAST_SPREAD = 0.1  # of log variances; a smaller one would report unimportant differences
 MOST_STRANGE = 0.25  # share of tasks up to which they are reported
 CHANCE = 0.01  # probability that any task is reported by chance
@@ -45,6 +55,7 @@ class Misfit:
 def find_misfits(view: ModelView) -> list[Misfit]:
     """Tasks that do not fit, the most surprising first."""
     misfits = [*_by_probability(view), *_by_span(view), *_by_noise(view)]
+    misfits += _by_place(view, {one.task for one in misfits if one.what == "coefficients"})
     most: dict[Hashable, tuple[float, float]] = {}
     for misfit in misfits:
         size = (misfit.surprise, misfit.value)
@@ -92,6 +103,49 @@ def _by_noise(view: ModelView) -> Iterator[Misfit]:
     if squares is not None:
         chance = chi2.logsf(variance / np.median(variance) * degrees, degrees)
     yield from _strange_tasks(view, "noise", ids, variance, chance)
+
+
+def _by_place(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
+    """Tasks far from the others along a shared direction, or else in a slope that varies.
+
+    The tasks ``known`` are known to differ, and are left out. What is far is measured in standard
+    deviations of the other tasks' places, by their median absolute deviation, and of the error of
+    the task's own place.
+    """
+    from scipy.stats import norm
+
+    fits = np.array([label not in known for label in view.labels])
+    noise = view.noise or float(not view.is_normal)
+    shrunk = view.is_population  # and others are as uncertain as the rows of a task are few
+    if fits.sum() < max(FEWEST_PLACES, view.rank or 0) or not (noise and (shrunk or view.rows)):
+        return
+    if view.rank:
+        what, (axes, _) = "place", ordered_factors(view.basis, view.basis.T @ view.shift[fits].T)
+        features = np.abs(axes).argmax(axis=0)
+        places = view.shift @ axes
+    elif shrunk:
+        what, features = "slope", np.flatnonzero(view.span.extra.get("slope_std", np.zeros(0)))
+        mean = 0.0 if view.span.mean_coef is None else view.span.mean_coef
+        places = ((view.span.coef - mean) * view.metric.deviation)[:, features]
+    else:
+        return
+    middle = np.median(places[fits], axis=0)
+    spread = 1.4826 * np.median(np.abs(places[fits] - middle), axis=0)
+    error = np.zeros(len(places))
+    if view.rows is not None and not shrunk:
+        ids, counts = view.rows.sizes
+        error[ids] = noise / np.sqrt(counts)  # of a place that is not shrunk
+    scale = np.sqrt(np.maximum(spread, LEAST_PLACE * noise) ** 2 + error[:, None] ** 2)
+    away = np.abs(places - middle)
+    far = away / scale * fits[:, None]
+    odd = far.max(axis=1, initial=0.0) > FAR
+    if odd.sum() > MOST_STRANGE * fits.sum():  # so many are a second kind of task, not outliers
+        return
+    for t in np.flatnonzero(odd):
+        j = int(far[t].argmax())
+        surprise = float(-norm.logsf(min(far[t, j], 1e3)) / np.log(10))
+        name = view.names[features[j]]
+        yield Misfit(view.labels[t], what, float(away[t, j]), float(spread[j]), surprise, name)
 
 
 def _strange_tasks(

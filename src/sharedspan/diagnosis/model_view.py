@@ -45,6 +45,9 @@ class ModelView:
         Orthonormal basis of the span in the same coordinates.
     off_span, off_feature : ndarray of shape (T,)
         Norms of the deviations off the span, and the feature for which they are largest.
+    distance : ndarray of shape (T,)
+        Root mean squares of the differences between a task's predictions and those of the mean
+        task, for rows with the mean and the covariance within tasks of the features.
     confined : bool
         Whether coefficients cannot leave the span, so that they are not informative outside it.
     family, is_normal : Family and bool
@@ -53,7 +56,8 @@ class ModelView:
         Task codes, sums of squared residuals and their approximate degrees of freedom, (T',) each;
         of normal responses only.
     noise : float or None
-        Standard deviation, the median over tasks; of normal responses only.
+        Standard deviation, from the mean of the tasks' variances as in ``summary``; of normal
+        responses only.
     """
 
     def __init__(self, model: Any, X: Any = None, y: Any = None, task: Any = None) -> None:
@@ -110,10 +114,28 @@ class ModelView:
         small = np.sum(off**2) <= NO_VARIATION * np.sum(self.coef**2)
         self.confined = bool(self.rank and not self.is_population and small)
 
+    @cached_property
+    def levels(self) -> np.ndarray:
+        """What the model predicts of each task at the mean of the features, less its mean, (T,)."""
+        span, centre = self.span, np.zeros(len(self.names))
+        if self.rows is not None:
+            centre = self.rows.X.mean(axis=0)
+        elif span.uncertainty is not None:
+            uncertainty: Any = span.uncertainty
+            centre = uncertainty.canonical.units.origin
+        levels = span.intercept + span.coef @ centre
+        if span.mean_coef is None or span.mean_intercept is None:
+            return levels - levels.mean()
+        return levels - (span.mean_intercept + span.mean_coef @ centre)
+
+    @cached_property
+    def distance(self) -> np.ndarray:
+        return np.hypot(self.levels, np.linalg.norm(self.shift, axis=1))
+
     def _noise_deviation(self) -> float | None:
         variance = self.span.noise_variance
         if variance is not None and np.isfinite(variance).any():
-            return float(np.sqrt(np.nanmedian(variance)))
+            return float(np.sqrt(np.nanmean(variance)))
         if self.residuals is not None and self.residuals[2].sum() > 0:
             return float(np.sqrt(self.residuals[1].sum() / self.residuals[2].sum()))
         return None

@@ -1,6 +1,7 @@
 """Whether sharing helps: the errors of a model against one model for all and separate models.
 
-A difference of errors counts only if it is larger than its standard error.
+A difference of errors counts only if its 95 % interval excludes zero: the interval that is printed
+beside it, or else two standard errors on either side.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sharedspan.diagnosis.holdout_errors import HoldoutErrors
 from sharedspan.diagnosis.text import listed, percent
 
 AGAINST = {"pooled": "one model for all", "separate": "separate models"}  # the order of a sentence
+ERRORS = 2  # standard errors on either side of a difference that has no interval
 LEAST = 0.0005  # share of an error that is shown: the sentence has one digit after the point
 
 
@@ -26,11 +28,15 @@ class Gain:
     against: str  # the simpler model, "pooled" or "separate"
     share: float
     standard_error: float  # of the share; infinite if nothing is known about it
+    # 95 % interval of the share where one is printed; None stands for two standard errors.
+    interval: tuple[float, float] | None = None
 
     @property
     def sign(self) -> int:
-        """1 for a smaller error, -1 for a larger one, 0 within one standard error."""
-        clear = abs(self.share) >= LEAST and abs(self.share) > self.standard_error
+        """1 for a smaller error, -1 for a larger one, 0 if the interval contains no difference."""
+        reach = ERRORS * self.standard_error
+        low, high = self.interval or (self.share - reach, self.share + reach)
+        clear = abs(self.share) >= LEAST and (low > 0 or high < 0)
         return int(math.copysign(1, self.share)) if clear else 0
 
 
@@ -97,6 +103,9 @@ def paired_gain(against: str, model: Sequence[float], simple: Sequence[float]) -
 
 
 def holdout_gains(errors: HoldoutErrors) -> list[Gain]:
-    """The gains of a model over all tasks, with standard errors by the spread over tasks."""
+    """The gains of a model over all tasks, with intervals by the spread over tasks."""
     changes = {name: errors.change(name) for name in errors.baselines}
-    return [Gain(name, 1 - one.ratio, one.standard_error) for name, one in changes.items()]
+    return [
+        Gain(name, 1 - one.ratio, one.standard_error, (1 - one.high, 1 - one.low))
+        for name, one in changes.items()
+    ]

@@ -86,6 +86,17 @@ def portable(engine: Any) -> Any:
     return engine.scheduler.address if _is_client(engine) and engine.scheduler else engine
 
 
+def without_address(engine: Any) -> Any:
+    """The same engine with the current client in place of the address of a scheduler.
+
+    For engines from model files: workers and schedulers run whatever they are sent, and so does a
+    client what they return, so an address is used only if the user gives it.
+    """
+    if isinstance(engine, DaskEngine):
+        return engine if engine.cluster is None else replace(engine, cluster=None)
+    return engine if engine in ("local", "dask") else "dask"
+
+
 def _is_client(engine: Any) -> bool:
     """Whether this is a Dask client, without importing Dask."""
     return hasattr(engine, "scheduler_info") and hasattr(engine, "submit")

@@ -303,8 +303,8 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
                 rows += float(held[fold][scorable].sum())
         if not rows:
             return FALLBACK, None
-        loss = total / rows / problem.canonical.units.y_scale**2
-        return float(PENALTIES[np.argmin(loss)]), {"penalty": PENALTIES.copy(), "loss": loss}
+        loss = problem.canonical.units.squares_to_user(total / rows)
+        return float(PENALTIES[np.argmin(total)]), {"penalty": PENALTIES.copy(), "loss": loss}
 
     def _path(
         self,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
+from functools import update_wrapper
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -17,7 +19,6 @@ from sklearn.base import (
     clone,
 )
 from sklearn.metrics import r2_score
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from sharedspan.estimators import fitting
@@ -45,6 +46,27 @@ if TYPE_CHECKING:
     from sharedspan.inputs.files import FilePaths
     from sharedspan.inputs.table_columns import TableColumns
     from sharedspan.progress import ProgressCallback
+
+
+class available_if:  # noqa: N801
+    """Methods for some estimators only, whose AttributeError says why, unlike scikit-learn's.
+
+    The argument is a function that raises it for the other estimators.
+    """
+
+    def __init__(self, check: Callable[[TaskEstimator], Any]) -> None:
+        self.check = check
+
+    def __call__(self, method: Callable[..., Any]) -> Self:
+        self.method = method
+        update_wrapper(self, method)
+        return self
+
+    def __get__(self, model: TaskEstimator | None, kind: type | None = None) -> Any:
+        if model is None:
+            return self.method
+        self.check(model)
+        return MethodType(self.method, model)
 
 
 def _retains_statistics(model: TaskEstimator) -> bool:

@@ -60,6 +60,12 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         """See MixedModel."""
         return family_of(LINKS[self.link])
 
+    def _validate_read(self) -> None:
+        """Check the classes, besides what every mixed model checks."""
+        super()._validate_read()
+        if len(self.classes_) != 2:
+            raise ValueError(f"A file holds a model of two classes, not {len(self.classes_)}.")
+
     @property
     def fitted_span(self) -> FittedSpan:
         """The fitted quantities of a model of two classes; see ``TaskEstimator``."""
@@ -91,7 +97,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
                 f"{type(self).__name__} reads the rows once in every turn of its fit, and the "
                 "workers of a cluster keep only their sums: call compute() on X first."
             )
-        classes, codes = encoded_classes(y, is_task_list(X))
+        classes, codes = encoded_classes(y, is_task_list(X), sample_weight)
         if offset is not None:
             if is_task_list(X):
                 raise ValueError(
@@ -262,8 +268,11 @@ class MixedClassifier(ClassifierMixin, MixedModel):
 complete_docstrings(MixedClassifier, parameter_entry)
 
 
-def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
-    """The classes, and a function that gives y as ones for one of them and zeros for others."""
+def encoded_classes(y: Any, as_list: bool, sample_weight: Any = None) -> tuple[np.ndarray, Any]:
+    """The classes, and a function that gives y as ones for one of them and zeros for others.
+
+    Rows of weight zero count as absent, and so do classes that they alone have.
+    """
     parts = [as_numpy(part) for part in y] if as_list else [y]
     if not as_list:
         if y is None:
@@ -284,7 +293,7 @@ def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
             )
     assert_all_finite(stacked, input_name="y")
     check_classification_targets(stacked)
-    classes, codes = np.unique(stacked, return_inverse=True)
+    classes = np.unique(stacked[_counted(sample_weight, as_list, len(stacked))])
     if len(classes) == 1:
         raise ValueError(
             f"y has one class, {classes.tolist()[0]!r}, and a classifier needs samples of at least "
@@ -293,10 +302,20 @@ def encoded_classes(y: Any, as_list: bool) -> tuple[np.ndarray, Any]:
     cuts = np.cumsum([len(part) for part in parts])[:-1]
 
     def indicator(i: int) -> Any:
-        values = (codes == i).astype(float)
+        values = (stacked == classes[i]).astype(float)
         return np.split(values, cuts) if as_list else values
 
     return classes, indicator
+
+
+def _counted(sample_weight: Any, as_list: bool, n_rows: int) -> np.ndarray:
+    """Which rows do not have weight zero; weights are checked when the rows are."""
+    if sample_weight is not None:
+        parts = [as_numpy(part) for part in (sample_weight if as_list else [sample_weight])]
+        weight = np.concatenate([np.atleast_1d(part) for part in parts]) if parts else np.empty(0)
+        if weight.shape == (n_rows,) and weight.dtype.kind in "fiub" and weight.any():
+            return weight != 0
+    return np.ones(n_rows, dtype=bool)
 
 
 @estimator(

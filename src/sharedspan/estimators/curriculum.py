@@ -65,7 +65,7 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
           other rows, moving B as well: v_t = B_j w_t;
         - "literal" does the same and returns v_t = B_1 w_t;
         - "weighted" is one joint fit with tasks weighted by the inverse noise of their level.
-    levels : "auto" or dict of {task: level}, default="auto"
+    levels : "auto", dict of {task: level} or Series of levels by task, default="auto"
         Levels by increasing noise. "auto" groups the tasks by their noise in a first joint fit.
     level_options : dict, optional
         Inputs of "pair" and "literal" at the levels j = 2, 3, ... of ``levels_``. Each is a number
@@ -124,7 +124,7 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
         """The span of the easy tasks, then the others, level by level."""
         if self._variant in ("pair", "literal"):
             require_rows_to_split(problem, f"variant={self._variant!r}", "variant='freeze'")
-        if isinstance(self.levels, Mapping):
+        if not isinstance(self.levels, str):
             self._require_levels(problem.labels)
         rank, rank_path = select_rank(problem, self.rank, self.fit_intercept, verbose=self.verbose)
         k = min(rank, problem.largest_rank)
@@ -158,7 +158,8 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
             while np.sum(levels == 1) < k:  # too few to learn a span of k directions from
                 levels = np.maximum(levels - 1, 1)
             return levels
-        given = [self.levels[label] for label in problem.labels]
+        by_task = levels_by_task(self.levels)
+        given = [by_task[label] for label in problem.labels]
         levels = np.unique(given, return_inverse=True)[1] + 1
         easy = int(np.sum(levels == 1))
         if easy < k and self._variant != "weighted":
@@ -169,14 +170,15 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
         return levels
 
     def _require_levels(self, labels: Sequence[Hashable]) -> None:
-        missing = [label for label in labels if label not in self.levels]
+        levels = levels_by_task(self.levels)
+        missing = [label for label in labels if label not in levels]
         if missing:
             raise ValueError(
                 f"levels has no entry for {len(missing)} task(s), such as {missing[0]!r}: give "
                 "every task a level, or use levels='auto'."
             )
         for label in labels:
-            level = self.levels[label]
+            level = levels[label]
             if not isinstance(level, numbers.Real) or not math.isfinite(level):
                 raise TypeError(
                     f"levels gives task {label!r} the level {level!r}: give finite numbers, "
@@ -222,15 +224,32 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
 
     def check_combination(self) -> None:
         """Raise for levels that are neither "auto" nor a dict, and for options without a use."""
-        if not isinstance(self.levels, Mapping) and self.levels != "auto":
-            raise ValueError(
-                f"levels={self.levels!r} must be 'auto' or a dict that gives every task a level."
-            )
+        if not (isinstance(self.levels, str) and self.levels == "auto"):
+            levels_by_task(self.levels)
         if self.level_options and self._variant not in ("pair", "literal"):
             raise ValueError(
                 "level_options are of variant='pair' or 'literal', not of "
                 f"variant={self._variant!r}: leave them out."
             )
+
+
+def levels_by_task(levels: Any) -> Mapping[Hashable, Any]:
+    """The parameter ``levels`` as a mapping: a Series of pandas gives its levels by its index."""
+    if isinstance(levels, Mapping):
+        return levels
+    if getattr(levels, "ndim", 0) == 1 and hasattr(levels, "index") and hasattr(levels, "items"):
+        if not levels.index.is_unique:
+            twice = levels.index[levels.index.duplicated()].tolist()[0]
+            raise ValueError(
+                f"levels is a Series with several levels for task {twice!r}: give one."
+            )
+        return dict(levels.items())
+    given = repr(levels) if isinstance(levels, (str, list)) else f"a {type(levels).__name__}"
+    raise ValueError(
+        f"levels={given} has no level for each task by name: give 'auto', a dict {{task: level}}, or a Series of pandas with the "
+        "level of each task at its label. For levels in the order of the tasks, use "
+        "dict(zip(tasks, levels))."
+    )
 
 
 def _tpgd(objective: Objective, k: int, rng: np.random.Generator, verbose: int) -> SolverResult:

@@ -110,7 +110,7 @@ class FittedSpan:
             W = np.vstack([W, np.zeros((missing, W.shape[1]))])
         representation, task_weights = ordered_factors(span, W)
         if variance is not None:
-            fields["noise_variance"] = variance / canonical.units.y_scale**2
+            fields["noise_variance"] = canonical.units.squares_to_user(variance)
         return cls(
             coef=np.ascontiguousarray(V.T),
             intercept=canonical.intercept_to_user(intercept, V),

@@ -21,15 +21,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import as_generator, check_parameters
-from sharedspan.estimators.preparation import complete_rows, prepare
+from sharedspan.estimators.preparation import complete_rows, prepare, validate_names
 from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.external_sort import open_files
 from sharedspan.inputs.frame_table import target_numbers
-from sharedspan.inputs.frames import as_table, is_dask_frame, row_count, text_columns
+from sharedspan.inputs.frames import (
+    as_table,
+    is_dask_frame,
+    refuse_column_as_label,
+    row_count,
+    task_column_of,
+    text_columns,
+)
 from sharedspan.inputs.labels import label_array
 from sharedspan.inputs.rows import TaskRows, is_task_list, validate_rows
 from sharedspan.inputs.table_text import table_options
@@ -37,20 +44,24 @@ from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.progress import current_progress
 from sharedspan.solvers import SUM_SOLVERS
 from sharedspan.statistics.canonical import (
+    SLOW,
     PreviousFit,
     Problem,
     canonical,
     feature_covariance,
+    warn_of_small_directions,
 )
 from sharedspan.statistics.from_frame import read_statistics
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.rows import RowStatistics
-from sharedspan.statistics.task_statistics import TaskStatistics, gather
+from sharedspan.statistics.task_statistics import TaskStatistics, Units, gather
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskEstimator
 
 NARROW = 500  # features up to which BLAS has one thread
+# Exponents of two: of coefficients with digits to spare, and of numbers whose squares are finite.
+SMALLEST_COEFFICIENT, LARGEST_ROOT = -1040, 505
 RETAINED_BYTES = 2**27  # of statistics that keep_statistics="auto" retains
 
 
@@ -112,14 +123,25 @@ def fit_statistics(
         return model.estimate(Problem(None, None, statistics.labels, rng, statistics.rows))
     covariance = feature_covariance(statistics) if model.incremental else None
     P = None if checkpointing is None else checkpointing.saved_map(statistics)
-    problem = canonical(
-        statistics, model.needs().features, rng, P, previous=previous, retained=retained
-    )
+    features = model.needs().features
+    if features == "scaled" and len(statistics.names) <= NARROW:
+        axes = statistics.statistics.principal_axes()
+        if model.shares == "population":  # the mixed model does not follow gradients
+            outcome = "are inexact, and effects of such small differences may be lost"
+            warn_of_small_directions(statistics, *axes, outcome=outcome)
+        else:
+            outcome = "take very long to find without whitening, so use whiten=True"
+            warn_of_small_directions(statistics, *axes, share=SLOW, outcome=outcome)
+    problem = canonical(statistics, features, rng, P, previous=previous, retained=retained)
     if checkpointing is not None:
         mapped = replace(statistics, statistics=problem.statistics)
         checkpoints = checkpointing.checkpoints(mapped, problem.canonical, rng)
         problem = replace(problem, checkpoints=checkpoints)
-    return replace(model.estimate(problem), feature_covariance=covariance)
+    # Coefficients in units far from one may overflow, which is refused below.
+    with np.errstate(over="ignore", invalid="ignore") if statistics.units.has_scales else nullcontext():
+        fitted = replace(model.estimate(problem), feature_covariance=covariance)
+    require_range(statistics.units, statistics.names, fitted)
+    return fitted
 
 
 def store(
@@ -147,6 +169,35 @@ def n_rows_of(statistics: TaskStatistics) -> int | None:
     return round(float(statistics.statistics.n.sum()))
 
 
+def require_range(units: Units, names: tuple[str, ...], fitted: FittedSpan) -> None:
+    """Raise for coefficients that no number can hold, and warn of squares that none can."""
+    if not units.has_scales:
+        return
+    advice = "Divide y and the features by numbers near their size first."
+    if not (np.isfinite(fitted.coef).all() and np.isfinite(fitted.intercept).all()):
+        raise ValueError(
+            "The coefficients are about as large as y divided by the features, and some are beyond "
+            f"the largest number of double precision. {advice}"
+        )
+    size = np.log2(units.scale) - np.log2(units.y_scale)
+    if (tiny := np.flatnonzero(size < SMALLEST_COEFFICIENT)).size:
+        warnings.warn(
+            f"The coefficients of {tiny.size} feature(s), such as {names[tiny[0]]}, are about as "
+            "large as y divided by the feature, which is below the smallest number of double "
+            f"precision: they are inexact or zero. {advice}",
+            UserWarning,
+            stacklevel=5,
+        )
+    if abs(np.log2(units.y_scale)) > LARGEST_ROOT:
+        outcome = "infinite" if units.y_scale < 1 else "zero or inexact"
+        warnings.warn(
+            f"The largest response is about {1 / units.y_scale:.0e}, and double precision has no "
+            f"number for its square: noise_variance_ and losses are {outcome}. {advice}",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
 # ---- the ways in ---------------------------------------------------------------------------------
 
 
@@ -164,6 +215,13 @@ def fit_arrays(
         check_parameters(model)
         offset = None if offset is None else offset_of_rows(offset, row_count(X))
         rows = open_rows(model, X, y, task, sample_weight, offset=offset)
+        if isinstance(task, str) and rows.n_rows > 1 and model.needs().kind is not None:
+            warnings.warn(
+                f"task={task!r} is one label, so all rows are fitted as one task: give one label "
+                "per row.",
+                UserWarning,
+                stacklevel=3,
+            )
         fit_rows(model, rows, checkpointing)
         if offset is not None:
             model.uses_offset_ = True
@@ -331,6 +389,7 @@ def open_rows(
         set_feature_names(model, frame.names_in)
         return frame
     X, as_list = as_table(X), is_task_list(X)
+    refuse_column_as_label(X, task)
     if task is None and model.task_column is None and (likely := text_columns(X)) is not None:
         column = repr(likely[0]) if likely else "..."
         warnings.warn(
@@ -345,8 +404,9 @@ def open_rows(
     prepared = None if as_list else prepare(model, X, task, reset)
     if prepared is None:
         rows = validate_rows(
-            X, y, task, sample_weight, task_column=model.task_column, check_finite=False
-        )
+            X, y, task, sample_weight, check_finite=False,
+            task_column=task_column_of(X, model.task_column, task),
+        )  # fmt: skip
     else:
         y = target_numbers(y, prepared[0].columns.encoding.text)
         parts, model.n_rows_dropped_ = complete_rows(*prepared, y, sample_weight, offset)
@@ -358,7 +418,7 @@ def open_rows(
     if offset is not None:
         rows = replace(rows, offset=offset)
     if not as_list:
-        validate_data(model, X, reset=reset, skip_check_array=True)
+        validate_names(model, X, reset)
     elif reset:
         model.n_features_in_ = rows.n_features
     elif rows.n_features != model.n_features_in_:

@@ -20,6 +20,7 @@ from sharedspan.estimators.parameters import as_generator
 from sharedspan.estimators.saturation import require_identified
 from sharedspan.families import Family, Huber, StudentT
 from sharedspan.inference.noise import gain_of_noise_levels, shrink_noise
+from sharedspan.inputs.files import nearest
 from sharedspan.inputs.frames import find_task_column
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.threads import one_blas_thread
@@ -218,10 +219,12 @@ class MixedModel(SpanTransformer, TaskEstimator):
         }
         fitted = mixed_fit(canonical, scaling, at.fit, posterior, extra)
         variance = np.full(tasks.n_tasks, scale**2 * tails.variance_ratio)
-        unit = scaling.y_scale / canonical.units.y_scale
+        unit = np.float64(scaling.y_scale / canonical.units.y_scale)
+        with np.errstate(over="ignore"):  # infinite if the square of y cannot be represented
+            noise_variance = variance * unit**2
         return replace(
             fitted,
-            noise_variance=variance * unit**2,
+            noise_variance=noise_variance,
             uncertainty=replace(posterior, noise=variance, new_noise=float(variance[0])),
             n_iter=at.n_turns,
             converged=at.converged,
@@ -277,10 +280,16 @@ class MixedModel(SpanTransformer, TaskEstimator):
         )
 
     def independent_coefficients(self, statistics: Any) -> Coefficients:
-        """``coefficients``, without fixed effects of a formula that are combinations of others."""
+        """``coefficients``, without fixed effects of a formula that are combinations of others.
+
+        Slopes of features that do not vary at all are zero in all tasks: as effects that differ
+        between tasks they would explain nothing, and yet count in the price of a covariance.
+        """
         coefficients = self.coefficients(statistics.n_features)
         if not isinstance(self.slopes, Effects):
-            return coefficients
+            varies = (statistics.variances() > 0) | (np.ptp(statistics.mean, axis=0) > 0)
+            varies = np.append(np.ones(int(self.fit_intercept), dtype=bool), varies)
+            return replace(coefficients, varying=coefficients.varying & varies)
         flat = coefficients.fixed & (coefficients.groups < 0)
         dependent = dependent_columns(statistics, flat)
         if dependent.any():
@@ -315,7 +324,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
             sources, names = columns.column_of, columns.names
         else:
             names = list(vars(self).get("feature_names_in_", ()))
-            if self.task_column is not None and names:
+            if self.task_column is not None and len(names) > d:
                 names.remove(find_task_column(names, self.task_column))
             sources = names = names or range(d)
         named = np.zeros(d, dtype=bool)
@@ -323,8 +332,12 @@ class MixedModel(SpanTransformer, TaskEstimator):
             if isinstance(each, str):
                 which = [each in pair for pair in zip(sources, names, strict=True)]
                 if not any(which):
-                    known = ", ".join(map(repr, list(dict.fromkeys(sources))[:8]))
-                    raise ValueError(f"varying={given!r} names {each!r}, and features are {known}.")
+                    known = [str(source) for source in dict.fromkeys(sources)]
+                    raise ValueError(
+                        f"There is no feature {each!r}, and features are "
+                        f"{', '.join(map(repr, known[:8]))}: varying takes one of these names."
+                        f"{nearest(each, known)}"
+                    )
                 named |= which
             elif not 0 <= int(each) < d:
                 raise ValueError(f"varying={given!r}: features are numbered from 0 to {d - 1}.")
@@ -388,14 +401,15 @@ class MixedModel(SpanTransformer, TaskEstimator):
         return select_varying(optimizer, units, search)
 
     def units(self, coefficients: Coefficients) -> list[np.ndarray]:
-        """Slopes that vary together or not at all: of a number, a factor or a spline."""
+        """Slopes that may vary, together or not at all: of a number, a factor or a spline."""
         first = int(self.fit_intercept)
         groups = coefficients.groups[first:]
         columns = vars(self).get("columns_")
         sources: Any = range(len(groups)) if columns is None else columns.column_of
         named: dict[Any, list[int]] = {}
         for i, (source, group) in enumerate(zip(sources, groups, strict=True)):
-            named.setdefault((source if group < 0 else None, group), []).append(first + i)
+            if coefficients.varying[first + i]:  # those of constant features do not
+                named.setdefault((source if group < 0 else None, group), []).append(first + i)
         return [np.array(unit) for unit in named.values()]
 
     def _search(
@@ -561,6 +575,8 @@ class MixedModel(SpanTransformer, TaskEstimator):
         """R with RR' the covariance of the intercept, if there is one, and the slopes of b."""
         posterior = self._uncertainty_
         first, scaling, canonical = int(self.fit_intercept), posterior.scaling, posterior.canonical
+        if not np.isfinite(posterior.b_covariance).all():  # unknown in model files of format 1
+            return np.full((first + self.coef_.shape[1], 1), np.nan)
         values, axes = np.linalg.eigh(posterior.b_covariance)
         root = axes * np.sqrt(np.maximum(values, 0.0))
         slopes, level = replace(scaling, y_centre=0.0).from_standard(root.T, bool(first))

@@ -44,7 +44,7 @@ def fit_of_descent(
 ) -> FittedSpan:
     """The fit with the span of a descent, its trace, and coefficients V (d, T)."""
     B, W, _ = descent.place.parts
-    scale = 2 / objective.n_tasks / problem.canonical.units.y_scale**2
+    losses = problem.canonical.units.squares_to_user(2 / objective.n_tasks * descent.trace)
     return FittedSpan.from_factors(
         problem, objective.response, B, W, rank,
         off_span=V - B @ W,
@@ -52,7 +52,7 @@ def fit_of_descent(
         n_iter=len(descent.trace) - 1,
         converged=descent.converged,
         trace={
-            "iteration": np.arange(len(descent.trace)), "objective": scale * descent.trace,
+            "iteration": np.arange(len(descent.trace)), "objective": losses,
         },
         **fields,
     )  # fmt: skip

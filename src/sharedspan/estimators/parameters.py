@@ -255,7 +255,10 @@ def estimator(parameters: str) -> Callable[[Estimator], Estimator]:
         last = "\n\n    Attributes\n"  # every estimator has this parameter, after its own ones
         cls.__doc__ = (cls.__doc__ or "").replace(last, f"\n    {{columns}}{last}", 1)
         complete_docstrings(cls, parameter_entry)
-        return dataclass(eq=False, repr=False)(cls)  # type: ignore[return-value]
+        made: Any = dataclass(eq=False, repr=False)(cls)
+        # Of fitted attributes, which are no fields: model files are checked by them.
+        made.__annotations__ = made.__annotations__ | own
+        return made
 
     return decorate
 

@@ -72,6 +72,9 @@ class PenalizedERMRegressor(SpanTransformer, TaskRegressor):
     evidence against it: minimise |y_t - X_t b|^2 / (2 n_t) + C2 sigma sqrt((d + log T) / n_t)
     |b - v_t|. The penalty of a task off the span is bounded, so a few of them do not turn the span.
 
+    The penalty is as published: it grows with the unit of y and the loss with its square, so the
+    fit depends on that unit. Scale y to effects of about one.
+
     Parameters
     ----------
     {rank}

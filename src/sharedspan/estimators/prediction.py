@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.utils.validation import validate_data
 
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
-from sharedspan.estimators.preparation import encoded_columns, is_prepared
+from sharedspan.estimators.preparation import encoded_columns, is_prepared, validate_names
 from sharedspan.estimators.saturation import require_noise
-from sharedspan.inputs.frames import as_table, row_count, split_columns
+from sharedspan.inputs.frames import (
+    as_table,
+    refuse_column_as_label,
+    row_count,
+    split_columns,
+    task_column_of,
+)
 from sharedspan.inputs.label_paths import outer_label
 from sharedspan.inputs.labels import codes_of, given_labels, written_alike
 from sharedspan.kernels.cpu import predict_rows
@@ -25,15 +30,18 @@ BLOCK = 1 << 12  # rows that are converted together, if they are not rows of dou
 ROW_COST = 4.0  # operations per number of a row, most of the time waiting for memory
 
 
-def feature_columns(model: TaskEstimator, X: Any) -> tuple[np.ndarray, Any]:
-    """Features (rows, d) of rows with the columns of the fit, and the task column if named."""
+def feature_columns(model: TaskEstimator, X: Any, task: Any = None) -> tuple[np.ndarray, Any]:
+    """Features (rows, d) of rows with the columns of the fit, and the task column if named.
+
+    A frame may lack the task column if the labels ``task`` are given.
+    """
     X = as_table(X)
-    columns = vars(model).get("columns_")
-    if columns is not None and is_prepared(X, columns, model.task_column):
-        features, column = encoded_columns(X, columns, model.task_column)
+    columns, task_column = vars(model).get("columns_"), task_column_of(X, model.task_column, task)
+    if columns is not None and is_prepared(X, columns, task_column):
+        features, column = encoded_columns(X, columns, task_column)
     else:
-        features, column, _ = split_columns(X, model.task_column)
-        validate_data(model, X, reset=False, skip_check_array=True)
+        features, column, _ = split_columns(X, task_column)
+        validate_names(model, X, reset=False)
     if len(features) == 0:
         raise ValueError(
             f"Found array with 0 sample(s) (shape={features.shape}) while a minimum of 1 is "
@@ -44,7 +52,7 @@ def feature_columns(model: TaskEstimator, X: Any) -> tuple[np.ndarray, Any]:
 
 def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
     """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
-    features, column = feature_columns(model, X)
+    features, column = feature_columns(model, X, task)
     labels = given_labels(task, column, model.task_column)
     known = model.tasks_
     if labels is None:
@@ -54,6 +62,8 @@ def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray
             )
         return features, np.zeros(len(features), dtype=np.int64)
     codes, unknown = codes_of(labels, len(features), known)
+    if unknown:
+        refuse_column_as_label(as_table(X), task)
     if unknown and "outer_tasks_" in vars(model):
         codes, unknown = codes_of_outer_groups(model, labels, codes, unknown)
     if unknown and model.unseen == "error":

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.utils.validation import validate_data
 
 from sharedspan.inputs.frame_table import (
     PreparedFrame,
@@ -16,7 +17,7 @@ from sharedspan.inputs.frame_table import (
     row_labels,
     target_numbers,
 )
-from sharedspan.inputs.frames import REMEDY, missing_words
+from sharedspan.inputs.frames import REMEDY, column_names, missing_words, task_column_of
 from sharedspan.inputs.labels import given_labels, is_missing
 from sharedspan.inputs.table_columns import TableColumns
 
@@ -35,13 +36,14 @@ def prepare(
     columns = model.columns if reset else vars(model).get("columns_")
     if columns is None and not reset:
         return None
-    if not needs_preparation(X, columns, model.task_column):
+    task_column = task_column_of(X, model.task_column, task)
+    if not needs_preparation(X, columns, task_column):
         if isinstance(columns, TableColumns):
             model.columns_ = columns
         return None
     if not isinstance(columns, TableColumns):
-        columns = learn_frame(X, columns, model.task_column)
-    labels = given_labels(task, row_labels(X, model.task_column), model.task_column)
+        columns = learn_frame(X, columns, task_column)
+    labels = given_labels(task, row_labels(X, task_column), task_column)
     return encode_frame(X, columns), labels
 
 
@@ -58,6 +60,19 @@ def prepared_rows(
     y = target_numbers(y, learned.encoding.text)
     (X, y, task, _, _), _ = complete_rows(encode_frame(X, learned), task, y, None, None)
     return X, y, task, replace(learned, encoding=learned.encoding.coded())
+
+
+def validate_names(model: TaskEstimator, X: Any, reset: bool) -> None:
+    """Take over the names of the columns, or raise unless they are those of the fit.
+
+    The task column may be there in one of them only.
+    """
+    names, known = column_names(X), vars(model).get("feature_names_in_")
+    if not reset and model.task_column is not None and names is not None and known is not None:
+        rest = ([n for n in each if n != model.task_column] for each in (names, list(known)))
+        if next(rest) == next(rest):
+            return
+    validate_data(model, X, reset=reset, skip_check_array=True)
 
 
 def for_coded_rows(model: TaskEstimator) -> TaskEstimator:
@@ -79,9 +94,10 @@ def coded_rows(model: TaskEstimator, X: Any, y: Any, task: Any) -> tuple[Any, An
     """
     learned = vars(model).get("columns_")
     y = read_target(model, y)
-    if learned is None or not needs_preparation(X, learned, model.task_column):
+    task_column = task_column_of(X, model.task_column, task)
+    if learned is None or not needs_preparation(X, learned, task_column):
         return model, X, y, task
-    labels = given_labels(task, row_labels(X, model.task_column), model.task_column)
+    labels = given_labels(task, row_labels(X, task_column), task_column)
     (X, y, task, _, _), _ = complete_rows(encode_frame(X, learned), labels, y, None, None)
     return for_coded_rows(model), X, y, task
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -29,7 +29,8 @@ from sharedspan.inference.rank_selection import RankPath, select_rank
 from sharedspan.inference.span_errors import SpanUncertainty
 from sharedspan.inference.span_information import DeferredUncertainty, span_uncertainty
 from sharedspan.objective import Objective, build_objective
-from sharedspan.persistence.checkpoint import CheckpointOptions
+from sharedspan.persistence.checkpoint import Checkpoint, CheckpointOptions
+from sharedspan.persistence.codec import axes_of, require_annotated_types, require_shapes
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
 from sharedspan.solvers.quasi_newton import variable_projection
@@ -246,6 +247,9 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
             previous = None  # a fit to much fewer rows may be far off
         saved = None if checkpoints is None else checkpoints.caller
         noise, rounds = None, 1 + NOISE_ROUNDS * (self.noise == "per_task")
+        if checkpoints is not None and saved is not None:
+            with checkpoints.interpreting():
+                require_turn(saved, rounds, problem, checkpoints.saved)
         backend = self.backend if self.solver in SUM_SOLVERS else "numpy"
         for turn in range(0 if saved is None else saved["round"], rounds):
             if saved is not None:
@@ -265,6 +269,11 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
             objective = build_objective(problem.statistics, noise, self.dtype, backend)
             start = None if previous is None else warm_start(problem, previous, objective, k)
             result = self._solve(problem, objective, k, start)
+            if not np.isfinite(result.loss):
+                raise ValueError(
+                    f"solver={self.solver!r} diverged: its steps are too large for these rows. "
+                    "Lower step_size in solver_options, or use solver='auto'."
+                )
             variance, degrees = self._noise_variance(objective, result)
             if result.ending == CALLED_OFF or not variance.all():
                 break
@@ -433,15 +442,34 @@ def warm_start(
     return B, W * canonical.units.y_scale * objective.response
 
 
+def require_turn(
+    caller: Mapping[str, Any], rounds: int, problem: Problem, saved: Checkpoint | None
+) -> None:
+    """Raise unless the saved state of a fit has the types and shapes that ``estimate`` writes."""
+    turn, rank, noise, path = (caller[name] for name in ("round", "rank", "noise", "path"))
+    if type(turn) is not int or turn not in range(rounds) or type(rank) is not int or rank < 1:
+        raise ValueError(f"There is no round {turn!r} with rank {rank!r}.")
+    if saved is not None and saved.run["B"].shape[1] != min(rank, problem.largest_rank):
+        raise ValueError(f"The factors do not have rank {rank}.")
+    if noise is not None:
+        require_shapes({"noise": noise}, {"noise": "T"}, {"T": problem.statistics.n_tasks})
+        if not (np.isfinite(noise) & (noise > 0)).all():
+            raise ValueError("The noise variances are not positive.")
+    if path is not None:
+        RankPath(**path)
+        require_annotated_types(path, RankPath)
+        require_shapes(path, axes_of(RankPath), {})
+
+
 def run_fields(problem: Problem, result: SolverResult, centred: bool) -> dict[str, Any]:
     """Fields of a FittedSpan that describe the run of the solver, and the degrees of freedom."""
     (d, k), T = result.B.shape, result.W.shape[1]
     # The loss sums over tasks half of each one's mean square, relative to nbar.
-    scale = 2 / T / problem.canonical.units.y_scale**2
+    to_user, losses = problem.canonical.units.squares_to_user, ("loss", "objective")
     return {
         "n_iter": result.n_iter,
         "converged": result.converged,
         "message": result.message,
-        "trace": result.trace | {n: result.trace[n] * scale for n in ("loss", "objective")},
+        "trace": result.trace | {name: to_user(2 / T * result.trace[name]) for name in losses},
         "degrees_of_freedom": k * (d + T - k) + T * int(centred),
     }

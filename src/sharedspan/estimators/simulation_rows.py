@@ -136,7 +136,7 @@ def other_rows(
     model: Any, retained: RetainedFit, X: Any, task: Any, sample_weight: Any, offset: Any
 ) -> RowsToSimulate:
     """Rows that are given, with any tasks."""
-    features, column = feature_columns(model, X)
+    features, column = feature_columns(model, X, task)
     n_rows, n_tasks = len(features), retained.tasks.n_tasks
     labels = given_labels(task, column, model.task_column)
     if labels is None and n_tasks > 1:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-RANK_TOL = 1e-11  # singular values below this share of the largest one are rounding
+RANK_TOL = 1e-11  # singular values below this share of the largest one count as zero
+ROUNDING = 1e-13  # and below this one they are rounding
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,16 @@ def least_squares(A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     scale = column_scale(A)[:, None, :]
     s = np.linalg.svd(A / scale, compute_uv=False)
     ranks = np.sum((s > RANK_TOL * s[:, :1]) & (s > 0), axis=1)
+    small = (s > ROUNDING * s[:, :1]) & (s <= RANK_TOL * s[:, :1])
+    if small.any():
+        warnings.warn(
+            f"In {np.count_nonzero(small.any(axis=1))} task(s) the features vary along some "
+            f"directions by only {RANK_TOL:.0e} of the largest one or less, which counts as not at "
+            "all, so effects of such small differences are lost: give the differences as features "
+            "of their own.",
+            UserWarning,
+            stacklevel=8,
+        )
     # A unique solution does not depend on the scale of the columns, its digits do.
     unique = (ranks == A.shape[2])[:, None, None]
     scale = np.where(unique, scale, 1.0)
@@ -150,6 +162,13 @@ def given_covariance(value: Any, size: int) -> np.ndarray:
 
 def as_array(name: str, value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
     """A copy of an array parameter in double precision, finite and of the given shape, if any."""
+    if hasattr(value, "get_params"):
+        kind = value.__name__ if isinstance(value, type) else type(value).__name__
+        raise TypeError(
+            f"{name} is an estimator, a {kind}: give an array of numbers, such as the "
+            "representation_ of the fitted model, or use NewTaskRegressor.from_model(model), which "
+            "also takes the prior."
+        )
     try:
         array = np.array(value, dtype=float)
     except (TypeError, ValueError) as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -24,6 +25,8 @@ from sharedspan.inference.summary import Estimate, FixedTable, Summary, Variance
 from sharedspan.inference.summary_numbers import format_p
 from sharedspan.inference.summary_text import wrap_text
 from sharedspan.inference.variance_intervals import ParameterInterval
+from sharedspan.inputs.columns import Columns
+from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.mixed_model.objective import INTERCEPT, VarianceComponent
 from sharedspan.mixed_model.structures import Effects
 
@@ -241,7 +244,7 @@ def plain_summary(model: TaskEstimator, level: float) -> Summary:
     return Summary(
         title="Mixed model with robust noise" if formula else TITLES[model.shares],
         formula=formula,
-        call="" if formula else repr(model),
+        call="" if formula else call_text(model),
         family=model.response_family().name,
         link=LINKS.get(model.response_family().name, "identity"),
         n_rows=vars(model).get("n_rows_"),
@@ -256,6 +259,39 @@ def plain_summary(model: TaskEstimator, level: float) -> Summary:
         span=span_words(model),
         notes=notes_on_fit(model),
     )
+
+
+def call_text(model: TaskEstimator) -> str:
+    """How a user would construct the model, in one line."""
+    shown = type(model)(**typed_parameters(model))
+    return " ".join(repr(shown).split())
+
+
+class _Written(str):
+    """A text that stands for a value, and is shown without quotation marks."""
+
+    __repr__ = str.__str__
+
+
+def typed_parameters(model: TaskEstimator) -> dict[str, Any]:
+    """The parameters without those that a command or a fitted table gave to the model."""
+    params = model.get_params(deep=False)
+    columns = params.get("columns")
+    if isinstance(columns, TableColumns):
+        del params["columns"]
+        if params.get("task_column") == columns.task:
+            params.pop("task_column", None)
+    elif isinstance(columns, Columns):
+        plain = Columns()
+        changed = [
+            f"{one.name}={getattr(columns, one.name)!r}"
+            for one in fields(columns)
+            if getattr(columns, one.name) != getattr(plain, one.name)
+        ]
+        params["columns"] = _Written(f"Columns({', '.join(changed)})")
+        if not changed:
+            del params["columns"]
+    return params
 
 
 def mean_table(model: TaskEstimator, fitted: FittedSpan, level: float) -> FixedTable | None:

@@ -275,7 +275,8 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         prior, streams = self._prior_, self._streams_
         options = DescentOptions.of(self.sgd_options, prior.B.shape[1])
         late: dict[Any, int] = {}
-        with one_blas_thread():
+        # Sums that overflow are refused below.
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             for block in tasks.blocks():
                 for lo, hi, t in zip(block.starts[:-1], block.starts[1:], block.ids, strict=True):
                     X, y, weight = block.X[lo:hi], block.y[lo:hi], block.weight[lo:hi]
@@ -312,6 +313,11 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         self._uncertainty_ = None
         prior = self._prior_
         R, one = np.stack([stream.R for stream in streams]), int(prior.intercept)
+        if not np.isfinite(R).all():
+            raise ValueError(
+                "Squares of the values cannot be added up in double precision: X, y or "
+                "representation= are too large. Divide them by a common factor."
+            )
         weights, noise = prior.solve(R[:, one:, one:], np.array([s.n for s in streams]))
         inner = np.zeros(len(streams))
         if prior.intercept:

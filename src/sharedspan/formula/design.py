@@ -21,12 +21,14 @@ from sharedspan.formula.parse import Formula, parse_formula
 from sharedspan.formula.response import offset_values, response_levels, response_values
 from sharedspan.formula.table import FormulaTable
 from sharedspan.formula.terms import Bar
+from sharedspan.inputs.column_arrays import as_arrow
 from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.encoders import HARMONICS, Factor, Number
 from sharedspan.inputs.expressions import Expression, Variable
 from sharedspan.inputs.files import joined
 from sharedspan.inputs.formula_encoding import CONTRASTS_OF, NUMBERS_OF, FormulaEncoding, Piece
 from sharedspan.inputs.learning import text_format
+from sharedspan.inputs.recognition import recognise
 from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.mixed_model.structures import Block, Effects
 
@@ -133,7 +135,9 @@ def learn_design(
     others = [*formula.response.names, *offsets, *groups]
     table = FormulaTable(data, list(dict.fromkeys([*uses.names, *others])), text_format(options))
     require_formula_options(options, table)
-    _leave_out_incomplete_rows(table, options.missing)
+    said = {*options.categorical, *options.ordinal, *options.reference, *options.dates}
+    read = [n for n in (*uses.names, *formula.response.names) if n not in {*uses.factors, *said}]
+    _leave_out_incomplete_rows(table, options.missing, read, formula.response.names)
     grouping = grouping_of(formula.bars, table, two_levels=two_levels)
     learned = learn_columns(table, uses, options, grouping.crossed)
     features = DesignFeatures(formula, grouping, learned, uses)
@@ -150,8 +154,13 @@ def learn_design(
     )
 
 
-def _leave_out_incomplete_rows(table: FormulaTable, missing: str) -> None:
-    """Learn from complete rows alone, or raise if users have not said what to do with others."""
+def _leave_out_incomplete_rows(
+    table: FormulaTable, missing: str, read: Sequence[str], response: Sequence[str]
+) -> None:
+    """Learn from complete rows alone, or raise if users have not said what to do with others.
+
+    The message then says also how columns that are ``read`` as they are must be read instead.
+    """
     if missing == "indicator":
         return
     lacking = table.lacking(list(table.columns))
@@ -162,12 +171,28 @@ def _leave_out_incomplete_rows(table: FormulaTable, missing: str) -> None:
     problem = f"{int(rows.sum())} of {len(rows)} rows lack a value that the formula uses ({counts})"
     if missing == "error":
         raise FormulaError(
-            f"{problem}: leave these rows out, as lme4 does, by columns=ss.Columns(missing='drop'),"
-            " or fill values in and mark them by missing='indicator'."
+            f"{_other_notation(table, read, response)}{problem}: leave these rows out, as lme4 does (--missing drop, or "
+            "columns=ss.Columns(missing='drop') in Python), or fill values in and mark them "
+            "(--missing indicator, or missing='indicator')."
         )
     if rows.all():
         raise FormulaError(f"{problem}, so none is left: leave columns out of the formula.")
     table.restrict(~rows)
+
+
+def _other_notation(table: FormulaTable, names: Sequence[str], response: Sequence[str]) -> str:
+    """What users must say about numbers and dates in other notations, before a further problem."""
+    texts = {name: as_arrow(table.columns[name]) for name in names if name not in table.numbers}
+    columns = {
+        name: {each["values"]: each["counts"] for each in values.value_counts().to_pylist()}
+        for name, values in texts.items()
+        if str(values.type).endswith("string")
+    }
+    counts = {name: {k: n for k, n in found.items() if k is not None}
+              for name, found in columns.items()}  # fmt: skip
+    target = response[0] if len(response) == 1 else None
+    _, _, findings = recognise(counts, table.text, target=target)
+    return findings.sentence("The table").removesuffix(".") + ". Besides, " if findings else ""
 
 
 class DesignFeatures:

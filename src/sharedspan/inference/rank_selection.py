@@ -68,7 +68,7 @@ PRECISION = 0.01  # largest optimisation error, as a share of the statistical er
 STEPS_OF_DESCENT = 100  # most fits need 20 to 100
 MAX_ITER = 3000  # of descent, where tasks have hardly more rows than ranks or very different noise
 STEPS_OF_PROJECTION = 300
-ROWS_TO_SPARE = 2.0  # per feature, in the smallest task, for variable projection
+ROWS_TO_SPARE = 1.0  # per feature, in the smallest task, for variable projection
 ROWS_PER_FEATURE = 3  # with fewer in any task, the threshold mistakes noise for directions
 
 
@@ -247,7 +247,7 @@ class Folded:
         lacking = np.mean([path[:length] for path in self.excess_fits], axis=0) - final
         share = len(self.held_out) / N_FOLDS  # of Burman's correction, which is for all rows
         excess, error = corrected_excess(pairs, share * lacking[:, self.scored].sum(axis=1))
-        unit = max(self.rows_held, 1.0) * self.problem.canonical.units.y_scale**2
+        rows, units = max(self.rows_held, 1.0), self.problem.canonical.units
         # Losses that differ only by rounding errors count as equal.
         equal = ROUNDING * float(importance @ sum_of_squares(objective)) if self.rows_held else 0.0
         candidates = np.flatnonzero(excess <= np.maximum(error, equal))
@@ -259,7 +259,10 @@ class Folded:
                 logs[i] = log_evidence(objective, *fits[i], importance, centred)
         rank = int(np.argmax(logs)) + 1 if self.rows_held else 1
         ranks = np.arange(1, length + 1)
-        return RankPath(ranks, pairs.sum(axis=1) / unit, excess / unit, error / unit, rank)
+        loss, difference, deviation = (
+            units.squares_to_user(sums / rows) for sums in (pairs.sum(axis=1), excess, error)
+        )
+        return RankPath(ranks, loss, difference, deviation, rank)
 
 
 def _leading_residual(objective: Objective, B: np.ndarray, W: np.ndarray) -> float:

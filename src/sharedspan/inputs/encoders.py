@@ -86,6 +86,10 @@ class Number:
         moment = quoted(self.column)
         if is_text:
             moment = date_sql(text.text(self.column, kind), self.date_format)
+        elif text.na_values:
+            marks = ", ".join(map(literal, text.na_values))
+            day = f"strftime({moment}, '%Y-%m-%d')"
+            moment = f"CASE WHEN {day} IN ({marks}) THEN NULL ELSE {moment} END"
         return f"epoch_us({moment}) / {DAY}"
 
     def encode(self, values: np.ndarray) -> Iterator[np.ndarray]:

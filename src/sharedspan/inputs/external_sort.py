@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import shlex
-import tempfile
 import threading
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ from sharedspan.inputs.resources import Budget, DiskRows, TemporaryDisk
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.inputs.selection import match_columns, select_columns
 from sharedspan.inputs.table_columns import Selection, TableColumns
+from sharedspan.inputs.temporary import temporary_folder
 from sharedspan.kernels.threads import over_tasks
 from sharedspan.progress import ProgressCallback, no_progress
 
@@ -115,7 +115,7 @@ class FileRows:
         with ExitStack() as stack:
             with (
                 disk.explained(),
-                tempfile.TemporaryDirectory(prefix="sharedspan-") as folder,
+                temporary_folder() as folder,
                 open_duckdb(budget.duckdb, folder=folder) as connection,
             ):
                 tasks = _Tasks(connection, selection, self.progress)

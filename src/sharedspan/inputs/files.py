@@ -27,6 +27,8 @@ CSV_ENDINGS = (*FOLDER_ENDINGS, ".txt", ".txt.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
 CSV_OPTIONS = "quote='\"', escape='\"', comment='', header=true"
 CSV_DETECTION = "sample_size=-1, auto_type_candidates=['BOOLEAN', 'BIGINT', 'DOUBLE', 'VARCHAR']"
+# A folder named year=2024 would otherwise be a column, in place of the file's own of this name.
+NO_COLUMNS_OF_FOLDERS = "hive_partitioning=false"
 MISSING_MARKS = (  # in CSV; those with # are errors of a spreadsheet
     "", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "<NA>", "NaT",
     "#N/A", "#NA", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!",
@@ -101,6 +103,11 @@ def require_file(path: Path) -> Path:
     return path
 
 
+def exact_path(path: str | os.PathLike[str]) -> str:
+    """A path that DuckDB and Arrow do not read as another one, as they do "~" and "file:"."""
+    return os.path.abspath(path)
+
+
 def is_csv(path: Path) -> bool:
     """Whether a file is read as CSV, by its name; otherwise it is Parquet."""
     return path.name.lower().endswith(CSV_ENDINGS + EXCEL_ENDINGS)
@@ -147,20 +154,21 @@ class SourceFile:
         some rows would fail far into the file.
         """
         copy = None if self.csv is None else self.csv.copy
-        file = literal(glob.escape(self.path if copy is None else copy.path))
+        file = literal(glob.escape(exact_path(self.path if copy is None else copy.path)))
         if self.csv is not None:
             marks = ", ".join(map(literal, MISSING_MARKS))
             options = f"delim={literal(self.csv.delimiter)}, nullstr=[{marks}], {CSV_OPTIONS}"
-            options += f", skip={self.csv.skip}"
+            options += f", skip={self.csv.skip}, {NO_COLUMNS_OF_FOLDERS}"
             if self.csv.line_end is not None:
                 options += f", new_line={literal(repr(self.csv.line_end)[1:-1])}"
             types = ", ".join(f"{literal(name)}: '{t.upper()}'" for name, t in self.types.items())
             typed = f"auto_detect=false, columns={{{types}}}" if types else CSV_DETECTION
             return f"read_csv({file}, {options}, {typed})"
         if self.rows is None:
-            return f"read_parquet({file})"
+            return f"read_parquet({file}, {NO_COLUMNS_OF_FOLDERS})"
         condition = f"file_row_number >= {self.rows[0]} AND file_row_number < {self.rows[1]}"
-        return f"(FROM read_parquet({file}, file_row_number=true) WHERE {condition})"
+        numbered = f"{file}, {NO_COLUMNS_OF_FOLDERS}, file_row_number=true"
+        return f"(FROM read_parquet({numbered}) WHERE {condition})"
 
 
 def describe(connection: DuckDBPyConnection, path: Path) -> SourceFile:
@@ -170,7 +178,7 @@ def describe(connection: DuckDBPyConnection, path: Path) -> SourceFile:
     import pyarrow.parquet
 
     with reading(path):
-        names = pyarrow.parquet.read_schema(path).names
+        names = pyarrow.parquet.read_schema(exact_path(path)).names
         source = connection.sql(f"FROM {SourceFile(str(path), {}, None).scan()}")
     for name in names:
         if names.count(name) > 1:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
+TRUE, FALSE = ("true", "yes", "t"), ("false", "no", "f")  # that DuckDB reads in CSV
 _shared: dict[int, DuckDBPyConnection] = {}  # by process, since none survives a fork
 _lock = threading.Lock()
 
@@ -111,13 +112,13 @@ def needs_preparation(X: Any, columns: Any, task_column: Any) -> bool:
     return any(name != task and not is_number_type(kind) for name, kind in pairs)
 
 
-def column_places(X: Any, names: Sequence[str]) -> list[int]:
-    """The numbers of the columns of these names."""
+def column_places(X: Any, names: Sequence[str], used: Sequence[str] = ()) -> list[int]:
+    """The numbers of the columns of these names; a message does not propose ``used`` ones."""
     known = raw_names(X)
     if lacking := [name for name in names if name not in known]:
         raise ValueError(
             f"X has no column {joined([repr(name) for name in lacking])}: give the columns that "
-            f"the model was fitted to.{nearest(lacking[0], known)}"
+            f"the model was fitted to.{nearest(lacking[0], set(known) - {*names, *used})}"
         )
     if twice := [name for name in names if known.count(name) > 1]:
         raise ValueError(f"X has two columns {twice[0]!r}: give each its own name.")
@@ -187,12 +188,13 @@ def encode_frame(X: Any, columns: TableColumns) -> PreparedFrame:
     encoding = columns.encoding
     if not encoding.columns:
         return PreparedFrame(np.empty((row_count(X), 0)), columns)
-    return PreparedFrame(encoding.encode(read_values(X, encoding), first_row=0), columns)
+    values = read_values(X, encoding, used=columns.task_columns)
+    return PreparedFrame(encoding.encode(values, first_row=0), columns)
 
 
-def read_values(X: Any, encoding: Encoding) -> list[np.ndarray]:
+def read_values(X: Any, encoding: Encoding, used: Sequence[str] = ()) -> list[np.ndarray]:
     """The values of all columns, each (rows,): of numbers as they are, of others by DuckDB."""
-    places = column_places(X, [column.column for column in encoding.columns])
+    places = column_places(X, [column.column for column in encoding.columns], used)
     values = [
         as_floats(column_at(X, place), encoding.text.missing_numbers)
         if isinstance(column, Number) and not column.is_date
@@ -203,6 +205,7 @@ def read_values(X: Any, encoding: Encoding) -> list[np.ndarray]:
     if not others:
         return [read for read in values if read is not None]
     table, _ = arrow_table(X, list(dict.fromkeys(column.column for column in others)))
+    table = _with_booleans(table, [c for c in others if isinstance(c, Number) and not c.is_date])
     with open_frame(table) as opened:
         file, unseen = opened.files[0], UnseenLevels()
         _require_types(opened, others, encoding.text)
@@ -218,6 +221,22 @@ def read_values(X: Any, encoding: Encoding) -> list[np.ndarray]:
         unseen.note(encoding, complete)
         unseen.tell(opened.connection, file, encoding.text)
     return complete
+
+
+def _with_booleans(table: Any, numbers: Sequence[Number]) -> Any:
+    """The table with columns of numbers as booleans if all are words such as yes, as in CSV."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    for column in numbers:
+        values, place = table[column.column], table.column_names.index(column.column)
+        if not str(values.type).endswith("string"):
+            continue
+        words = pc.utf8_lower(pc.utf8_trim_whitespace(values.cast("string")))
+        if pc.all(pc.is_in(words, pyarrow.array([*TRUE, *FALSE, None]))).as_py():
+            booleans = pc.if_else(pc.is_null(words), None, pc.is_in(words, pyarrow.array(TRUE)))
+            table = table.set_column(place, column.column, booleans)
+    return table
 
 
 def target_numbers(y: Any, text: TextFormat) -> Any:

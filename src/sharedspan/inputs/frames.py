@@ -86,10 +86,26 @@ def text_columns(X: Any) -> list[str] | None:
     return [str(name) for name, value in values.items() if value.size and type(value[0]) is str]
 
 
+def refuse_column_as_label(X: Any, task: Any) -> None:
+    """Raise if ``task`` is a text and a column of the frame X has this name."""
+    if isinstance(task, str) and task in (column_names(X) or ()):
+        raise ValueError(
+            f"task={task!r} would be one label for all rows, and X has a column of that name: for "
+            f"the labels in the column use task_column={task!r} of the constructor, or if all rows "
+            "are of one task, give its label once per row."
+        )
+
+
 def row_count(X: Any) -> int:
     """Rows of an array, sparse matrix or frame."""
     X = as_table(X)
     return int(X.shape[0]) if hasattr(X, "shape") else len(X)
+
+
+def without_columns(X: Any, names: Sequence[Any]) -> Any:
+    """The other columns of a frame."""
+    others = [name for name in column_names(X) or [] if name not in names]
+    return X.select(others) if package_of(X) == "pyarrow" else X[others]
 
 
 def find_task_column(names: Sequence[Any], task_column: Any) -> Any:
@@ -118,6 +134,22 @@ def find_task_column(names: Sequence[Any], task_column: Any) -> Any:
     raise ValueError(
         f"There is no task column {task_column!r} in X: give one of its columns, {shown}."
     )
+
+
+def task_column_of(X: Any, task_column: Any, task: Any) -> Any:
+    """``task_column``, or None for a frame without it beside which the labels ``task`` are given.
+
+    Of several columns, which make a path, all must be absent.
+    """
+    names = column_names(X)
+    if task is None or task_column is None or names is None:
+        return task_column
+    parts = (task_column,)
+    if isinstance(task_column, tuple) and task_column not in names:
+        parts = task_column
+    endings = tuple(f"__{part}" for part in parts)
+    known = any(name in parts or str(name).endswith(endings) for name in names)
+    return task_column if known else None
 
 
 def split_columns(

@@ -268,7 +268,7 @@ def _list_as_array(values: list[Any]) -> np.ndarray:
     # An array of instances of a subclass of str would hold their printed form.
     simple = kinds <= {str} or kinds <= {int} or kinds <= {float} or kinds <= {bool}
     simple = simple or (len(kinds) == 1 and issubclass(next(iter(kinds)), np.generic))
-    if simple and not _has_long_text(values, kinds):
+    if simple and not _has_long_text(values, kinds) and not _ends_in_zeros(values):
         array = np.asarray(values)
         if kinds != {int} or array.dtype.kind != "f":  # some may be too large for integers
             return array
@@ -392,6 +392,14 @@ def object_array(values: Sequence[Any]) -> np.ndarray:
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
+
+
+def _ends_in_zeros(labels: Sequence[Any]) -> bool:
+    """Whether the last character of a text is NUL, which an array of text would lose."""
+    if not isinstance(labels[0] if labels else None, (str, bytes)):
+        return False
+    zero = "\0" if isinstance(labels[0], str) else b"\0"
+    return any(label.endswith(zero) for label in labels)
 
 
 def _has_long_text(labels: Sequence[Any], kinds: set[type]) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import warnings
 from collections.abc import Sequence
+
+import numpy as np
 
 from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.encoders import Encoding, Number
 from sharedspan.inputs.files import (
     SourceFile,
+    arrow_batches,
+    exact_path,
     fetch,
     literal,
     quoted,
@@ -17,10 +22,14 @@ from sharedspan.inputs.files import (
 )
 from sharedspan.inputs.recognition import shell
 from sharedspan.inputs.table_columns import OpenTable
-from sharedspan.inputs.text_format import FLOATS, INTEGERS
+from sharedspan.inputs.text_format import DATES, FLOATS, INTEGERS
 
 FEWEST_ROWS = 20  # of a table whose column may be found to be row numbers
+LEAST_FILLED = 0.1  # share of their range that row numbers fill, if the table is a part of another
+MOST_COUNTED = 1_000_000  # rows whose values are counted
+NAMES_OF_INDICES = {"rownames", "row", "id", "index", "unnamed: 0"}
 DIGITS_OF_DATE = "%Y%m%d"
+OPEN_END = datetime.date(9999, 12, 31)  # of a period without an end
 MISSING_NUMBERS = {-99.0, -999.0, -9999.0, -99999.0, 999.0, 9999.0, 99999.0}
 
 
@@ -33,14 +42,45 @@ def warn_of_odd_columns(table: OpenTable, encoding: Encoding, options: Columns) 
         and not column.is_date
         and table.types[column.column] in INTEGERS | FLOATS
     ]
+    for column in encoding.columns:
+        if isinstance(column, Number) and column.is_date:
+            _warn_of_open_end(table, column, options)
     n_rows, ranges = _ranges(table, names)
     for name, (low, high) in ranges.items():
         advice = None
         if table.types[name] in INTEGERS:
-            advice = _row_numbers(table, name, low, high, n_rows) or _dates(table, name, low, high)
+            advice = _dates(table, name, low, high) or _row_numbers(table, name, low, high, n_rows)
         advice = advice or _missing_mark(table, name, low, high, options)
         if advice is not None:
             warnings.warn(f"The column {name!r} {advice}", UserWarning, stacklevel=2)
+
+
+def _warn_of_open_end(table: OpenTable, column: Number, options: Columns) -> None:
+    """Warn of a date that often means that there is none."""
+    name, mark = quoted(column.column), OPEN_END.isoformat()
+    if column.date_format is not None:
+        mark = OPEN_END.strftime(column.date_format)
+    if mark in options.na_values:
+        return
+    n, is_end = 0, f"CAST({name} AS VARCHAR) = {literal(mark)}"
+    if table.types[column.column] in DATES:
+        is_end = f"{name} >= TIMESTAMP '{mark}'"
+    for file in table.files:
+        sql = f"SELECT count(*) FROM {file.scan()} WHERE {is_end}"
+        ((count,),) = fetch(table.connection, sql, file.path)
+        n += count
+    if n == 0:
+        return
+    drop, in_python = "", ""
+    if options.missing == "error":
+        drop, in_python = " --missing drop", ", missing='drop'"
+    warnings.warn(
+        f"The column {column.column!r} holds {mark} in {'1 row' if n == 1 else f'{n} rows'}, "
+        f"far from its other dates: if this means a missing value, add --na-values {mark}"
+        f"{drop}, in Python columns=ss.Columns(na_values=['{mark}']{in_python}).",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def _ranges(table: OpenTable, names: Sequence[str]) -> tuple[int, dict[str, tuple[float, float]]]:
@@ -68,7 +108,7 @@ def _parquet_ranges(path: str, names: Sequence[str]) -> tuple[int, dict[str, tup
     import pyarrow.parquet
 
     with reading(path):
-        about = pyarrow.parquet.read_metadata(path)
+        about = pyarrow.parquet.read_metadata(exact_path(path))
     wanted, ranges = set(names), dict[str, tuple[float, float]]()
     for i in range(about.num_row_groups):
         group = about.row_group(i)
@@ -95,18 +135,48 @@ def _scanned_ranges(
 
 
 def _row_numbers(table: OpenTable, name: str, low: float, high: float, n_rows: int) -> str | None:
-    """Advice on integers that number the rows: each value once, without gaps."""
-    if n_rows < FEWEST_ROWS or high - low + 1 != n_rows or len(table.files) > 1:
+    """Advice on integers that number the rows of the table, or of one that it is a part of.
+
+    Each value is there once. They have no gaps, or they increase or have the name of an index.
+    """
+    range_size = high - low + 1
+    if n_rows < FEWEST_ROWS or len(table.files) > 1:
         return None
-    file = table.files[0]
-    sql = f"SELECT count(DISTINCT {quoted(name)}) FROM {file.scan()}"
-    ((distinct,),) = fetch(table.connection, sql, file.path)
-    if distinct < n_rows:
+    if not n_rows <= range_size <= n_rows / LEAST_FILLED:
         return None
+    if range_size > n_rows and name.casefold() not in NAMES_OF_INDICES:
+        if not _increases(table, name):
+            return None
+    elif not _all_differ(table, name):
+        return None
+    numbers = "numbers the rows" if range_size == n_rows else "seems to number rows"
     return (
-        f"numbers the rows from {low:.0f} to {high:.0f}: leave it out (--drop {shell(name)}, or "
-        f"drop={name!r} in Python), unless it is a feature."
+        f"{numbers} from {low:.0f} to {high:.0f}: leave it out (--drop {shell(name)}; in Python "
+        f"drop={name!r}, or drop it from X), unless it is a feature."
     )
+
+
+def _increases(table: OpenTable, name: str) -> bool:
+    """Whether each value of a column of one file is larger than the one before it."""
+    file, last = table.files[0], -math.inf
+    sql = f"SELECT {quoted(name)} AS value FROM {file.scan()}"
+    for batch in arrow_batches(table.connection, sql, file.path):
+        if batch.column(0).null_count:
+            return False
+        values = batch.column(0).to_numpy(zero_copy_only=False)
+        if len(values) and (values[0] <= last or np.any(values[1:] <= values[:-1])):
+            return False
+        last = values[-1] if len(values) else last
+    return True
+
+
+def _all_differ(table: OpenTable, name: str) -> bool:
+    """Whether the values of a column of one file are different, those of its first rows at least."""
+    file = table.files[0]
+    values = f"SELECT {quoted(name)} AS value FROM {file.scan()} LIMIT {MOST_COUNTED}"
+    sql = f"SELECT count(*), count(DISTINCT value) FROM ({values})"
+    ((n_values, distinct),) = fetch(table.connection, sql, file.path)
+    return bool(n_values == distinct)
 
 
 def _dates(table: OpenTable, name: str, low: float, high: float) -> str | None:

@@ -17,6 +17,7 @@ from sharedspan.inputs.files import (
     FilePaths,
     SourceFile,
     arrow_batches,
+    exact_path,
     fetch,
     joined,
     literal,
@@ -86,7 +87,12 @@ class Tally:
             return
         by_name = dict(zip(names, self.n_missing, strict=True))  # levels of a column count once
         counts = [f"{name!r} {count}" for name, count in by_name.items() if count]
-        problem = f"{self.n_incomplete} of {self.n_rows} rows lack a value ({joined(counts)})"
+        where = selection.files[0].path
+        if len(selection.files) > 1:
+            where = f"{len(selection.files)} files, such as {where}"
+        problem = (
+            f"{where}: {self.n_incomplete} of {self.n_rows} rows lack a value ({joined(counts)})"
+        )
         empty = [name for name, count in by_name.items() if count == self.n_rows]
         if empty and set(empty) <= set(columns.column_of):
             typed = " ".join(f"--drop {shlex.quote(str(name))}" for name in empty)
@@ -95,6 +101,12 @@ class Tally:
                 f"The column{'' if one else 's'} {joined([repr(name) for name in empty])} "
                 f"{'has' if one else 'have'} no values: leave {'it' if one else 'them'} out "
                 f"({typed}, or drop={empty} in Python)."
+            )
+        if missing == "error" and selection.is_fitted:
+            raise ValueError(
+                f"{problem}: leave these rows out (--missing drop), correct them, or fit the model "
+                "again with --missing indicator (columns=ss.Columns(missing='indicator') in "
+                "Python), which fills values in."
             )
         if missing == "error":
             raise ValueError(
@@ -266,7 +278,7 @@ def partitions(selection: Selection, rows: int = PARTITION_ROWS) -> list[SourceF
             parts.append(file)
             continue
         with reading(file.path):
-            groups = pyarrow.parquet.read_metadata(file.path)
+            groups = pyarrow.parquet.read_metadata(exact_path(file.path))
         first, stop = 0, 0
         for i in range(groups.num_row_groups):
             count = groups.row_group(i).num_rows

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from sharedspan.inputs.classes import find_classes, require_classes
 from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.encoders import Factor, Number
 from sharedspan.inputs.files import (
-    MOST_NAMED,
     FilePaths,
     SourceFile,
     fetch,
@@ -20,6 +20,8 @@ from sharedspan.inputs.files import (
 from sharedspan.inputs.learning import learn_encoding, text_format, with_points
 from sharedspan.inputs.table_columns import LABEL_TYPES, OpenTable, Selection, TableColumns
 from sharedspan.inputs.text_format import NUMBERS, TEXTS, TextFormat
+
+MOST_LISTED = 20  # columns of a table that a message names in full
 
 
 def select_columns(
@@ -61,24 +63,37 @@ def select_columns(
         names = _feature_names(table.files[0], task, target, features, drop)
         if table.files[0].csv is not None:
             table.read_csv_labels(task)
-        encoding = learn_encoding(table, names, options, target=target, refuse_text=refuse_text)
+        classes = find_classes(table, target, text_format(options))
+        number = None if classes else target
+        encoding = learn_encoding(table, names, options, target=number, refuse_text=refuse_text)
         is_text = table.files[0].csv is not None and table.types[task] == "varchar"
         if is_text and table.has_spaced_twins(task):
             encoding = replace(encoding, text=replace(encoding.text, strip=True))
-        table.require_numbers([target], "target", encoding.text)
+        if not classes:
+            table.require_numbers([target], "target", encoding.text)
     if not encoding.names:
         raise ValueError(
             f"The columns {joined([repr(name) for name in names])} hold one level each, so no "
             "feature is left: give a column whose values differ."
         )
     label = LABEL_TYPES.get(table.types[task], "VARCHAR")
-    return _selection(TableColumns(task, target, encoding, label), table)
+    return _selection(TableColumns(task, target, encoding, label, classes), table)
+
+
+@dataclass(frozen=True)
+class ColumnRange:
+    """The values of a column of numbers, or of two words that count as 0 and 1."""
+
+    least: float
+    largest: float
+    is_whole: bool  # whether all values are
+    classes: tuple[str, ...] = ()
 
 
 def range_of_column(
     paths: FilePaths, name: str, columns: Columns | None = None
-) -> tuple[float, float, bool] | None:
-    """Least and largest value of a column of numbers, and whether all of them are whole.
+) -> ColumnRange | None:
+    """The range of a column of numbers or of two words.
 
     None for a column that is absent, has no value or does not hold numbers: the fit says so.
     """
@@ -87,6 +102,8 @@ def range_of_column(
         table = OpenTable.of_files(connection, paths)
         if name not in table.types or table.types[name] not in (*NUMBERS, *TEXTS):
             return None
+        if classes := find_classes(table, name, text):
+            return ColumnRange(0.0, 1.0, True, classes)
         if text.has_marks and table.files[0].csv is not None:
             table.read_csv_as({name: "varchar"})
             text = with_points(table, [name], text)
@@ -100,7 +117,7 @@ def range_of_column(
     if not known:
         return None
     low, high, whole = zip(*known, strict=True)
-    return min(low), max(high), all(whole)
+    return ColumnRange(min(low), max(high), all(whole))
 
 
 def _feature_names(
@@ -117,8 +134,8 @@ def _feature_names(
     parts = [("task", task), ("target", target), *(("drop", name) for name in drop)]
     for part, name in (*parts, *(("features", name) for name in wanted)):
         if name not in names:
-            known = joined([repr(n) for n in names])
-            listed = known if len(names) <= MOST_NAMED else f"{len(names)} columns"
+            known = ", ".join(map(repr, names))
+            listed = known if len(names) <= MOST_LISTED else f"{len(names)} columns"
             raise ValueError(
                 f"There is no column {name!r} ({part}) in {file.path}, a table of {listed}."
                 f"{nearest(str(name), names)}"
@@ -161,16 +178,20 @@ def match_columns(
         if table.files[0].csv is not None:  # what was text in the fit stays text
             texts = {column.column for column in encoded if isinstance(column, Factor)}
             texts |= set(columns.task_columns) if columns.label == "VARCHAR" else set()
+            if columns.classes and columns.target is not None:
+                texts.add(columns.target)
             if text.has_marks:
                 marked = [*numbers, *([columns.target] if columns.target else [])]
                 texts |= {name for name in marked if table.types[name] != "boolean"}
             table.read_csv_as(dict.fromkeys(texts, "varchar"))
         table.require_numbers(numbers, "fitted", text)
         table.require_dates([c for c in encoded if isinstance(c, Number) and c.is_date], text)
-        if columns.target is not None:
+        if columns.target is not None and columns.classes:
+            require_classes(table, columns.target, columns.classes, text)
+        elif columns.target is not None:
             table.require_numbers([columns.target], "target", text)
         label = _matching_label(table, columns)
-    return _selection(replace(columns, label=label), table)
+    return replace(_selection(replace(columns, label=label), table), is_fitted=True)
 
 
 def _selection(columns: TableColumns, table: OpenTable) -> Selection:
@@ -194,7 +215,7 @@ def _require_columns(file: SourceFile, columns: TableColumns, also: Sequence[str
         raise ValueError(
             f"{file.path} has no column {joined([f'{name!r} ({parts[name]})' for name in lacking])}"
             ": give a table with the columns that the model was fitted to."
-            f"{nearest(lacking[0], file.types)}"
+            f"{nearest(lacking[0], [name for name in file.types if name not in parts])}"
         )
 
 

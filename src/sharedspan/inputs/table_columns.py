@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from sharedspan.inputs.classes import class_sql
 from sharedspan.inputs.encoders import Encoding, Factor, Number, date_sql
 from sharedspan.inputs.files import (
     FilePaths,
@@ -50,12 +51,14 @@ class TableColumns:
     target: str | None  # None if rows are only to be predicted
     encoding: Encoding
     label: str  # SQL type of the labels
+    classes: tuple[str, ...] = ()  # of a target of two words: the one that counts as 1 last
 
     def __post_init__(self) -> None:
         # They become part of SQL, and may come from a model file.
         columns = self.encoding.columns
         names = [column.column for column in columns]
-        is_text = all(isinstance(name, str) for name in (*names, *self.task_columns))
+        texts = (*names, *self.task_columns, *self.classes)
+        is_text = all(isinstance(text, str) for text in texts) and len(self.classes) in (0, 2)
         is_text = is_text and isinstance(self.target, str | None)
         labels = ("VARCHAR", *LABEL_TYPES.values()) if len(self.task_columns) < 2 else ("VARCHAR",)
         if not is_text or self.label not in labels or self.task == ():
@@ -64,6 +67,7 @@ class TableColumns:
     @staticmethod
     def upgraded(values: dict[str, Any]) -> dict[str, Any]:
         """The attributes from those of a model file of format 2 and older."""
+        values = {"classes": (), **values}
         if "features" not in values:
             return values
         columns: list[Number | Factor] = []
@@ -131,7 +135,9 @@ class TableColumns:
         value is NULL if its column is NULL.
         """
         target, text = "NULL", self.encoding.text
-        if self.target is not None:
+        if self.target is not None and self.classes:
+            target = class_sql(self.target, self.classes)
+        elif self.target is not None:
             target = text.of(self.target).number(self.target, file.types.get(self.target, ""))
         parts = [label or self.label_sql(file.types), f"CAST({target} AS DOUBLE)"]
         parts += [*self.encoding.sql(file.types), *map(quoted, also)]
@@ -146,6 +152,7 @@ class Selection:
     columns: TableColumns
     files: tuple[SourceFile, ...]  # in the order of their names
     dtype: str  # of X: float32 if that holds every feature exactly, else float64
+    is_fitted: bool = False  # whether an earlier fit has learned the columns
 
     def names_with_task(self) -> tuple[str, ...]:
         """Names of the columns of X, and the task columns at their places among them."""
@@ -295,8 +302,9 @@ class OpenTable:
         if part == "target":
             what = "target"
             advice = (
-                "give another column (--target, or target= in Python), or encode it as numbers, "
-                "such as 0 and 1 for two classes"
+                "give another column (--target, or target= in Python), or encode it as numbers; "
+                "text may be the target if it has two values, beside missing ones (--na-values, "
+                "or na_values= of ss.Columns)"
             )
         raise ValueError(
             f"{where}: the {what} {joined(problems)} {does} not hold numbers: {advice}."

@@ -11,10 +11,8 @@ import csv
 import datetime
 import gzip
 import io
-import os
 import shlex
 import sys
-import tempfile
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator
@@ -23,6 +21,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
+
+from sharedspan.inputs.temporary import SharedFolder
 
 EXCEL_ENDINGS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 MARKS = (  # the bytes that begin a text, and its encoding; the longer ones first
@@ -44,6 +44,7 @@ class TableOptions:
 
 _CURRENT: ContextVar[TableOptions | None] = ContextVar("table_options", default=None)
 _COPIES: ContextVar[list[Any] | None] = ContextVar("table_copies", default=None)
+_COPY_FOLDER = SharedFolder()
 
 
 @contextmanager
@@ -156,16 +157,27 @@ def _not_decoded(path: Path) -> str:
         return "it is a workbook: give it the ending .xlsx or .xls, whichever it had."
     if b"\0" in data:
         return "it is not text: give a CSV, Parquet or Excel file."
-    bad, encoding = None, "latin-1"
-    for line in _lines(path):
-        bad = line if bad is None and not _is_utf8(line) else bad
-        if any(0x80 <= byte < 0xA0 for byte in line) and not _is_utf8(line):
+    bad, encoding, number, n_bad, n_good = data, "latin-1", 0, 0, 0
+    for i, line in enumerate(_lines(path), 1):
+        if line.isascii():
+            continue
+        if _is_utf8(line):
+            n_good += 1
+            continue
+        bad, number = (line, i) if n_bad == 0 else (bad, number)
+        n_bad += 1
+        if any(0x80 <= byte < 0xA0 for byte in line):
             encoding = "cp1252"  # which has letters where Latin-1 has none
-            break
-    bad = bad or data
     at = next((i for i, byte in enumerate(bad) if byte >= 0x80), 0)
     words = bad[max(at - 12, 0) : at + 12].decode(encoding, "replace")
     word = next((w for w in _words(words) if not w.isascii()), words)
+    if n_bad and n_good:
+        more = "" if n_bad == 1 else f" and {n_bad - 1} more line{'s' if n_bad > 2 else ''}"
+        return (
+            f"line {number} (with {word!r} in {encoding}){more} {'is' if n_bad == 1 else 'are'} "
+            f"not UTF-8 text, as the others are: correct {'it' if n_bad == 1 else 'them'}, and "
+            "save the table as UTF-8."
+        )
     return (
         f"it is not UTF-8 text: if {word!r} reads right, add --encoding {encoding}, in Python "
         f"encoding={encoding!r}, otherwise save it as UTF-8."
@@ -219,6 +231,8 @@ def _sheet_text(path: Path, sheet: str | None) -> TextIO:
 
 
 def _chosen_sheet(path: Path, sheet: str | None, names: list[str], filled: list[str]) -> str:
+    if not names:
+        raise ValueError(f"{path} is a workbook without a sheet: save the table as CSV.")
     if sheet is not None and sheet in names:
         return sheet
     listed = ", ".join(map(repr, filled or names))
@@ -276,8 +290,8 @@ class TableCopy:
     def path(self) -> str:
         """The name of the temporary file."""
         if self._path is None:
-            descriptor, path = tempfile.mkstemp(prefix="sharedspan-", suffix=".csv")
-            remove = weakref.finalize(self, _remove, path)
+            descriptor, path = _COPY_FOLDER.make(".csv")
+            remove = weakref.finalize(self, _COPY_FOLDER.remove, path)
             token = _CURRENT.set(self.options)
             try:
                 with open(descriptor, "w", encoding="utf-8", newline="") as out:
@@ -352,8 +366,3 @@ class _Lines:
         """The double quotes since the last call."""
         quotes, self._quotes = self._quotes, 0
         return quotes
-
-
-def _remove(path: str) -> None:
-    if os.path.exists(path):
-        os.remove(path)

@@ -39,7 +39,10 @@ class TextFormat:
     points: tuple[str, ...] = ()  # columns with decimal points beside others with commas
 
     def __post_init__(self) -> None:
-        require_texts(self.decimal, self.thousands, *self.na_values, *self.points)
+        # The marks become part of regular expressions, and all of them of SQL.
+        require_texts(self.thousands, *self.na_values, *self.signs, *self.points)
+        if self.decimal not in (".", ",") or len(self.thousands) > 1:
+            raise ValueError(f"These are not marks of numbers: {self!r}.")
 
     @staticmethod
     def upgraded(values: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ is written out in a call of a kernel by a kernel is a type of its own.)
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numba
@@ -30,10 +31,28 @@ def kernel(function: F) -> F:
     """Compile without the interpreter lock; machine code is cached on disk if possible."""
     try:
         compiled = numba.njit(cache=True, **_OPTIONS)(function)
+        _make_optional(compiled._cache)
     except RuntimeError:  # no writable directory for the cache
         compiled = numba.njit(**_OPTIONS)(function)
     KERNELS.append(compiled)
     return compiled
+
+
+def _make_optional(cache: Any) -> None:
+    """Let a fit go on if the disk of the cache is full, or a file in it is damaged."""
+    load, save = cache.load_overload, cache.save_overload
+
+    def load_overload(*arguments: Any) -> Any:
+        try:
+            return load(*arguments)
+        except Exception:  # whatever unpickling a damaged file may raise
+            return None
+
+    def save_overload(*arguments: Any) -> None:
+        with suppress(Exception):
+            save(*arguments)
+
+    cache.load_overload, cache.save_overload = load_overload, save_overload
 
 
 def subroutine(function: F) -> F:

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -81,9 +81,12 @@ def over_tasks(work: Callable[[int, int], object], n_tasks: int, cost: float) ->
                 return
             work(bounds[i], bounds[i + 1])
 
-    pool = _pool(workers - 1, os.getpid())
-    others = [pool.submit(worker) for _ in range(workers - 1)]
+    pool, others = _pool(workers - 1, os.getpid()), []
     try:
+        # If there is no memory for another thread, those that there are do the work.
+        with suppress(RuntimeError):
+            for _ in range(workers - 1):
+                others.append(pool.submit(worker))
         worker()
     finally:
         for other in others:

@@ -5,6 +5,9 @@ weight w that is predicted from all other rows, the variances being what they ar
 
     (y - z'v_t) / (1 - w z'V_t z).
 
+A weight counts repetitions of the row. Only one of them is left out, as it would be if they were
+written as rows: w is at most one here, and the error counts w times.
+
 The marginal likelihood prefers directions that explain a noise level which differs between rows;
 they do not help to predict rows that were left out.
 """
@@ -53,7 +56,6 @@ class HeldOutRows:
     # two noise variances for each of its parameters.
     optimism = 2.0
     richer_lead = RICHER_LEAD
-    repetitions = 1.0
 
     def __init__(
         self, rows: TaskRows, ids: np.ndarray, canonical: Canonical, tasks: MixedTasks
@@ -74,6 +76,7 @@ class HeldOutRows:
         self.Z = scaling.to_standard(np.concatenate(X), tasks.intercept)
         self.y = (np.concatenate(y) - scaling.y_centre) / scaling.y_scale
         self.weight = np.concatenate([block.weight for block in blocks])
+        self.repetitions = self.weight
         self._squares: dict[tuple[int, int, float], tuple[SelectedModel, np.ndarray]] = {}
         self.n_tasks = len(ids)
         self.share = len(positions) / int(np.sum(task_of >= 0))  # of the rows of these tasks
@@ -89,14 +92,15 @@ class HeldOutRows:
 
     def noise(self, squares: np.ndarray) -> float:
         """The mean square of the errors."""
-        return float(squares.mean())
+        return float(squares.sum() / self.weight.sum())
 
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Squares of the leave-one-out errors times the sample weights, (rows,)."""
         key = id(model.fit), id(model.tasks), model.widening
         if key not in self._squares:
             fitted, leverage = self.fitted(model)
-            errors = (self.y - fitted) / np.maximum(1 - leverage, 1e-10)
+            of_one = leverage / np.maximum(self.weight, 1.0)
+            errors = (self.y - fitted) / np.maximum(1 - of_one, 1e-10)
             self._squares[key] = model, self.weight * errors**2  # the model: ids are used once
         return self._squares[key][1]
 

@@ -41,9 +41,14 @@ def contenders(model: SelectedModel) -> tuple[CovarianceFit, ...]:
 
 def rows_are_few(model: SelectedModel) -> bool:
     """Whether a contender has too many parameters to be taken as known, and fits are cheap."""
-    fits = contenders(model)
-    largest = max(n_parameters(*fit.covariance.loadings.shape) for fit in fits)
+    largest = max(covariance_parameters(model, fit) for fit in contenders(model))
     return is_cheap(model) and float(model.tasks.n.sum()) < FEWEST_ROWS * largest
+
+
+def covariance_parameters(model: SelectedModel, fit: CovarianceFit) -> int:
+    """Free numbers of L, which has entries for the coefficients that may vary along directions."""
+    directed = int(model.tasks.coefficients.directed.sum())
+    return n_parameters(directed, fit.covariance.loadings.shape[1])
 
 
 def is_cheap(model: SelectedModel) -> bool:
@@ -56,12 +61,11 @@ def directions_in_doubt(model: SelectedModel) -> SelectedModel | None:
 
     None if its rows suffice, or if the noise of its rows depends on their fitted values.
     """
-    columns = model.fit.covariance.loadings.shape
     lower = tuple(fit for fit in model.rivals if fit.rank < model.fit.rank)
     rows = float(model.tasks.n.sum())
     if not lower or model.row_noise is not None or not is_cheap(model):
         return None
-    if rows >= FEWEST_FOR_DIRECTIONS * n_parameters(*columns):
+    if rows >= FEWEST_FOR_DIRECTIONS * covariance_parameters(model, model.fit):
         return None
     return replace(model, rivals=lower)
 
@@ -75,11 +79,11 @@ class RefittedFolds:
 
     optimism = 0.0
     richer_lead = RICHER_LEAD
-    repetitions = 1.0
     share = 1.0
 
     def __init__(self, held_out: HeldOutRows) -> None:
         self.rows, self.owner, self.n_tasks = held_out, held_out.owner, held_out.n_tasks
+        self.repetitions = held_out.repetitions
         keys = np.column_stack([held_out.Z, held_out.y, held_out.owner])
         order = np.lexsort(keys.T)
         new = np.any(np.diff(keys[order], axis=0) != 0, axis=1)
@@ -97,7 +101,7 @@ class RefittedFolds:
 
     def noise(self, squares: np.ndarray) -> float:
         """See HeldOutRows."""
-        return float(squares.mean())
+        return self.rows.noise(squares)
 
     def squares(self, model: SelectedModel) -> np.ndarray:
         """Squares of the errors of all rows times the sample weights, (rows,)."""

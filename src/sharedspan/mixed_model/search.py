@@ -10,7 +10,7 @@ import numpy as np
 
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
-from sharedspan.mixed_model.outliers import OutlierComponent, find_outliers
+from sharedspan.mixed_model.outliers import LARGEST_SHARE, OutlierComponent, find_outliers
 from sharedspan.mixed_model.terms import Covariance
 from sharedspan.mixed_model.variance_function import VarianceFunction
 
@@ -69,7 +69,10 @@ class SelectedModel:
         if self.outliers is not None:
             wide, e = self.outliers.covariance(fit.covariance), fit.evidence
             values = [tasks.task_values(c, e.mean, e.noise)[0] for c in (fit.covariance, wide)]
-            weight = 1 - self.outliers.probabilities(*values)
+            probability = self.outliers.probabilities(*values)
+            if probability.mean() > LARGEST_SHARE:  # of a fit that was selected for other reasons
+                return replace(self, outliers=None).refined(tasks, tol)
+            weight = 1 - probability
         optimizer = CovarianceOptimizer(tasks, self.flat, weight)
         columns = fit.covariance.loadings.shape[1]
         return replace(self, tasks=tasks, fit=optimizer.fit(fit.structure, columns, fit, tol=tol))

@@ -8,6 +8,7 @@ from typing import Any
 
 from sharedspan.inference.noise import error_floor
 from sharedspan.paper.table import ResultRow, ResultTable
+from sharedspan.persistence.atomic_write import atomic_path
 from sharedspan.report.figures import GREY, blank_figure
 
 # Okabe and Ito's colours. A method has the same colour and marker in every figure.
@@ -143,4 +144,5 @@ def save_paper_figure(figure: Any, path: Path) -> None:
             if high / low < 50:
                 panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    figure.savefig(path, dpi=110)
+    with atomic_path(path) as hidden:
+        figure.savefig(hidden, dpi=110)

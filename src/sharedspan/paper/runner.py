@@ -11,10 +11,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from sharedspan import __version__
@@ -27,6 +28,7 @@ from sharedspan.paper.findings.page import findings_page, paragraphs
 from sharedspan.paper.page import results_page
 from sharedspan.paper.table import ResultRow, ResultTable, TableError, read_results, write_results
 from sharedspan.paper.verdicts import Verdict, judge
+from sharedspan.persistence.atomic_write import atomic_path
 from sharedspan.progress import ProgressCallback, progress_bar
 
 TIMES = "seconds.csv"
@@ -104,7 +106,8 @@ def run_missing(store: Store, progress: ProgressCallback) -> None:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(n_threads(), len(todo)), context, initializer=_start_worker)
     try:
-        futures = {pool.submit(run_cell, cell): cell for cell in todo}
+        with _interrupts_blocked():
+            futures = {pool.submit(run_cell, cell): cell for cell in todo}
         for future in as_completed(futures):
             cell = futures[future]
             store.add(cell, future.result())
@@ -115,6 +118,19 @@ def run_missing(store: Store, progress: ProgressCallback) -> None:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.terminate()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, not even while their Python is starting."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker() -> None:
@@ -152,7 +168,8 @@ def reproduce_all(
     """
     tables = _run(EXPERIMENTS, names, full, seed, folder)
     page = results_page(tables, read_results(folder / TIMES), command)
-    (folder / "results.md").write_text(page, encoding="utf-8")
+    with atomic_path(folder / "results.md") as hidden:
+        hidden.write_text(page, encoding="utf-8")
     return judge(CLAIMS, tables)
 
 
@@ -164,7 +181,8 @@ def run_findings(
     Parameters are those of ``reproduce_all``, with names of the registry ``FINDINGS``.
     """
     tables = _run(FINDINGS, names, full, seed, folder)
-    (folder / "findings.md").write_text(findings_page(tables, command), encoding="utf-8")
+    with atomic_path(folder / "findings.md") as hidden:
+        hidden.write_text(findings_page(tables, command), encoding="utf-8")
     return paragraphs(tables)
 
 
@@ -173,8 +191,8 @@ def _run(
 ) -> dict[str, ResultTable]:
     """Run what is missing of these names and draw it; also return complete tables of the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / ".writable").touch()
-    (folder / ".writable").unlink()
+    with TemporaryFile(dir=folder):  # raises now, not after the runs, if it cannot be written to
+        pass
     plans = {name: experiment_named(name).grid(full, seed) for name in registry}
     store = Store(folder, {name: plans[name] for name in names})
     planned = sum(map(len, store.plan.values()))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from sharedspan.inputs.temporary import Temporary
 
 
 @contextmanager
@@ -22,19 +23,18 @@ def atomic_path(path: Path) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"there is no folder {str(target.parent)!r}")
-    temporary = _hidden(target.parent, path.suffix)
     replaced = target.exists()
+    mode = 0o600 if replaced else 0o666
+    temporary = Temporary(target.parent, suffix=path.suffix, mode=mode)
     try:
-        temporary.touch(0o600 if replaced else 0o666, exist_ok=False)
-        yield temporary
-        with open(temporary, "rb+") as file:
+        yield temporary.path
+        with open(temporary.path, "rb+") as file:
             os.fsync(file.fileno())
         if replaced:
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
+            shutil.copymode(target, temporary.path)
+        os.replace(temporary.path, target)
     finally:
-        with suppress(OSError):
-            temporary.unlink()
+        temporary.remove()
     with suppress(OSError, AttributeError):  # not every system can open a folder
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -77,24 +77,21 @@ def atomic_folder(folder: Path, old: Sequence[Path] = ()) -> Iterator[Path]:
     """A temporary folder whose files move to ``folder`` at the end, once ``old`` are deleted."""
     is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
-    temporary = _hidden(folder)
     moved: list[Path] = []
+    temporary = None
     try:
-        temporary.mkdir()
-        yield temporary
+        temporary = Temporary(folder)
+        yield temporary.path
         for file in old:
             file.unlink()
-        for file in sorted(temporary.iterdir()):
+        for file in sorted(temporary.path.iterdir()):
             moved.append(file.replace(folder / file.name))
     except BaseException:
         for file in moved:
             file.unlink(missing_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary is not None:
+            temporary.remove()
         if is_new:
             folder.rmdir()
         raise
-    temporary.rmdir()
-
-
-def _hidden(folder: Path, suffix: str = "") -> Path:
-    return folder / f".sharedspan-{secrets.token_hex(8)}{suffix}"
+    temporary.remove()

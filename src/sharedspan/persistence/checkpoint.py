@@ -7,13 +7,15 @@ import os
 import pathlib
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 
 from sharedspan.objective import build_objective
+from sharedspan.persistence.codec import require_shapes
 from sharedspan.persistence.container import Path, Tree, TreeFormat
 from sharedspan.persistence.fingerprint import Fingerprint, data_numbers
 from sharedspan.statistics.canonical import Canonical
@@ -111,6 +113,10 @@ class CheckpointOptions:
         with CHECKPOINT_FORMAT.interpreting(self.saved.path):
             numbers, P = self.saved.fingerprint["numbers"], self.saved.caller["P"]
         self.saved.require(Fingerprint(self.settings, statistics.labels, statistics.names, numbers))
+        with CHECKPOINT_FORMAT.interpreting(self.saved.path):
+            require_shapes({"P": P}, {"P": "dp"}, {"d": len(statistics.names)})
+            if P is not None and not np.isfinite(P).all():
+                raise ValueError("The map of the features is not finite.")
         return P
 
     def checkpoints(
@@ -148,10 +154,20 @@ class Checkpoints:
             self.saved.require(self.fingerprint)
         # State of the caller, such as the number of the run, set before each run.
         self.caller: Tree = None if self.saved is None else self.saved.caller
+        self._read = None if self.saved is None else self.saved.path
         self._start: Tree = None  # the generator's state when the run began
         self._pending: dict[str, Tree] | None = None  # the last state, if it is not written yet
         self._has_warned = False
         self._written, self._pause = -math.inf, self.seconds
+
+    @contextmanager
+    def interpreting(self) -> Iterator[None]:
+        """Report any error in this context as damage of the file that the fit resumes from."""
+        if self._read is None:
+            yield
+            return
+        with CHECKPOINT_FORMAT.interpreting(self._read):
+            yield
 
     def begin(self) -> Checkpoint | None:
         """Begin a run; returns the saved state, which only the first run has, or None.
@@ -168,7 +184,7 @@ class Checkpoints:
         """Set the generator to its state at the "start" of a saved run, or "now", at its end."""
         try:
             self.rng.bit_generator.state = saved.run["rng"][when]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CheckpointError(
                 f"{str(saved.path)!r} was saved with another kind of random generator than "
                 f"{type(self.rng.bit_generator).__name__}: resume with a generator of that kind."

@@ -83,6 +83,7 @@ RENAMED = {
 }
 SEQUENCES = ("<tuple>", "<dict>", "<strings>", "<objects>")
 LARGEST_INTEGER_BITS = 10_000
+LARGEST_FLOAT_BITS = 1023  # of an integer in the place of a float
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
@@ -225,9 +226,10 @@ def _is_of_type(value: Any, annotation: str) -> bool:
         if name == "Any" or (name == "None" and value is None):
             return True
         if name in SCALAR_TYPES:
-            if isinstance(value, SCALAR_TYPES[name]) and isinstance(value, bool) == (
-                name == "bool"
-            ):
+            is_kind = isinstance(value, SCALAR_TYPES[name])
+            if name == "float" and isinstance(value, int):
+                is_kind = value.bit_length() <= LARGEST_FLOAT_BITS
+            if is_kind and isinstance(value, bool) == (name == "bool"):
                 return True
         elif name in ABSTRACT_TYPES:
             if isinstance(value, ABSTRACT_TYPES[name]):

@@ -70,7 +70,9 @@ def load(path: Path) -> Any:
     Returns
     -------
     estimator
-        Fitted; it predicts exactly what the saved model predicts.
+        Fitted; it predicts exactly what the saved model predicts. If it was fitted on a cluster
+        that was given by its address, its ``engine`` is the current Dask client: a file connects
+        to no address.
 
     Raises
     ------
@@ -96,6 +98,7 @@ def _encode_part(value: Any, what: str) -> Tree:
 
 
 def _decode_model(tree: Tree) -> TaskEstimator:
+    from sharedspan.distributed.engine import without_address
     from sharedspan.estimators import estimator_class
     from sharedspan.estimators.fitted import FittedSpan
 
@@ -114,6 +117,8 @@ def _decode_model(tree: Tree) -> TaskEstimator:
         raise ValueError("The columns of the trace differ in length.")
     _require_names(fitted["tasks_"], fitted["coef_names_"], sizes)
     parameters = decode(tree["parameters"], {})
+    if "engine" in parameters:
+        parameters["engine"] = without_address(parameters["engine"])
     model: TaskEstimator = kind(**{current_name(key, name): parameters[key] for key in parameters})
     model.__dict__.update(fitted)
     model._validate_read()

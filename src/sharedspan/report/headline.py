@@ -100,10 +100,10 @@ def _advice_on_intervals(facts: Facts) -> Iterator[str]:
     what = "too narrow" if share < LEVEL else "too wide"
     remedy = ""
     if facts.view.is_population and facts.view.family.name == "gaussian":
-        remedy = (
-            ": try noise='per_task' (--noise-per-task) if tasks differ in their noise, or "
-            "family='student_t' (--family student_t) if a few rows are far off"
-        )
+        remedies = ["family='student_t' (--family student_t) if a few rows are far off"]
+        if facts.view.span.extra.get("noise") != "per_task":
+            remedies.insert(0, "noise='per_task' (--noise-per-task) if tasks differ in their noise")
+        remedy = f": try {', or '.join(remedies)}"
     yield (
         f"Prediction intervals of level 95\u00a0% are {what}: they contain {percent(share)} of the "
         f"held-out responses{remedy}."

@@ -21,6 +21,7 @@ from sharedspan.diagnosis.advice import named_groups
 from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import count, short, whole
+from sharedspan.estimators.summaries import typed_parameters
 from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.persistence.atomic_write import atomic_path
 from sharedspan.progress import ProgressCallback, current_progress
@@ -131,11 +132,14 @@ def _render(facts: Facts, title: str) -> str:
         environment.filters[name.removeprefix("format_")] = getattr(formats, name)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals |= {"name": _name, "headline": headline, "advice_of": advice,
-                            "data_facts": data_facts, "fewest_rows": FEWEST_ROWS}  # fmt: skip
+                            "data_facts": data_facts, "fewest_rows": FEWEST_ROWS,
+                            "typed_parameters": typed_parameters}  # fmt: skip
     environment.filters["svg"] = lambda plot: Markup(as_svg(plot.panel, plot.key, plot.words))
     table, view, spans = build_table(facts), facts.view, facts.directions
     plots = {plot.key: plot for plot in page_plots(facts, table.tasks)}
-    candidates = sorted(view.span.extra.get("candidates", []), key=lambda row: -row["score"])
+    candidates = []
+    if view.span.extra.get("candidates"):
+        candidates = text.distinct_candidates(view.span.extra, view.rank or 0)
     size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1, initial=0.0)
     return environment.from_string(template).render(
         title=short(title, 120),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -113,13 +113,18 @@ def loading_plot(facts: Facts, j: int) -> PagePlot:
 
 def common_plot(facts: Facts) -> Iterator[PagePlot]:
     """The coefficients that tasks have in common, and the range of most tasks."""
-    metric, span = facts.view.metric, facts.view.span
-    S = metric.shared_evenly(span.coef * metric.deviation)
+    metric, span, rows = facts.view.metric, facts.view.span, facts.view.rows
     mean = span.coef.mean(axis=0) if span.mean_coef is None else span.mean_coef
-    values = metric.shared_evenly(mean * metric.deviation)
+    deviation = metric.deviation
+    # Some models have effects of features that are constant within tasks.
+    constant = (deviation == 0) & ((mean != 0) | span.coef.any(axis=0))
+    if rows is not None:
+        deviation = np.where(constant, rows.X.std(axis=0), deviation)
+    S = metric.shared_evenly(span.coef * deviation)
+    values = metric.shared_evenly(mean * deviation)
     low, high = np.quantile(S, [0.05, 0.95], axis=0)
-    order = np.argsort(-np.maximum(np.abs(low), np.abs(high)), kind="stable")[:LARGEST]
-    order = order[metric.deviation[order] > 0]
+    order = np.argsort(-np.maximum(np.abs(low), np.abs(high)), kind="stable")
+    order = order[deviation[order] > 0][:LARGEST]
     if not len(order):
         return
     order = order[np.argsort(-np.abs(values[order]), kind="stable")]
@@ -127,8 +132,26 @@ def common_plot(facts: Facts) -> Iterator[PagePlot]:
     panel.set_xlabel(_coefficient(facts))
     reach = ", with the middle 90 % of tasks" if np.any(low != high) else ""
     left = len(order) < len(values)
-    caption = f"The {len(order)} largest of {len(values):,} features." if left else ""
-    yield PagePlot("common", panel, f"Common coefficients{reach}: {told}.", caption)
+    captions = [f"The {len(order)} largest of {len(values):,} features."] if left else []
+    across = [short(facts.view.names[f]) for f in order if constant[f]]
+    if across:
+        captions.append(
+            f"{listed(across, LARGEST)} {_do(across)} not vary within tasks: the effect is per "
+            "standard deviation over all rows."
+        )
+    absent = [short(facts.view.names[f]) for f in np.flatnonzero(constant & (deviation == 0))]
+    if absent:
+        captions.append(
+            f"{listed(absent, LARGEST)} {_do(absent)} not vary within tasks and "
+            f"{'is' if len(absent) == 1 else 'are'} left out: give the rows (--data) to see "
+            f"{'its effect' if len(absent) == 1 else 'their effects'}."
+        )
+    words = f"Common coefficients{reach}: {told}."
+    yield PagePlot("common", panel, words, " ".join(captions))
+
+
+def _do(names: Sequence[str]) -> str:
+    return "does" if len(names) == 1 else "do"
 
 
 def _stems(

@@ -163,7 +163,7 @@ def how_tasks_vary(extra: Any) -> str:
 
 def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
     """Explain why this rank was selected among candidate covariances."""
-    tried = extra["candidates"]
+    tried = distinct_candidates(extra, rank)
     if extra["slopes"] == "given":
         yield f"The formula says how tasks vary; the rank is {rank}."
         return
@@ -179,9 +179,25 @@ def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
                 f"; the score of the next best, rank {best['rank']} and “{best['slopes']}”, is "
                 f"{format_number(ahead, 2)} lower"
             )
+        elif ahead < 0:
+            sentence += (
+                f"; rank {best['rank']} and “{best['slopes']}” has a score that is "
+                f"{format_number(-ahead, 2)} higher, but rows held out of the fit preferred the "
+                "one chosen"
+            )
         yield sentence + "."
     elif chosen is not None:
         yield f"There was only one to choose from: rank {rank}."
+
+
+def distinct_candidates(extra: Any, rank: int) -> list[Any]:
+    """The candidates by their scores; of those of one kind the chosen one, or else the best."""
+    chosen = chosen_candidate(extra, rank)
+    ordered = sorted(extra["candidates"], key=lambda row: (row is not chosen, -row["score"]))
+    kinds: dict[Any, Any] = {}
+    for row in ordered:
+        kinds.setdefault((row["slopes"], row["rank"], row.get("n_varying")), row)
+    return sorted(kinds.values(), key=lambda row: -row["score"])
 
 
 def chosen_candidate(extra: Any, rank: int) -> Any:

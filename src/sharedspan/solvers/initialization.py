@@ -52,11 +52,14 @@ def task_curvatures(objective: Objective, rng: np.random.Generator) -> np.ndarra
     """The largest eigenvalue of each task's curvature X_t'X_t / n_t, (T,), by power iterations."""
     shape = (objective.n_features, objective.n_tasks)
     at_zero, _ = objective.residuals(np.zeros(shape))
+    # Of the size of the responses: differences of residuals would lose the digits of smaller V.
+    size = np.linalg.norm(at_zero, axis=0)
+    size = np.where(size > 0, size, 1.0)
     V = rng.standard_normal(shape)
     norms = np.linalg.norm(V, axis=0)
     for _ in range(POWER_ITERATIONS):
-        V = V / np.where(norms > 0, norms, 1.0)
-        V = objective.residuals(V.copy())[0] - at_zero
+        V = V / np.where(norms > 0, norms, 1.0) * size
+        V = (objective.residuals(V)[0] - at_zero) / size
         norms = np.linalg.norm(V, axis=0)
     return norms
 

@@ -125,7 +125,9 @@ def _begin(
 ) -> Record:
     """The record at the start of a run, or of the saved run."""
     saved = None if checkpoint is None else checkpoint.begin()
-    if checkpoint is None or saved is None or saved.run["iteration"] == 0:
+    with nullcontext() if checkpoint is None else checkpoint.interpreting():
+        is_new = saved is None or saved.run["iteration"] == 0
+    if checkpoint is None or saved is None or is_new:
         first = next(solver)
         step = Step(_point(objective, first), 0, 1.0)
         slack = ROUNDING_OF_START * abs(step.point.loss)
@@ -161,8 +163,10 @@ def _drive(
 ) -> SolverResult:
     while now.step.iteration < max_iter and not now.finished:
         step = now.step
+        remembers = checkpoint is not None and step.memory is not None  # what was read from a file
         try:
-            proposal = solver.send(step)
+            with checkpoint.interpreting() if remembers else nullcontext():  # type: ignore[union-attr]
+                proposal = solver.send(step)
         except StopIteration:
             now.ending = PLANNED
             break

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.objective import Objective, Point
-from sharedspan.persistence.checkpoint import Checkpoint, CheckpointError
+from sharedspan.persistence.checkpoint import CHECKPOINT_FORMAT, Checkpoint, CheckpointError
 from sharedspan.subspace import balanced_factors
 
 # Why a run ended. A solver that ends as planned has a fixed number of steps, converged or not.
@@ -175,7 +175,14 @@ class Record:
     @classmethod
     def restored(cls, saved: Checkpoint, objective: Objective, tail: Tail | None) -> Record:
         """The record of a saved run; a run that a callback ended continues."""
+        with CHECKPOINT_FORMAT.interpreting(saved.path):
+            return cls._restored(saved, objective, tail)
+
+    @classmethod
+    def _restored(cls, saved: Checkpoint, objective: Objective, tail: Tail | None) -> Record:
+        """``restored``, where any error says that the file is damaged."""
         state = saved.run
+        _require_state(state)
         B, W = state["B"], state["W"]
         if len(B) != objective.n_features or W.shape != (B.shape[1], objective.n_tasks):
             raise CheckpointError(
@@ -203,3 +210,25 @@ class Record:
         if not record.finished:
             record.ending = OUT_OF_ITERATIONS
         return record
+
+
+def _require_state(state: Mapping[str, Any]) -> None:
+    """Raise unless a saved state has the types and shapes that ``Record.state`` writes."""
+    B, W, profile, (count, total) = (state[name] for name in ("B", "W", "profile", "tail"))
+    matrices = [B, W, *([] if profile is None else profile[1:]), *([total] if count else [])]
+    if not all(isinstance(M, np.ndarray) and M.ndim == 2 and M.dtype.kind == "f" for M in matrices):
+        raise ValueError("These are not factors.")
+    if profile is not None and (len(profile) != 2 or profile[1].shape != B.shape):
+        raise ValueError("The gradient does not have the shape of B.")
+    if count and total.shape != (B.shape[0], W.shape[1]):
+        raise ValueError("The sum of iterates does not have the shape of BW.")
+    types = {"iteration": int, "n_halved": int, "damping": float, "slack": float,
+             "converged": bool, "ending": str}  # fmt: skip
+    numbers = {**state, "loss": 0.0 if profile is None else profile[0], "count": count}
+    for name, kind in (types | {"loss": float, "count": int}).items():
+        if type(numbers[name]) is not kind or (kind is int and numbers[name] < 0):
+            raise ValueError(f"{name} is {numbers[name]!r}.")
+    trace = [state["trace"][name] for name in COLUMNS]
+    kinds = [column.dtype.kind for column in trace]
+    if {column.shape for column in trace} != {(state["iteration"] + 1,)} or kinds != list("ifffUf"):
+        raise ValueError("The trace does not have a row for each iteration.")

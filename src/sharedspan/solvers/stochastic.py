@@ -40,8 +40,8 @@ def nsgd(
     step_size : float
         eta s_1; above 0.25 it is unstable.
     injected : float
-        Size of the injected noise over sqrt(s_1): a point of the unit ball times this is added to
-        the gradient.
+        Size of the injected noise over s_1^(3/2), the unit of the gradient: a point of the unit
+        ball times this is added to the gradient.
     restart : bool
         The paper's ball rule: an epoch ends when the factors have left a ball of radius
         0.1 sqrt(s_1 k) around its start; the run ends when an epoch lasts 1,000 steps.
@@ -78,8 +78,8 @@ def nsgd(
         grad_B, grad_W = R @ W.T + B @ D, B.T @ R - D @ W
         if step.iteration < max_iter / 2:
             noise_B, noise_W = _in_unit_ball(B.shape, W.shape, rng)
-            grad_B += injected * math.sqrt(s_1) * noise_B
-            grad_W += injected * math.sqrt(s_1) * noise_W
+            grad_B += injected * s_1 * math.sqrt(s_1) * noise_B
+            grad_W += injected * s_1 * math.sqrt(s_1) * noise_W
         moved = eta * step.damping
         step = yield Iterate(
             B - moved * grad_B, W - moved * grad_W, BALANCE, monotone=False, memory=memory

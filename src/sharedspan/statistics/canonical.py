@@ -10,6 +10,7 @@ Solvers see only (V', R'); this module maps there and back.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,10 @@ from sharedspan.statistics.task_statistics import TaskStatistics, Units
 # A direction of the standardised features with less than this share of the largest variance
 # counts as absent: its coefficient would be rounding noise, so it is zero (a pseudo-inverse).
 COLLINEAR = 1e-10
+SLOW = 1e-7  # without whitening, gradients along it are too small for a solver's tolerance
+SUMS_ROUNDING = 1e-14  # a share of the largest variance that sums of squares tell from zero
+ROUNDINGS = 64.0  # units of rounding that a sum over features may be off
+ROWS_TO_JUDGE = 5000  # rows that show whether features vary in a direction
 
 LARGEST_COVARIANCE = 500  # features whose covariance matrix is stored
 
@@ -33,12 +38,78 @@ def whitening(statistics: Any) -> np.ndarray:
 
     Features are standardised first, so the threshold ``COLLINEAR`` does not depend on units.
     """
-    scale, variance, axes = statistics.principal_axes()
-    independent = variance > COLLINEAR * max(variance.max(), 0.0)
+    return _whitening(*statistics.principal_axes())
+
+
+def _whitening(scale: np.ndarray, variance: np.ndarray, axes: np.ndarray) -> np.ndarray:
+    """The map of ``whitening`` from the principal axes (d, r) of the standardised features."""
+    independent = _is_independent(variance)
     # An empty span has one null direction: its coefficients stay zero.
     if not independent.any():
         return np.zeros((len(scale), 1))
     return scale[:, None] * (axes[:, independent] / np.sqrt(variance[independent]))
+
+
+def _is_independent(variance: np.ndarray, share: float = COLLINEAR) -> np.ndarray:
+    return variance > share * variance.max(initial=0.0)
+
+
+def warn_of_small_directions(
+    statistics: TaskStatistics,
+    scale: np.ndarray,
+    variance: np.ndarray,
+    axes: np.ndarray,
+    *,
+    share: float = COLLINEAR,
+    outcome: str = "are set to zero, so effects of such small differences are lost",
+) -> None:
+    """Warn if features vary, beyond rounding, along directions that a fit cannot find.
+
+    Exactly collinear features have directions without variance, whose loss changes no prediction.
+    Sums of squares cannot tell these from small ones, so some of the rows are read, if they are
+    at hand.
+    """
+    left_out = ~_is_independent(variance, share)
+    if not left_out.any() or left_out.all():
+        return
+    if isinstance(statistics.rows, TaskRows):
+        varied = _varied(statistics, scale[:, None] * axes[:, left_out], axes.shape[0])
+    else:
+        varied = variance[left_out] > SUMS_ROUNDING * variance.max()
+    if not varied.any():
+        return
+    loadings = np.abs(axes[:, left_out][:, varied]).max(axis=1)
+    names = [repr(statistics.names[j]) for j in np.argsort(-loadings, kind="stable")[:3]]
+    warnings.warn(
+        f"Features such as {', '.join(names)} are nearly linear combinations of others: in "
+        f"{varied.sum()} direction(s) they vary, but by less than {share**0.5:.0e} of the largest "
+        f"direction. Coefficients along these {outcome}: give the differences as features of "
+        "their own.",
+        UserWarning,
+        stacklevel=6,
+    )
+
+
+def _varied(statistics: TaskStatistics, directions: np.ndarray, d: int) -> np.ndarray:
+    """Whether standardised features vary along directions (d, r) beyond rounding, (r,)."""
+    rows, units = statistics.rows, statistics.units
+    kind = rows.X.dtype if isinstance(rows.X, np.ndarray) else np.dtype(float)
+    eps = max(np.finfo(kind).eps if kind.kind == "f" else 0.0, np.finfo(float).eps)
+    seen, (squares, rounding) = 0, np.zeros((2, directions.shape[1]))
+    for block in rows.blocks():
+        level = np.abs(block.X) * units.scale
+        X = units.rows(block, None)[0]
+        owner = np.repeat(np.arange(len(block.ids)), np.diff(block.starts))
+        for t in np.unique(owner) if statistics.statistics.centred else ():
+            X[owner == t] -= X[owner == t].mean(axis=0)
+        squares += np.sum((X @ directions) ** 2, axis=0)
+        rounding += np.sum((level @ np.abs(directions)) ** 2, axis=0)
+        seen += len(X)
+        if seen >= ROWS_TO_JUDGE:
+            break
+    # The directions themselves are known to rounding, relative to the largest, which is near d.
+    allowed = (ROUNDINGS * eps) ** 2 * rounding + d * (ROUNDINGS * np.finfo(float).eps) ** 2 * seen
+    return squares > allowed
 
 
 def common_scaling(statistics: Any) -> np.ndarray | None:
@@ -161,9 +232,12 @@ def canonical(
         Further fields of the Problem.
     """
     sums = statistics.statistics
-    if P is None and features != "plain":
-        find_map = whitening if features == "whitened" else common_scaling
-        P = find_map(sums)
+    if P is None and features == "whitened":
+        axes = sums.principal_axes()
+        warn_of_small_directions(statistics, *axes)
+        P = _whitening(*axes)
+    elif P is None and features == "scaled":
+        P = common_scaling(sums)
     if P is not None:
         if retained and isinstance(sums, GramStatistics):
             sums = sums.transformed(P)

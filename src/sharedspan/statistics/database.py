@@ -37,8 +37,9 @@ def _doubled(mark: str) -> Callable[[str], str]:
 
 
 def _escaped(mark: str, prefix: str = "") -> Callable[[str], str]:
-    """Quotes a text by a mark, which has a backslash inside."""
-    return lambda text: prefix + mark + text.replace("\\", r"\\").replace(mark, "\\" + mark) + mark
+    """Quotes a text by a mark, which has a backslash inside; line ends are written as such."""
+    escapes: dict[str, str | int | None] = {"\\": r"\\", mark: "\\" + mark, "\n": r"\n", "\r": r"\r"}
+    return lambda text: prefix + mark + text.translate(str.maketrans(escapes)) + mark
 
 
 DIALECTS = {
@@ -145,7 +146,8 @@ def _checked_columns(features: str | Iterable[str], task: str, target: str) -> l
 
 
 def _require_name(name: object, argument: str) -> None:
-    if not isinstance(name, str) or not name or "\0" in name:
+    is_text = isinstance(name, str) and name != "" and "\0" not in name
+    if not is_text or any("\ud800" <= character <= "\udfff" for character in str(name)):
         raise ValueError(f"{argument} holds {name!r}, which is no name: give text.")
 
 

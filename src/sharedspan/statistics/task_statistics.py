@@ -70,6 +70,11 @@ class Units:
         """Whether any scale differs from one."""
         return bool((self.scale != 1).any() or self.y_scale != 1)
 
+    def squares_to_user(self, squares: np.ndarray) -> np.ndarray:
+        """Squares of responses in the user's units; zero or infinite where they have no number."""
+        with np.errstate(over="ignore", under="ignore"):
+            return squares / self.y_scale / self.y_scale
+
     def including(self, other: Units) -> Units:
         """Units that suit the rows of both, with the origin of these."""
         scale, y_scale = np.minimum(self.scale, other.scale), min(self.y_scale, other.y_scale)

@@ -1,0 +1,77 @@
+"""Targets of two words, such as Y and N: which of them counts as 1, and their SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sharedspan.inputs.files import literal, quoted, shortened
+from sharedspan.inputs.recognition import recognise
+from sharedspan.inputs.text_format import TEXTS, TextFormat
+
+if TYPE_CHECKING:
+    from sharedspan.inputs.table_columns import OpenTable
+
+AFFIRMATIVE = ("yes", "y", "true", "t", "ja", "j", "oui", "wahr")  # they count as 1
+
+
+def find_classes(table: OpenTable, name: str, text: TextFormat) -> tuple[str, ...]:
+    """The two words that a column of text holds, the one that counts as 1 last; else ().
+
+    That is the second in their order, unless the first means yes.
+    """
+    if table.types.get(name) not in TEXTS:
+        return ()
+    words: list[str] = []
+    while len(words) < 3:
+        # Each search ends at the first other word, so a column of many takes no memory.
+        found = another_word(table, name, words, text)
+        if found is None:
+            break
+        words.append(found[0])
+    if len(words) != 2:
+        return ()
+    try:
+        kinds, _, findings = recognise({name: dict.fromkeys(words, 1)}, text, target=name)
+    except ValueError:  # numbers that are not written alike
+        return ()
+    if kinds[name] != "text" or findings:
+        return ()
+    first, second = sorted(words)
+    if first.casefold() in AFFIRMATIVE and second.casefold() not in AFFIRMATIVE:
+        first, second = second, first
+    return first, second
+
+
+def another_word(
+    table: OpenTable, name: str, words: Sequence[str], text: TextFormat
+) -> tuple[str, str] | None:
+    """A value of a column that is neither missing nor one of the words, and its file."""
+    known = ", ".join(map(literal, ["", *text.na_values, *words]))
+    found = table.value_where(name, f"trim(value) NOT IN ({known})")
+    return None if found is None else (found[0].strip(" "), found[1])
+
+
+def require_classes(
+    table: OpenTable, name: str, classes: tuple[str, ...], text: TextFormat
+) -> None:
+    """Raise if the target of an earlier fit holds another word than its classes."""
+    odd = another_word(table, name, classes, text)
+    if odd is not None:
+        first, second = classes
+        raise ValueError(
+            f"{odd[1]}: the target {name!r} holds {shortened(odd[0])!r}, and the model was fitted "
+            f"to {first!r} and {second!r}: write these, or leave such rows out."
+        )
+
+
+def class_sql(name: str, classes: tuple[str, ...]) -> str:
+    """SQL of 1 for the second class, 0 for the first and NULL for a missing value."""
+    word = f"trim(CAST({quoted(name)} AS VARCHAR))"
+    first, second = map(literal, classes)
+    return f"CASE {word} WHEN {second} THEN 1 WHEN {first} THEN 0 END"
+
+
+def counted(classes: Sequence[str]) -> list[str]:
+    """A sentence that says which class counts as 1; none for a target of numbers."""
+    return [f"{classes[1]} counts as 1, and {classes[0]} as 0."] if classes else []
