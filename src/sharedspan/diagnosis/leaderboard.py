@@ -54,7 +54,11 @@ class Entry:
         loss = next(iter(self.scores.values()), self.rmse)
         rank, shown, seconds = (
             "-" if value is None else in_style(value)
-            for value, in_style in ((self.rank, str), (loss, _five_digits), (self.seconds, _seconds))
+            for value, in_style in (
+                (self.rank, str),
+                (loss, _five_digits),
+                (self.seconds, _seconds),
+            )
         )
         more = (f"{self.scores[name]:#.4g}" if name in self.scores else "-" for name in others)
         difference = "best" if self.rank == 1 else self._difference_with_error()
