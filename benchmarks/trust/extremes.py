@@ -6,7 +6,6 @@ an error that names the reason; a wrong answer without a word, and an error or a
 inside NumPy or SciPy, are failures.
 """
 
-import time
 import traceback
 import warnings
 from collections import Counter
@@ -356,9 +355,9 @@ def _some(models, rng, share):
 
 
 KINDS = {
-    "X and y from 1e-150 to 1e150 give the predictions of size one, to 1e-5 of y's deviation": scales,
+    "X and y from 1e-150 to 1e150: the predictions of size one, to 1e-5 of y's deviation": scales,
     "responses from subnormal to 1e307, whose squares have no number": beyond,
-    "condition numbers from 1e2 to 1e12: the predictions of orthogonal features, to 1e-4": conditions,
+    "condition numbers from 1e2 to 1e12: predictions of orthogonal features, to 1e-4": conditions,
     "no noise, equal singular values, a rank above the true one: y to 1e-3": without_noise,
     "one row a task, one task, more columns than rows, weights from 1e-12 to 1e12: no worse than "
     "a constant": shapes,

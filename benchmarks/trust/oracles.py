@@ -52,7 +52,7 @@ def peers_of(peer, X, y, task):
 
 def least_squares_of_one_task(rng):
     """The shared span of one task is least squares: scikit-learn's LinearRegression."""
-    X, y, task = rows_of(rng, T=1)
+    X, y, _ = rows_of(rng, T=1)
     solver = rng.choice([name for name in ss.SOLVERS if name not in ("nsgd", "altmin_gd")])
     model = ss.SharedSpanRegressor(1, solver=str(solver), tol=1e-11, random_state=0)
     return apart(model.fit(X, y).predict(X), LinearRegression().fit(X, y).predict(X))

@@ -138,7 +138,7 @@ def test_injected_noise_of_nsgd_follows_the_unit_of_the_responses(factor):
 
 def test_a_solver_that_diverges_says_so():
     model = ss.SharedSpanRegressor(2, solver="nsgd", solver_options={"step_size": 10.0})
-    with pytest.raises(ValueError, match="solver='nsgd' diverged: .* Lower step_size"):
+    with pytest.raises(ValueError, match=r"solver='nsgd' diverged: .* Lower step_size"):
         extremes.quietly(model.set_params(max_iter=300).fit, ROWS.X, ROWS.y, ROWS.task)
 
 
@@ -158,3 +158,9 @@ def test_exactly_collinear_features_get_no_warning(level, dtype):
     X = np.column_stack([X, X[:, 0] + X[:, 1], X[:, 2], np.ones(len(X), dtype=dtype)])
     assert X.dtype == dtype
     ss.SharedSpanRegressor(2, random_state=0).fit(X, ROWS.y, ROWS.task)
+
+
+def test_new_tasks_do_not_lose_small_directions_without_a_word():
+    rows = extremes.with_condition(ROWS, np.random.default_rng(1), 1e12)
+    with pytest.warns(UserWarning, match="counts as not at all"):
+        extremes.new_tasks().fit(rows.X, rows.y, rows.task)

@@ -448,7 +448,7 @@ def test_a_curve_follows_the_truth_within_its_band():
     at = pd.DataFrame({"g": 3, "x": of_task.values, "z": table.z.mean()})
     assert_allclose(model.predict(at), of_task.mean, rtol=1e-8)
     panel = ss.plot_curve(model, "x", task=3)
-    assert panel.get_title() == "Effect of x in task 3"
+    assert panel.get_title().startswith("Effect of x in task 3")
     with pytest.raises(ValueError, match="no column of numbers"):
         ss.plot_curve(model, "w")
     with pytest.raises(ValueError, match="straight effect"):

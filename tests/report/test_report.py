@@ -270,14 +270,14 @@ def test_fits_to_folds_that_do_not_converge_are_told(small, tmp_path):
 
 
 def test_small_tasks_are_fitted_but_not_scored(tmp_path):
-    sizes = [2, 3] + [30] * 8
+    sizes = [1, 1] + [30] * 8
     sim = ss.simulate(n_tasks=10, n_features=4, rank=1, n_samples=sizes, random_state=0)
     model = ss.SharedSpanRegressor(rank=1, solver="auto").fit(sim.X, sim.y, task=sim.task)
     errors = holdout_errors(ModelView(model, sim.X, sim.y, sim.task))
     assert errors.small == 2
     assert errors.rows.tolist() == [0, 0] + [30] * 8
     page = read(write_report(model, tmp_path / "report.html", sim.X, sim.y, sim.task))
-    assert "2 tasks with fewer than 4 rows were fitted but not scored" in Elements(page).text
+    assert "2 tasks with fewer than 2 rows were fitted but not scored" in Elements(page).text
     assert np.isnan(numbers_of(page, "held-out error")[:2]).all()
 
 

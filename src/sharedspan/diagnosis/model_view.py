@@ -120,9 +120,8 @@ class ModelView:
         span, centre = self.span, np.zeros(len(self.names))
         if self.rows is not None:
             centre = self.rows.X.mean(axis=0)
-        elif span.uncertainty is not None:
-            uncertainty: Any = span.uncertainty
-            centre = uncertainty.canonical.units.origin
+        elif (canonical := getattr(span.uncertainty, "canonical", None)) is not None:
+            centre = canonical.units.origin
         levels = span.intercept + span.coef @ centre
         if span.mean_coef is None or span.mean_intercept is None:
             return levels - levels.mean()

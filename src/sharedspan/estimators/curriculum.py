@@ -246,9 +246,9 @@ def levels_by_task(levels: Any) -> Mapping[Hashable, Any]:
         return dict(levels.items())
     given = repr(levels) if isinstance(levels, (str, list)) else f"a {type(levels).__name__}"
     raise ValueError(
-        f"levels={given} has no level for each task by name: give 'auto', a dict {{task: level}}, or a Series of pandas with the "
-        "level of each task at its label. For levels in the order of the tasks, use "
-        "dict(zip(tasks, levels))."
+        f"levels={given} does not say which task has which level: give 'auto', a dict "
+        "{task: level}, or a Series of pandas with the level of each task at its label. For levels "
+        "in the order of the tasks, use dict(zip(tasks, levels))."
     )
 
 

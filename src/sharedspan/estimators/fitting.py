@@ -138,7 +138,8 @@ def fit_statistics(
         checkpoints = checkpointing.checkpoints(mapped, problem.canonical, rng)
         problem = replace(problem, checkpoints=checkpoints)
     # Coefficients in units far from one may overflow, which is refused below.
-    with np.errstate(over="ignore", invalid="ignore") if statistics.units.has_scales else nullcontext():
+    overflow = np.errstate(over="ignore", invalid="ignore")
+    with overflow if statistics.units.has_scales else nullcontext():
         fitted = replace(model.estimate(problem), feature_covariance=covariance)
     require_range(statistics.units, statistics.names, fitted)
     return fitted

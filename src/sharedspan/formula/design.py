@@ -171,9 +171,9 @@ def _leave_out_incomplete_rows(
     problem = f"{int(rows.sum())} of {len(rows)} rows lack a value that the formula uses ({counts})"
     if missing == "error":
         raise FormulaError(
-            f"{_other_notation(table, read, response)}{problem}: leave these rows out, as lme4 does (--missing drop, or "
-            "columns=ss.Columns(missing='drop') in Python), or fill values in and mark them "
-            "(--missing indicator, or missing='indicator')."
+            f"{_other_notation(table, read, response)}{problem}: leave these rows out, as lme4 "
+            "does (--missing drop, or columns=ss.Columns(missing='drop') in Python), or fill "
+            "values in and mark them (--missing indicator, or missing='indicator')."
         )
     if rows.all():
         raise FormulaError(f"{problem}, so none is left: leave columns out of the formula.")

@@ -171,7 +171,7 @@ def _increases(table: OpenTable, name: str) -> bool:
 
 
 def _all_differ(table: OpenTable, name: str) -> bool:
-    """Whether the values of a column of one file are different, those of its first rows at least."""
+    """Whether the values of a column are different, in the first rows of one file at least."""
     file = table.files[0]
     values = f"SELECT {quoted(name)} AS value FROM {file.scan()} LIMIT {MOST_COUNTED}"
     sql = f"SELECT count(*), count(DISTINCT value) FROM ({values})"

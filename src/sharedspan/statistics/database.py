@@ -38,7 +38,12 @@ def _doubled(mark: str) -> Callable[[str], str]:
 
 def _escaped(mark: str, prefix: str = "") -> Callable[[str], str]:
     """Quotes a text by a mark, which has a backslash inside; line ends are written as such."""
-    escapes: dict[str, str | int | None] = {"\\": r"\\", mark: "\\" + mark, "\n": r"\n", "\r": r"\r"}
+    escapes: dict[str, str | int | None] = {
+        "\\": r"\\",
+        mark: "\\" + mark,
+        "\n": r"\n",
+        "\r": r"\r",
+    }
     return lambda text: prefix + mark + text.translate(str.maketrans(escapes)) + mark
 
 
