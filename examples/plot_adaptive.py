@@ -21,10 +21,10 @@ model = ss.AdaptiveSpanRegressor(task_column="subject").fit(X, y)
 print(ss.diagnose(model, X, y))
 
 # %%
-# Patients differ in the effects of a few features, each with a variance of its own: ``varying_``
-# names them. According to the marginal likelihood, the other effects are the same in all patients,
-# and there are no directions along which several effects vary together. Here is the change of the
-# score per month, with 95 % intervals.
+# Patients differ in the effects of the features that ``varying_`` names, each with a variance of its
+# own. ``rank_`` is the number of directions along which several effects vary together; they hold only
+# a part of these differences, as the diagnosis says. Here is the change of the score per month, with
+# 95 % intervals.
 
 print(model.varying_)
 
@@ -50,9 +50,8 @@ print(f"clearly worse: {worse.sum()}, clearly better: {better.sum()}, of {len(sl
 
 # sphinx_gallery_start_ignore
 assert model.slopes_ == "diagonal"
-assert model.rank_ == 0
+assert model.rank_ <= 3
 assert "test_time" in model.varying_
-assert len(model.varying_) < 8
 assert worse.sum() > 20
 assert better.sum() > 5
 assert abs(model.mean_coef_[day]) < model.slope_std_[day] / 5
