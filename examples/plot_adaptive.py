@@ -21,10 +21,10 @@ model = ss.AdaptiveSpanRegressor(task_column="subject").fit(X, y)
 print(ss.diagnose(model, X, y))
 
 # %%
-# Patients differ in the effects of the features that ``varying_`` names, each with a variance of its
-# own. ``rank_`` is the number of directions along which several effects vary together; they hold only
-# a part of these differences, as the diagnosis says. Here is the change of the score per month, with
-# 95 % intervals.
+# Patients differ in the effects of the features that ``varying_`` names, each with a variance of
+# its own. ``rank_`` is the number of directions along which several effects vary together; they
+# hold only a part of these differences, as the diagnosis says. Here is the change of the score per
+# month, with 95 % intervals.
 
 print(model.varying_)
 

@@ -33,6 +33,8 @@ def test_the_html_of_a_diagnosis_has_all_that_its_text_says():
 
 def test_a_diagnosis_of_one_task_and_feature_counts_in_the_singular():
     rng = np.random.default_rng(0)
-    model = ss.PooledRegressor().fit(rng.standard_normal((30, 1)), rng.standard_normal(30), "a")
+    model = ss.PooledRegressor().fit(
+        rng.standard_normal((30, 1)), rng.standard_normal(30), ["a"] * 30
+    )
     assert str(ss.diagnose(model)).startswith("PooledRegressor: 1 task, 1 feature")
     assert "1 task, 1 feature<" in ss.diagnose(model)._repr_html_()

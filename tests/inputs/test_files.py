@@ -399,7 +399,7 @@ ERRORS = {
     "half a Parquet file": (truncated_parquet, {}, r"t\.parquet .*only a part of one"),
     "a damaged Parquet file": (damaged_parquet, {}, r"t\.parquet could not be read"),
     "half a gzip file": (truncated_gzip, {}, r"t\.csv\.gz could not be read: .*middle"),
-    "a target of text": (table(y=["low", "high", "low"]), {}, r"target 'y' \(such as '\w+'\)"),
+    "a target of text": (table(y=["low", "high", "mid"]), {}, r"target 'y' \(such as '\w+'\)"),
     "lists": (table(x=[[1], [2], [3]]), {}, "'x' holds values of the type list"),
     "text": (table(kind=["a", "b", "a"]), {"text": "error"}, r"'kind' does not hold numbers"),
     "an empty folder": (nothing, {}, "has no CSV or Parquet file"),

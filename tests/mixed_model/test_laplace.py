@@ -347,7 +347,7 @@ def test_contraception_with_slopes_that_vary_for_one_feature(monkeypatch):
 
 def test_what_varies_must_be_a_feature():
     sim = ss.simulate(n_tasks=5, n_features=3, rank=1, n_samples=20, random_state=0)
-    for bad, words in (([3], "numbered from 0 to 2"), (["a"], "names 'a'")):
+    for bad, words in (([3], "numbered from 0 to 2"), (["a"], "no feature 'a'")):
         with pytest.raises(ValueError, match=words):
             ss.AdaptiveSpanRegressor(varying=bad).fit(sim.X, sim.y, task=sim.task)
     with pytest.raises(ValueError, match="whiten"):

@@ -315,7 +315,7 @@ def test_what_is_not_available_says_why(family):
     for method in ("partial_fit", "merge"):
         with pytest.raises(AttributeError) as error:
             getattr(model, method)
-        assert "the sums of the rows depend on the fit" in str(error.value.__cause__)
+        assert "the sums of the rows depend on the fit" in str(error.value)
     assert fitted(family, X, y, task).noise_ == "shared"
 
 

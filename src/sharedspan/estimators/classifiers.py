@@ -294,6 +294,10 @@ def encoded_classes(y: Any, as_list: bool, sample_weight: Any = None) -> tuple[n
     assert_all_finite(stacked, input_name="y")
     check_classification_targets(stacked)
     classes = np.unique(stacked[_counted(sample_weight, as_list, len(stacked))])
+    if not len(classes):
+        raise ValueError(
+            "Found array with 0 sample(s): give rows of a positive weight for each class."
+        )
     if len(classes) == 1:
         raise ValueError(
             f"y has one class, {classes.tolist()[0]!r}, and a classifier needs samples of at least "

@@ -216,7 +216,12 @@ def fit_arrays(
         check_parameters(model)
         offset = None if offset is None else offset_of_rows(offset, row_count(X))
         rows = open_rows(model, X, y, task, sample_weight, offset=offset)
-        if isinstance(task, str) and rows.n_rows > 1 and model.needs().kind is not None:
+        if (
+            isinstance(task, str)
+            and isinstance(rows, TaskRows)
+            and rows.n_rows > 1
+            and model.needs().kind is not None
+        ):
             warnings.warn(
                 f"task={task!r} is one label, so all rows are fitted as one task: give one label "
                 "per row.",
@@ -390,7 +395,8 @@ def open_rows(
         set_feature_names(model, frame.names_in)
         return frame
     X, as_list = as_table(X), is_task_list(X)
-    refuse_column_as_label(X, task)
+    if not is_dask_frame(X):  # which is refused below, as such
+        refuse_column_as_label(X, task)
     if task is None and model.task_column is None and (likely := text_columns(X)) is not None:
         column = repr(likely[0]) if likely else "..."
         warnings.warn(
