@@ -226,7 +226,8 @@ def slope(options):
 
 def growth(options):
     curves = {}
-    for axis, values in GROWTH.items():
+    for axis in options.axis or GROWTH:
+        values = GROWTH[axis]
         for name, (method, where) in METHODS[axis].items():
             python = options.peers if where == "peers" else sys.executable
             points = []
@@ -250,10 +251,12 @@ def draw_growth(curves, limit, path):
     """Seconds against T and d; a cross where a method took longer than the limit."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(TITLES), figsize=(15, 4.6), layout="constrained")
-    shown = {}
+    drawn = list(dict.fromkeys(axis for axis, _ in curves))
+    size = (max(5 * len(drawn), 7), 4.6)
+    figure, axes = plt.subplots(1, len(drawn), figsize=size, layout="constrained", squeeze=False)
+    panels, shown = dict(zip(drawn, axes[0], strict=True)), {}
     for (axis, name), points in curves.items():
-        panel = axes[list(TITLES).index(axis)]
+        panel = panels[axis]
         x, y = zip(*points, strict=True)
         width = 2.5 if name in ("AdaptiveSpanRegressor", "ss.mixed") else 1.5
         style = "--" if name == "ss.mixed" else "-"
@@ -263,15 +266,15 @@ def draw_growth(curves, limit, path):
             span = GROWTH[axis][-1] / GROWTH[axis][0]
             shift = span ** (0.02 * (list(ONE).index(name) - 1))
             panel.plot(x[-1] * shift, limit, "x", ms=11, mew=3, color=COLORS[name], zorder=5)
-    for panel, (axis, title) in zip(axes, TITLES.items(), strict=True):
+    for axis, panel in panels.items():
         panel.axhline(limit, color="black", lw=1, ls="--")
         values = GROWTH[axis]
         panel.set_xticks(values, [f"{value:,}" for value in values])
         panel.set_xticks([], minor=True)
-        panel.set(xlabel=title, ylabel="seconds")
+        panel.set(xlabel=TITLES[axis], ylabel="seconds")
     figure.legend(
-        shown.values(), shown, loc="outside lower center", ncols=7, frameon=False,
-        title=f"a cross on the dashed line: ended at {limit:g} s",
+        shown.values(), shown, loc="outside lower center", ncols=4 if len(drawn) == 1 else 7,
+        frameon=False, title=f"a cross on the dashed line: ended at {limit:g} s",
     )  # fmt: skip
     figure.savefig(path, dpi=130)
 
@@ -283,6 +286,7 @@ def main():
     parser.add_argument("--peers", default=sys.executable, help="interpreter that has the peers")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of a peer's fit")
+    parser.add_argument("--axis", choices=tuple(GROWTH), action="append", help="of the growth")
     parser.add_argument("--figure", help="path of the PNG of the growth curves")
     options = parser.parse_args()
     parts = options.part or ("large", "slope", "growth")
