@@ -799,7 +799,7 @@ def run(cases, seed):
     others = sorted(f"{path}: {name}" for path, name in found.keys() - ALLOWED.keys())
     figure = f"{len(found)} named places, {len(others)} others{''.join(f'; {o}' for o in others)}"
     lines.append(Line("No source runs text, loads pickles or starts a shell", figure, not others))
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", BROWSER]
+    command = [sys.executable, "-m", "pytest", "-n", "0", BROWSER]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     last = (done.stdout.strip().splitlines() or ["no output"])[-1].partition(" in ")[0]
     claim = "Reports with hostile labels, names and titles hold no element from them, in Chromium"
