@@ -26,6 +26,7 @@ from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.objective import (
     VarianceComponent,
     free_entries,
+    group_components,
     map_to_user,
     triangular_factor,
 )
@@ -132,9 +133,8 @@ class FamilyObjective:
             names = tuple(self.names[i] for i in block.members)
             options = block.kind, block.rank or 0
             components.append(VarianceComponent(self.group, names, own @ own.T, *options))
-        for name, std in zip(self.variance_groups, parameters.group_stds(theta), strict=True):
-            components.append(VarianceComponent(name, (name,), np.array([[std**2]]), "variance"))
-        return components
+        stds = parameters.group_stds(theta)
+        return [*components, *group_components(self.variance_groups, stds)]
 
     @cached_property
     def _joint_covariance(self) -> np.ndarray:

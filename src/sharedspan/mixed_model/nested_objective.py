@@ -8,8 +8,7 @@ A v + shift, v being those in standard units, where a factor F of the user's eff
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,12 +16,17 @@ from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.nested import NestedTasks
 from sharedspan.mixed_model.nested_factors import BlockFactors
 from sharedspan.mixed_model.nested_fit import SMALLEST_STD, NestedFit
-from sharedspan.mixed_model.objective import RESIDUAL, VarianceComponent, map_to_user
+from sharedspan.mixed_model.objective import (
+    Evaluation,
+    MixedObjective,
+    VarianceComponent,
+    map_to_user,
+)
 from sharedspan.mixed_model.terms import Covariance
 from sharedspan.statistics.canonical import Canonical
 
 
-class NestedObjective:
+class NestedObjective(MixedObjective):
     """The likelihood of a nested fit and of any other variances.
 
     Parameters
@@ -68,39 +72,17 @@ class NestedObjective:
         members = tasks.coefficients.members
         self._group_units = np.array([abs(self._to_user[at[0], at[0]]) for at in members])
         self._cuts = np.cumsum([*(len(level.rows) for level in self._levels), len(members)])
-        self._last: tuple[bytes, bool, _NestedEvaluation] | None = None
         self.theta = self._theta_of(fit)
 
-    def deviance(self, theta: np.ndarray, *, restricted: bool) -> tuple[float, np.ndarray]:
-        """-2 log L, the best fixed effects being put in, and its gradient (q,)."""
-        evaluation = self._evaluate(theta, restricted)
-        return evaluation.deviance, evaluation.gradient
-
-    def fixed(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Estimates (f,) of the fixed effects by generalised least squares, and covariances."""
-        restricted = self.restricted
-        if self._last is not None and self._last[0] == theta.tobytes():
-            restricted = self._last[1]  # either likelihood has the same estimates
-        evaluation = self._evaluate(theta, restricted)
-        return evaluation.fixed, evaluation.covariance
-
-    def components(self, theta: np.ndarray) -> list[VarianceComponent]:
-        """The covariances of the effects, in the order of theta; the last is that of the noise."""
-        *parts, stds, _ = np.split(theta, self._cuts)
-        components = []
+    def effect_components(self, theta: np.ndarray) -> Iterator[VarianceComponent]:
+        """See MixedObjective."""
+        parts = np.split(theta, self._cuts)[:-2]
         for group, level, part in zip(self.groups, self._levels, parts, strict=True):
             F = level.matrix(part)
             for block, columns in zip(level.blocks, level.slices, strict=True):
                 members = list(block.members)
-                own, covariance = F[members, columns], tuple(self.names[i] for i in members)
-                components.append(
-                    VarianceComponent(group, covariance, own @ own.T, block.kind, block.rank or 0)
-                )
-        for name, std in zip(self.variance_groups, stds, strict=True):
-            components.append(VarianceComponent(name, (name,), np.array([[std**2]]), "variance"))
-        variance = np.array([[math.exp(2 * theta[-1])]])
-        components.append(VarianceComponent(RESIDUAL, ("",), variance, "residual"))
-        return components
+                own, names = F[members, columns], tuple(self.names[i] for i in members)
+                yield VarianceComponent(group, names, own @ own.T, block.kind, block.rank or 0)
 
     def _theta_of(self, fit: NestedFit) -> np.ndarray:
         """Theta of a fit, (q,)."""
@@ -113,14 +95,8 @@ class NestedObjective:
         stds = std * np.sqrt(fit.taus[1:]) * used * self._group_units
         return np.concatenate([*parts, stds, [math.log(std * self._unit)]])
 
-    def _evaluate(self, theta: np.ndarray, restricted: bool) -> _NestedEvaluation:
-        """The likelihood and the fixed effects at theta; the last result is remembered."""
-        key = theta.tobytes()
-        if self._last is None or self._last[:2] != (key, restricted):
-            self._last = key, restricted, self._evaluation(theta, restricted)
-        return self._last[2]
-
-    def _evaluation(self, theta: np.ndarray, restricted: bool) -> _NestedEvaluation:
+    def evaluation(self, theta: np.ndarray, restricted: bool) -> Evaluation:
+        """See MixedObjective."""
         tasks, A = self._nested.tasks, self._to_user
         *parts, stds, log_sigma = np.split(theta, self._cuts)
         sigma = math.exp(float(log_sigma[0])) / self._unit  # in standard units
@@ -148,18 +124,9 @@ class NestedObjective:
         by_log_sigma = 2 * (e.counted - e.squares / e.noise) - 2 * by_log_taus.sum()
         by_log_sigma -= sum(float(np.sum(G * L)) for G, L in zip(by_roots, roots, strict=True))
         by_stds = 2 * by_log_taus / np.where(stds == 0, 1.0, stds)
-        return _NestedEvaluation(
+        return Evaluation(
             deviance=deviance,
             gradient=np.concatenate([*gradient, by_stds, [by_log_sigma]]),
             fixed=(A @ e.mean + self._shift)[self._flat],
             covariance=e.noise * A[self._flat] @ e.mean_covariance @ A[self._flat].T,
         )
-
-
-class _NestedEvaluation(NamedTuple):
-    """The likelihood at some theta."""
-
-    deviance: float
-    gradient: np.ndarray  # (q,)
-    fixed: np.ndarray  # (f,)
-    covariance: np.ndarray  # (f, f)

@@ -11,8 +11,11 @@ the logarithm of sigma, the standard deviation of the noise.
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,21 +75,66 @@ class VarianceComponent:
         return free_entries(self.kind, len(self.names), self.rank)
 
 
-class MixedObjective(Protocol):
-    """A fitted Gaussian mixed model as inference sees it."""
+class Evaluation(NamedTuple):
+    """The likelihood at some theta."""
+
+    deviance: float
+    gradient: np.ndarray  # (q,)
+    fixed: np.ndarray  # (f,)
+    covariance: np.ndarray  # (f, f)
+
+
+class MixedObjective(ABC):
+    """A fitted Gaussian mixed model as inference sees it; its last evaluation is remembered."""
 
     theta: np.ndarray  # (q,) fitted variance parameters
     restricted: bool  # whether they are those of the restricted likelihood
     n_rows: int
+    variance_groups: tuple[str, ...]
+    _last: tuple[bytes, bool, Evaluation] | None = None
 
     def deviance(self, theta: np.ndarray, *, restricted: bool) -> tuple[float, np.ndarray]:
         """-2 log L, the best fixed effects being put in, and its gradient (q,)."""
+        at = self._evaluate(theta, restricted)
+        return at.deviance, at.gradient
 
     def fixed(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Estimates (f,) of the fixed effects by generalised least squares, and covariances."""
+        restricted = self.restricted
+        if self._last is not None and self._last[0] == theta.tobytes():
+            restricted = self._last[1]  # either likelihood has the same estimates
+        at = self._evaluate(theta, restricted)
+        return at.fixed, at.covariance
 
     def components(self, theta: np.ndarray) -> list[VarianceComponent]:
-        """The covariances of the effects, in the order of theta."""
+        """The covariances of the effects, in the order of theta; the last is that of the noise."""
+        first = len(theta) - 1 - len(self.variance_groups)
+        noise = np.array([[math.exp(2 * theta[-1])]])
+        return [
+            *self.effect_components(theta),
+            *group_components(self.variance_groups, theta[first:-1]),
+            VarianceComponent(RESIDUAL, ("",), noise, "residual"),
+        ]
+
+    @abstractmethod
+    def effect_components(self, theta: np.ndarray) -> Iterator[VarianceComponent]:
+        """The covariances of the blocks of effects, in the order of theta."""
+
+    @abstractmethod
+    def evaluation(self, theta: np.ndarray, restricted: bool) -> Evaluation:
+        """The likelihood and the fixed effects at theta."""
+
+    def _evaluate(self, theta: np.ndarray, restricted: bool) -> Evaluation:
+        key = theta.tobytes()
+        if self._last is None or self._last[:2] != (key, restricted):
+            self._last = key, restricted, self.evaluation(theta, restricted)
+        return self._last[2]
+
+
+def group_components(groups: Sequence[str], stds: np.ndarray) -> Iterator[VarianceComponent]:
+    """The variances of the variance groups of b, from their standard deviations."""
+    for name, std in zip(groups, stds, strict=True):
+        yield VarianceComponent(name, (name,), np.array([[std**2]]), "variance")
 
 
 def free_entries(kind: str, m: int, rank: int = 0) -> tuple[np.ndarray, np.ndarray]:

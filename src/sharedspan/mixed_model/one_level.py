@@ -20,7 +20,8 @@ import numpy as np
 
 from sharedspan.mixed_model.likelihood import MixedTasks, inverse_precision
 from sharedspan.mixed_model.objective import (
-    RESIDUAL,
+    Evaluation,
+    MixedObjective,
     VarianceComponent,
     free_entries,
     map_to_user,
@@ -33,7 +34,7 @@ from sharedspan.statistics.canonical import Canonical
 SMALLEST_TAU = math.exp(LOWEST)  # a prior variance of b over the noise that counts as zero
 
 
-class OneLevelObjective:
+class OneLevelObjective(MixedObjective):
     """The likelihood of a fit and of any other variances.
 
     Parameters
@@ -74,35 +75,14 @@ class OneLevelObjective:
         self._group_units = np.array([abs(self._to_user[at[0], at[0]]) for at in self._members])
         self._parts = list(_parts(tasks, names))
         self._tasks = self._both_likelihoods(tasks)
-        self._last: tuple[bytes, bool, _Evaluation] | None = None
         self.theta = self._theta_of(fit)
 
-    def deviance(self, theta: np.ndarray, *, restricted: bool) -> tuple[float, np.ndarray]:
-        """-2 log L, the best fixed effects being put in, and its gradient (q,)."""
-        evaluation = self._evaluate(theta, restricted)
-        return evaluation.deviance, evaluation.gradient
-
-    def fixed(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Estimates (f,) of the fixed effects by generalised least squares, and covariances."""
-        restricted = self.restricted
-        if self._last is not None and self._last[0] == theta.tobytes():
-            restricted = self._last[1]  # either likelihood has the same estimates
-        evaluation = self._evaluate(theta, restricted)
-        return evaluation.fixed, evaluation.covariance
-
-    def components(self, theta: np.ndarray) -> list[VarianceComponent]:
-        """The covariances of the effects, in the order of theta; the last is that of the noise."""
-        components = []
+    def effect_components(self, theta: np.ndarray) -> Iterator[VarianceComponent]:
+        """See MixedObjective."""
         for part in self._parts:
             F = np.zeros((len(part.members), part.n_columns))
             F[part.rows, part.columns] = theta[part.at]
-            options = part.kind, part.rank
-            components.append(VarianceComponent(self.group, part.names, F @ F.T, *options))
-        for name, std in zip(self.variance_groups, theta[self._group_slice], strict=True):
-            components.append(VarianceComponent(name, (name,), np.array([[std**2]]), "variance"))
-        variance = np.array([[math.exp(2 * theta[-1])]])
-        components.append(VarianceComponent(RESIDUAL, ("",), variance, "residual"))
-        return components
+            yield VarianceComponent(self.group, part.names, F @ F.T, part.kind, part.rank)
 
     @property
     def _group_slice(self) -> slice:
@@ -132,14 +112,8 @@ class OneLevelObjective:
         return np.concatenate([*theta, np.sqrt(noise * fit.taus[1:]) * self._group_units,
                                np.log(sigma)])  # fmt: skip
 
-    def _evaluate(self, theta: np.ndarray, restricted: bool) -> _Evaluation:
-        """The likelihood and the fixed effects at theta; the last result is remembered."""
-        key = theta.tobytes()
-        if self._last is None or self._last[:2] != (key, restricted):
-            self._last = key, restricted, self._evaluation(theta, restricted)
-        return self._last[2]
-
-    def _evaluation(self, theta: np.ndarray, restricted: bool) -> _Evaluation:
+    def evaluation(self, theta: np.ndarray, restricted: bool) -> Evaluation:
+        """See MixedObjective."""
         tasks, A = self._tasks[restricted], self._to_user
         sigma = math.exp(theta[-1]) / self._unit  # in standard units
         L, n, s2 = self._loadings(theta) / sigma, float(tasks.n.sum()), sigma**2
@@ -165,7 +139,7 @@ class OneLevelObjective:
         by_taus = (-2 * e.prior_gradient[1:] - more * squares) / safe
         deviance += by_taus @ (taus - safe)  # linear where tau is too small for its inverse
         by_log_sigma = 2 * degrees * (1 - e.noise / s2) - np.sum(by_loadings * L)
-        return _Evaluation(
+        return Evaluation(
             deviance=float(deviance),
             gradient=self._gradient(theta, by_loadings / sigma, by_taus / s2, by_log_sigma),
             fixed=(A @ e.mean + self._shift)[self._flat],
@@ -190,15 +164,6 @@ class OneLevelObjective:
         gradient[self._group_slice] = 2 * by_variances * stds / units**2
         gradient[-1] = by_sigma - 2 * by_variances @ (stds / units) ** 2
         return gradient
-
-
-class _Evaluation(NamedTuple):
-    """The likelihood at some theta."""
-
-    deviance: float
-    gradient: np.ndarray  # (q,)
-    fixed: np.ndarray  # (f,)
-    covariance: np.ndarray  # (f, f)
 
 
 class _Part(NamedTuple):
