@@ -20,6 +20,7 @@ from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.nested_fit import fit_nested
 from sharedspan.mixed_model.nested_objective import NestedObjective
 from sharedspan.mixed_model.nested_posterior import nested_posterior
+from sharedspan.mixed_model.objective import EffectNames
 from sharedspan.mixed_model.structures import Block
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Canonical
@@ -64,8 +65,8 @@ def ours(members, x, y, task, parent):
         canonical = Canonical(units, None)
         nested_posterior(tasks, parent, fit, canonical)
     seconds = time.perf_counter() - begin
-    names = {"names": ["(Intercept)", "x"], "groups": ("d", "s")}
-    objective = NestedObjective(tasks, parent, fit, canonical, **names)
+    names = EffectNames(["(Intercept)", "x"], ("d", "s"))
+    objective = NestedObjective(tasks, parent, fit, canonical, names)
     return seconds, objective.deviance(objective.theta, restricted=True)[0]
 
 

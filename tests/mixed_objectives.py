@@ -4,6 +4,7 @@ import numpy as np
 
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.mixed_model.likelihood import MixedTasks
+from sharedspan.mixed_model.objective import EffectNames
 from sharedspan.mixed_model.one_level import OneLevelObjective
 from sharedspan.mixed_model.optimize import CovarianceOptimizer
 from sharedspan.mixed_model.structures import Block, Coefficients
@@ -44,9 +45,7 @@ def one_level(
     fit = CovarianceOptimizer(tasks, flat=True).fit("given", tol=1e-10)
     names = ["(Intercept)", *(f"x{i}" for i in range(1, d + 1))]
     variances = [f"group {i}" for i in range(len(coefficients.members))]
-    return OneLevelObjective(
-        tasks, fit, canonical, names=names, group="g", variance_groups=variances
-    )
+    return OneLevelObjective(tasks, fit, canonical, EffectNames(names, ("g",), variances))
 
 
 def dense_deviance(X, y, task, blocks, theta, components, *, groups=None, fixed=None,

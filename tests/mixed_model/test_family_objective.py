@@ -14,6 +14,7 @@ from sharedspan.mixed_model import family_objective
 from sharedspan.mixed_model.family_objective import FamilyObjective
 from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.modes import FamilyRows
+from sharedspan.mixed_model.objective import EffectNames
 from sharedspan.mixed_model.quadrature import fit_by_quadrature
 from sharedspan.mixed_model.structures import Block, Coefficients, Effects
 from sharedspan.mixed_model.terms import Scaling
@@ -48,11 +49,10 @@ def fitted(
     fit = optimizer.fit("given", start=fit, tol=1e-9)
     if quadrature:
         fit = fit_by_quadrature(source, optimizer, fit).fit
-    return FamilyObjective(
-        optimizer, fit, to_user, names=["(Intercept)", *(f"x{i}" for i in range(1, d + 1))],
-        group="g", variance_groups=[f"group {i}" for i in range(len(coefficients.members))],
-        approximation="quadrature" if quadrature else "laplace",
-    )  # fmt: skip
+    variances = [f"group {i}" for i in range(len(coefficients.members))]
+    names = EffectNames(["(Intercept)", *(f"x{i}" for i in range(1, d + 1))], ("g",), variances)
+    approximation = "quadrature" if quadrature else "laplace"
+    return FamilyObjective(optimizer, fit, to_user, names, approximation=approximation)
 
 
 def simulated(family, seed=0, T=12, n=10):

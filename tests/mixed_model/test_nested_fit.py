@@ -14,6 +14,7 @@ from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.nested_fit import fit_nested
 from sharedspan.mixed_model.nested_objective import NestedObjective
 from sharedspan.mixed_model.nested_posterior import nested_modes, nested_posterior
+from sharedspan.mixed_model.objective import EffectNames
 from sharedspan.mixed_model.structures import Block, Coefficients
 from sharedspan.mixed_model.terms import Scaling
 from sharedspan.statistics.canonical import Canonical
@@ -54,11 +55,12 @@ class Fitted:
         self.rows = X, np.asarray(y, dtype=float), np.asarray(task)
         self.parent, self.canonical = np.asarray(parent), Canonical(units, None)
         self.fit = fit_nested(self.tasks, self.parent, outer, inner, restricted=restricted)
-        self.objective = NestedObjective(
-            self.tasks, self.parent, self.fit, self.canonical,
-            names=["(Intercept)", *(f"x{i}" for i in range(1, d + 1))], groups=("d", "s:d"),
-            variance_groups=[f"group {i}" for i in range(len(coefficients.members))],
-        )  # fmt: skip
+        names = EffectNames(
+            ["(Intercept)", *(f"x{i}" for i in range(1, d + 1))],
+            ("d", "s:d"),
+            [f"group {i}" for i in range(len(coefficients.members))],
+        )
+        self.objective = NestedObjective(self.tasks, self.parent, self.fit, self.canonical, names)
 
     @property
     def deviance(self):

@@ -24,7 +24,12 @@ from sharedspan.mixed_model.conditional import conditional_effects, group_covari
 from sharedspan.mixed_model.family_objective import FamilyObjective
 from sharedspan.mixed_model.nested_objective import NestedObjective
 from sharedspan.mixed_model.nested_posterior import nested_modes
-from sharedspan.mixed_model.objective import INTERCEPT, VarianceComponent, map_to_user
+from sharedspan.mixed_model.objective import (
+    INTERCEPT,
+    EffectNames,
+    VarianceComponent,
+    map_to_user,
+)
 from sharedspan.mixed_model.one_level import OneLevelObjective
 from sharedspan.mixed_model.retained import RetainedFit
 from sharedspan.mixed_model.structures import Effects
@@ -74,20 +79,17 @@ def variance_group_names(model: MixedModel) -> tuple[str, ...]:
 def objective_of(model: MixedModel) -> Any:
     """The likelihood of the fit, as inference needs it."""
     fit = retained_fit(model)
-    options: dict[str, Any] = {
-        "names": coefficient_names(model),
-        "group": group_name(model),
-        "variance_groups": variance_group_names(model),
-    }
+    groups = (group_name(model),) if fit.nested is None else (outer_name(model), group_name(model))
+    names = EffectNames(coefficient_names(model), groups, variance_group_names(model))
     if fit.nested is not None:
-        options["groups"] = (outer_name(model), options.pop("group"))
         nested = fit.nested
-        return NestedObjective(fit.tasks, nested.parent, nested.fit, fit.canonical, **options)
+        return NestedObjective(fit.tasks, nested.parent, nested.fit, fit.canonical, names)
     assert fit.fit is not None
     if fit.optimizer is not None:
-        options["approximation"] = model.approximation_
-        return FamilyObjective(fit.optimizer, fit.fit, fit.canonical, **options)
-    return OneLevelObjective(fit.tasks, fit.fit, fit.canonical, **options)
+        return FamilyObjective(
+            fit.optimizer, fit.fit, fit.canonical, names, approximation=model.approximation_
+        )
+    return OneLevelObjective(fit.tasks, fit.fit, fit.canonical, names)
 
 
 def retained_fit(model: MixedModel) -> RetainedFit:

@@ -10,7 +10,6 @@ the modes. Variance groups of b are integrated out, and so is all of b in a rest
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.likelihood import Evidence, MixedTasks, inverse_precision
 from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.objective import (
+    EffectNames,
     VarianceComponent,
     free_entries,
     group_components,
@@ -60,12 +60,7 @@ class FamilyObjective:
         Of these blocks, by maximum or restricted likelihood.
     canonical : Canonical
         The way back to the user's units, in which responses have a scale of one.
-    names : sequence of str
-        Names of the p coefficients, the intercept first if there is one.
-    group : str
-        What the effects vary between.
-    variance_groups : sequence of str
-        Names of the variance groups of b.
+    names : EffectNames
     approximation : {"laplace", "quadrature"}
         That of the fit. After quadrature, Laplace's approximation still gives the curvature of
         models with a dispersion, with variance groups, or with more effects than quadrature takes.
@@ -76,17 +71,15 @@ class FamilyObjective:
         optimizer: FamilyOptimizer,
         fit: CovarianceFit,
         canonical: Canonical,
+        names: EffectNames,
         *,
-        names: Sequence[str],
-        group: str,
-        variance_groups: Sequence[str] = (),
         approximation: str = "laplace",
     ) -> None:
         self._rows = optimizer.rows.with_family(fit.modes.family)
         self._rows.mode_tol = EXACT_MODES  # differences of gradients need all digits of the modes
         self._fit, self._tasks = fit, fit.modes.tasks
         self.restricted, self.n_rows = optimizer.restricted, self._rows.rows.n_rows
-        self.names, self.group, self.variance_groups = tuple(names), group, tuple(variance_groups)
+        self.names = names
         self._parameters = parameters = _Parameters(self._rows, fit.modes.family, canonical)
         self.theta = parameters.theta_of(fit)
         self.b = parameters.to_user(fit.evidence.mean * parameters.flat)
@@ -130,11 +123,11 @@ class FamilyObjective:
         F = parameters.factor(theta)
         for block, columns in zip(parameters.blocks, parameters.block_columns, strict=True):
             own = F[list(block.members), columns]
-            names = tuple(self.names[i] for i in block.members)
+            names = tuple(self.names.coefficients[i] for i in block.members)
             options = block.kind, block.rank or 0
-            components.append(VarianceComponent(self.group, names, own @ own.T, *options))
+            components.append(VarianceComponent(self.names.groups[0], names, own @ own.T, *options))
         stds = parameters.group_stds(theta)
-        return [*components, *group_components(self.variance_groups, stds)]
+        return [*components, *group_components(self.names.variance_groups, stds)]
 
     @cached_property
     def _joint_covariance(self) -> np.ndarray:

@@ -8,7 +8,7 @@ A v + shift, v being those in standard units, where a factor F of the user's eff
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from sharedspan.mixed_model.nested import NestedTasks
 from sharedspan.mixed_model.nested_factors import BlockFactors
 from sharedspan.mixed_model.nested_fit import SMALLEST_STD, NestedFit
 from sharedspan.mixed_model.objective import (
+    EffectNames,
     Evaluation,
     MixedObjective,
     VarianceComponent,
@@ -38,12 +39,8 @@ class NestedObjective(MixedObjective):
         By maximum or restricted likelihood.
     canonical : Canonical
         The way back to the user's units.
-    names : sequence of str
-        Names of the p coefficients, the intercept first if there is one.
-    groups : tuple of str
-        Names of the outer groups and of the tasks, such as ("batch", "cask:batch").
-    variance_groups : sequence of str
-        Names of the variance groups of b.
+    names : EffectNames
+        Its groups are such as ("batch", "cask:batch").
     """
 
     def __init__(
@@ -52,13 +49,10 @@ class NestedObjective(MixedObjective):
         parent: np.ndarray,
         fit: NestedFit,
         canonical: Canonical,
-        *,
-        names: Sequence[str],
-        groups: tuple[str, str],
-        variance_groups: Sequence[str] = (),
+        names: EffectNames,
     ) -> None:
         self.restricted, self.n_rows = fit.restricted, round(float(tasks.n.sum()))
-        self.names, self.groups, self.variance_groups = tuple(names), groups, tuple(variance_groups)
+        self.names = names
         self._nested = NestedTasks(tasks, parent)
         self._levels = tuple(
             BlockFactors(blocks, tasks.p, triangular=True)
@@ -77,11 +71,12 @@ class NestedObjective(MixedObjective):
     def effect_components(self, theta: np.ndarray) -> Iterator[VarianceComponent]:
         """See MixedObjective."""
         parts = np.split(theta, self._cuts)[:-2]
-        for group, level, part in zip(self.groups, self._levels, parts, strict=True):
+        for group, level, part in zip(self.names.groups, self._levels, parts, strict=True):
             F = level.matrix(part)
             for block, columns in zip(level.blocks, level.slices, strict=True):
                 members = list(block.members)
-                own, names = F[members, columns], tuple(self.names[i] for i in members)
+                own = F[members, columns]
+                names = tuple(self.names.coefficients[i] for i in members)
                 yield VarianceComponent(group, names, own @ own.T, block.kind, block.rank or 0)
 
     def _theta_of(self, fit: NestedFit) -> np.ndarray:

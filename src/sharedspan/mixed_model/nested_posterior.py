@@ -90,14 +90,7 @@ def nested_posterior(
 ) -> NestedPosterior:
     """The posterior of all tasks and outer groups, with b and the noise estimated from all rows.
 
-    Parameters
-    ----------
-    tasks : MixedTasks
-    parent : ndarray of int of shape (T,)
-        Number of the outer group of each task, from zero.
-    fit : NestedFit
-    canonical : Canonical
-        The way back to the user's units.
+    The parent of each task, (T,), is the number of its outer group, from zero.
     """
     e, T, p = fit.evidence, tasks.n_tasks, tasks.p
     codes_of, C = np.asarray(parent, dtype=np.intp), fit.inner.matrix
@@ -155,17 +148,7 @@ def _satterthwaite(share: np.ndarray, left: float, n_groups: int) -> np.ndarray:
 def nested_modes(
     tasks: MixedTasks, parent: np.ndarray, fit: NestedFit, canonical: Canonical
 ) -> tuple[EffectModes, EffectModes]:
-    """Conditional modes of the effects of outer groups and of tasks, in the user's units.
-
-    Parameters
-    ----------
-    tasks : MixedTasks
-    parent : ndarray of int of shape (T,)
-        Number of the outer group of each task, from zero.
-    fit : NestedFit
-    canonical : Canonical
-        The way back to the user's units.
-    """
+    """Conditional modes of the effects of outer groups and of tasks, in the user's units."""
     e, T, p = fit.evidence, tasks.n_tasks, tasks.p
     A, _ = map_to_user(tasks.scaling, canonical, p)
     C, M, codes_of = fit.inner.matrix, e.within, np.asarray(parent, dtype=np.intp)

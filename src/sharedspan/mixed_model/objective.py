@@ -27,28 +27,27 @@ INTERCEPT = "(Intercept)"
 
 
 @dataclass(frozen=True)
+class EffectNames:
+    """What coefficients are called, and what they vary between."""
+
+    coefficients: Sequence[str]  # (p,), the intercept first if there is one
+    groups: Sequence[str]  # the tasks, after the outer groups if there are any
+    variance_groups: Sequence[str] = ()  # of b
+
+
+@dataclass(frozen=True)
 class VarianceComponent:
     """The covariance of effects that vary together, in the user's units.
 
-    Attributes
-    ----------
-    group : str
-        What they vary between, such as the name of the task column.
-    names : tuple of str
-        Names of the m effects.
-    covariance : ndarray of shape (m, m)
-    kind : {"full", "diagonal", "low_rank", "variance", "residual"}
-        The kind of a block; "variance" for one variance of all coefficients of a group, and
-        "residual" for the noise.
-    rank : int
-        Columns of the factor of a block of low rank.
+    ``kind`` is that of a block, "variance" for one variance of all coefficients of a group, or
+    "residual" for the noise.
     """
 
-    group: str
-    names: tuple[str, ...]
-    covariance: np.ndarray
+    group: str  # what they vary between, such as the name of the task column
+    names: tuple[str, ...]  # (m,)
+    covariance: np.ndarray  # (m, m)
     kind: str
-    rank: int = 0
+    rank: int = 0  # columns of the factor of a block of low rank
 
     @property
     def effects(self) -> tuple[str, ...]:
@@ -90,7 +89,7 @@ class MixedObjective(ABC):
     theta: np.ndarray  # (q,) fitted variance parameters
     restricted: bool  # whether they are those of the restricted likelihood
     n_rows: int
-    variance_groups: tuple[str, ...]
+    names: EffectNames
     _last: tuple[bytes, bool, Evaluation] | None = None
 
     def deviance(self, theta: np.ndarray, *, restricted: bool) -> tuple[float, np.ndarray]:
@@ -108,11 +107,10 @@ class MixedObjective(ABC):
 
     def components(self, theta: np.ndarray) -> list[VarianceComponent]:
         """The covariances of the effects, in the order of theta; the last is that of the noise."""
-        first = len(theta) - 1 - len(self.variance_groups)
-        noise = np.array([[math.exp(2 * theta[-1])]])
+        noise, groups = np.array([[math.exp(2 * theta[-1])]]), self.names.variance_groups
         return [
             *self.effect_components(theta),
-            *group_components(self.variance_groups, theta[first:-1]),
+            *group_components(groups, theta[len(theta) - 1 - len(groups) : -1]),
             VarianceComponent(RESIDUAL, ("",), noise, "residual"),
         ]
 

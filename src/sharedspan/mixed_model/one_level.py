@@ -20,6 +20,7 @@ import numpy as np
 
 from sharedspan.mixed_model.likelihood import MixedTasks, inverse_precision
 from sharedspan.mixed_model.objective import (
+    EffectNames,
     Evaluation,
     MixedObjective,
     VarianceComponent,
@@ -45,27 +46,15 @@ class OneLevelObjective(MixedObjective):
         Of these blocks, by maximum or restricted likelihood.
     canonical : Canonical
         The way back to the user's units.
-    names : sequence of str
-        Names of the p coefficients, the intercept first if there is one.
-    group : str
-        What the effects vary between.
-    variance_groups : sequence of str
-        Names of the variance groups of b.
+    names : EffectNames
     """
 
     def __init__(
-        self,
-        tasks: MixedTasks,
-        fit: CovarianceFit,
-        canonical: Canonical,
-        *,
-        names: Sequence[str],
-        group: str,
-        variance_groups: Sequence[str] = (),
+        self, tasks: MixedTasks, fit: CovarianceFit, canonical: Canonical, names: EffectNames
     ) -> None:
         coefficients = tasks.coefficients
         self.restricted, self.n_rows = tasks.restricted, round(float(tasks.n.sum()))
-        self.group, self.variance_groups = group, tuple(variance_groups)
+        self.names = names
         self._unit = tasks.scaling.y_scale / canonical.units.y_scale
         self._to_user, self._shift = map_to_user(tasks.scaling, canonical, tasks.p)
         self._to_standard = np.linalg.inv(self._to_user)
@@ -73,7 +62,7 @@ class OneLevelObjective(MixedObjective):
         self._members = coefficients.members
         # The members of a variance group have one unit.
         self._group_units = np.array([abs(self._to_user[at[0], at[0]]) for at in self._members])
-        self._parts = list(_parts(tasks, names))
+        self._parts = list(_parts(tasks, names.coefficients))
         self._tasks = self._both_likelihoods(tasks)
         self.theta = self._theta_of(fit)
 
@@ -82,7 +71,7 @@ class OneLevelObjective(MixedObjective):
         for part in self._parts:
             F = np.zeros((len(part.members), part.n_columns))
             F[part.rows, part.columns] = theta[part.at]
-            yield VarianceComponent(self.group, part.names, F @ F.T, part.kind, part.rank)
+            yield VarianceComponent(self.names.groups[0], part.names, F @ F.T, part.kind, part.rank)
 
     @property
     def _group_slice(self) -> slice:
