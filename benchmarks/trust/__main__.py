@@ -17,7 +17,8 @@ from pathlib import Path
 from benchmarks.machine import machine
 from benchmarks.trust.page import write_page
 
-PARTS = ("properties", "oracles", "extremes", "faults", "fuzz", "soak", "versions", "coverage")
+PARTS = ("properties", "oracles", "extremes", "faults", "fuzz", "soak", "versions", "coverage",
+         "mutation")  # fmt: skip
 FIGURES = Path(__file__).parent / "figures"
 
 
