@@ -9,7 +9,7 @@ import numpy as np
 from sharedspan.objective import Objective, RowObjective
 from sharedspan.solvers.initialization import positive, random_halves, small_random_start
 from sharedspan.solvers.scaled import grown_start
-from sharedspan.solvers.state import Iterate, Solver
+from sharedspan.solvers.state import Iterate, Solver, any_budget
 from sharedspan.subspace import orthonormal_basis
 
 CG_TOLERANCE = 1e-13
@@ -17,14 +17,8 @@ CG_ITERATIONS = 500
 SPLIT_ITERATIONS = 200
 
 
-def als(
-    objective: Objective,
-    k: int,
-    rng: np.random.Generator,
-    *,
-    max_iter: int,
-    tol: float,
-) -> Solver:
+@any_budget
+def als(objective: Objective, k: int) -> Solver:
     """Exact alternating least squares, the reference for empirical risk minimisation.
 
     W = argmin loss(BW) for fixed B, then B = argmin loss(BW) for fixed W, by conjugate gradients

@@ -13,7 +13,7 @@ import numpy as np
 from sharedspan.objective import Objective
 from sharedspan.solvers.initialization import spectral_start
 from sharedspan.solvers.scaled import ridged
-from sharedspan.solvers.state import Factors, Iterate, Memory, Solver
+from sharedspan.solvers.state import Factors, Iterate, Memory, Solver, any_budget
 
 MEMORY = 10
 
@@ -96,15 +96,8 @@ def _flat(B: np.ndarray, W: np.ndarray) -> np.ndarray:
     return np.concatenate([B.ravel(), W.ravel()])
 
 
-def variable_projection(
-    objective: Objective,
-    k: int,
-    rng: np.random.Generator | None = None,
-    *,
-    max_iter: int = 0,
-    tol: float = 0.0,
-    warm_start: Factors | None = None,
-) -> Solver:
+@any_budget
+def variable_projection(objective: Objective, k: int, warm_start: Factors | None = None) -> Solver:
     """L-BFGS on f(B) = min over W of loss(BW), in columns scaled by chol(WW').
 
     The gradient of f is R W' at the best W. In a canonical problem its Hessian is near
@@ -112,7 +105,7 @@ def variable_projection(
     As f(BM) = f(B), each B is made orthonormal. With the new L this takes Z to ZA, and the moves
     that L-BFGS remembers go along.
 
-    Without a warm start, B holds the leading directions of the moments. Nothing is random here.
+    Without a warm start, B holds the leading directions of the moments.
 
     References
     ----------

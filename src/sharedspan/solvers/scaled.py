@@ -11,7 +11,7 @@ import numpy as np
 
 from sharedspan.objective import Objective, Point
 from sharedspan.solvers.initialization import spectral_start
-from sharedspan.solvers.state import Factors, Iterate, Memory, Solver
+from sharedspan.solvers.state import Factors, Iterate, Memory, Solver, any_budget
 
 STEP = 0.5  # with curvature near the identity this solves the part seen by both factors exactly
 RIDGE = 1e-12  # of the trace, for a factor with a null direction
@@ -19,19 +19,11 @@ MEMORY = 6  # points mixed; each holds two pairs of factors
 MIXING_RIDGE = 1e-14  # on the correlations of the remembered steps
 
 
-def scaled_gd(
-    objective: Objective,
-    k: int,
-    rng: np.random.Generator | None = None,
-    *,
-    max_iter: int = 0,
-    tol: float = 0.0,
-    warm_start: Factors | None = None,
-) -> Solver:
+@any_budget
+def scaled_gd(objective: Objective, k: int, warm_start: Factors | None = None) -> Solver:
     """B <- B - eta R W'(WW')^-1,  W <- W - eta (B'B)^-1 B'R.
 
     Without a warm start, the rank grows one by one from zero along the leading direction of R.
-    Nothing is random here, and nothing depends on the budget of iterations.
 
     References
     ----------
@@ -71,15 +63,8 @@ def ridged(A: np.ndarray) -> np.ndarray:
     return A + (RIDGE * np.trace(A) + np.finfo(float).tiny) * np.eye(len(A))
 
 
-def scaled_gd_anderson(
-    objective: Objective,
-    k: int,
-    rng: np.random.Generator | None = None,
-    *,
-    max_iter: int = 0,
-    tol: float = 0.0,
-    warm_start: Factors | None = None,
-) -> Solver:
+@any_budget
+def scaled_gd_anderson(objective: Objective, k: int, warm_start: Factors | None = None) -> Solver:
     """ScaledGD's step F(x) from each point x = (B, W), mixed: x <- sum_i a_i (x_i + F(x_i)).
 
     The weights a_i sum to one and make |sum_i a_i F(x_i)| least, in the metric
@@ -87,7 +72,7 @@ def scaled_gd_anderson(
     factors. Frames need no alignment: ScaledGD's steps do not turn them. A mixture that points
     uphill, or made the loss rise, gives way to the plain step, and all is forgotten.
 
-    Without a warm start, B holds the leading directions of the moments. Nothing is random here.
+    Without a warm start, B holds the leading directions of the moments.
 
     References
     ----------

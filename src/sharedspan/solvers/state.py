@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,19 @@ class Step:
 
 
 Solver = Generator[Iterate, Step, None]
+
+
+def any_budget(solver: Callable[..., Solver]) -> Callable[..., Solver]:
+    """Let a solver that neither draws nor plans by its budget be called as all solvers are."""
+
+    @wraps(solver)
+    def called(
+        objective: Objective, k: int, rng: Any = None, *, max_iter: int = 0, tol: float = 0.0,
+        **options: Any,
+    ) -> Solver:  # fmt: skip
+        return solver(objective, k, **options)
+
+    return called
 
 
 class Tail:
