@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from sharedspan.inference.curvature import likelihood_curvature, minimised
 from sharedspan.inference.fitted_likelihood import (
     FittedLikelihood,
     fitted_likelihood,
+    record_of,
     without_effects,
 )
 from sharedspan.inference.likelihood_ratio import (
@@ -101,25 +101,7 @@ def likelihood_record(model: AdaptiveSpanRegressor) -> FittedLikelihood:
     objective, name, fixed = objective_of(model), _name(model), infer(model).fixed.names
     if not isinstance(objective, FamilyObjective):
         return fitted_likelihood(objective, name, fixed)
-    components = objective.components()
-    restricted, deviance = model.method == "reml", -2 * model.log_likelihood_
-    return FittedLikelihood(
-        name=name,
-        n_rows=model.n_rows_,
-        fixed=fixed,
-        variances=frozenset((each.group, effect) for each in components for effect in each.effects),
-        covariances=frozenset(
-            (each.group, *pair)
-            for each in components
-            if each.kind in ("full", "low_rank")
-            for pair in combinations(sorted(each.names), 2)
-        ),
-        n_variance_parameters=len(objective.theta),
-        deviance=None if restricted else deviance,
-        restricted_deviance=deviance if restricted else None,
-        restricted=restricted,
-        low_rank=any(each.kind == "low_rank" for each in components),
-    )
+    return record_of(objective, -2 * model.log_likelihood_, name, fixed)
 
 
 def with_maximum_likelihood(

@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from sharedspan.inference.curvature import likelihood_curvature, minimised, off_zero, theta_rows
+from sharedspan.mixed_model.family_objective import FamilyObjective
 from sharedspan.mixed_model.objective import MixedObjective, free_entries
 
 
@@ -58,10 +59,20 @@ class FittedLikelihood:
 def fitted_likelihood(
     objective: MixedObjective, name: str, fixed_names: tuple[str, ...]
 ) -> FittedLikelihood:
+    """The record of a Gaussian fit."""
+    deviance, _ = objective.deviance(objective.theta, restricted=objective.restricted)
+    return record_of(objective, float(deviance), name, fixed_names)
+
+
+def record_of(
+    objective: MixedObjective | FamilyObjective,
+    deviance: float,
+    name: str,
+    fixed_names: tuple[str, ...],
+) -> FittedLikelihood:
     """The record of a fit; of the two deviances it has the one that was fitted."""
     components = objective.components(objective.theta)
     effects = [each for each in components if each.kind != "residual"]
-    deviance, _ = objective.deviance(objective.theta, restricted=objective.restricted)
     return FittedLikelihood(
         name=name,
         n_rows=objective.n_rows,
@@ -74,8 +85,8 @@ def fitted_likelihood(
             for pair in combinations(sorted(each.names), 2)
         ),
         n_variance_parameters=len(objective.theta),
-        deviance=None if objective.restricted else float(deviance),
-        restricted_deviance=float(deviance) if objective.restricted else None,
+        deviance=None if objective.restricted else deviance,
+        restricted_deviance=deviance if objective.restricted else None,
         restricted=objective.restricted,
         low_rank=any(each.kind == "low_rank" for each in effects),
     )
