@@ -76,19 +76,12 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     outliers : bool, default=True
         Whether to look for tasks off the common covariance; not by maximum likelihood.
     {fit_intercept}
-    whiten : bool, default=False
-        Measure D in whitened instead of standardised features.
+    {mixed:whiten}
     unseen : {"error", "mean"}, default="mean"
         Prediction for a task that was not fitted: its mean over the population of tasks, which is
         that of b for Gaussian responses, with its variation in standard deviations and intervals;
         or an error.
-    {task_column}
-    random_state : int, numpy.random.Generator or None, default=None
-        Draws the tasks that the variances are learned from, where there are very many; None always
-        draws the same.
-    verbose : int, default=0
-        1 prints each fit that was compared.
-    {engine, keep_statistics}
+    {task_column, mixed:random_state, mixed:verbose, engine, keep_statistics}
     family : str, default="gaussian"
         The distribution of the responses. "binomial": classes 0 and 1, or shares with the numbers
         of trials as ``sample_weight``, with linear log odds ("probit" with linear normal
@@ -259,11 +252,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
 
         Parameters
         ----------
-        X : array-like or frame of shape (rows, d)
-            A list with one array per task gives a list of predictions.
-        task : array-like of shape (rows,), optional
-            The task of each row, or one label for all rows; may be left out if ``task_column``
-            names it or if the model has a single task. For a list, one label per array.
+        {predict:X, predict:task}
         return_std : bool, default=False
             Whether to return also the standard deviation of a new response at each row.
         {offset, exposure}
@@ -292,8 +281,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
 
         Parameters
         ----------
-        X, task
-            The rows, given as to ``predict``; X is one array or frame.
+        {rows:X, rows:task}
         y : array-like of shape (rows,)
             Responses.
         {offset, exposure}
@@ -318,8 +306,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
 
         Parameters
         ----------
-        X, task
-            The rows, given as to ``predict``; X is one array or frame.
+        {rows:X, rows:task}
         level : float, default=0.95
             Share of the intervals that cover the mean, between 0 and 1.
         {offset, exposure}
@@ -344,8 +331,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
 
         Parameters
         ----------
-        X, task
-            The rows, given as to ``predict``; X is one array or frame.
+        {rows:X, rows:task}
         level : float, default=0.95
             Share of new responses that fall into their intervals, between 0 and 1. Intervals of
             counts contain at least this share.

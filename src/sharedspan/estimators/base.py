@@ -348,11 +348,7 @@ class TaskEstimator(BaseEstimator):
 
         Parameters
         ----------
-        X : array-like or frame of shape (rows, d)
-            A list with one array per task gives a list of predictions.
-        task : array-like of shape (rows,), optional
-            The task of each row, or one label for all rows; may be left out if ``task_column``
-            names it or if the model has a single task. For a list, one label per array.
+        {predict:X, predict:task}
         return_std : bool, default=False
             Whether to return also the standard deviation of a new response at each row, of
             prediction and noise together. For a task that was not fitted (``unseen="mean"``) it
@@ -380,8 +376,7 @@ class TaskEstimator(BaseEstimator):
 
         Parameters
         ----------
-        X, task
-            The rows, given as to ``predict``; X is one array or frame.
+        {rows:X, rows:task}
         level : float, default=0.95
             Share of new responses that fall into their intervals, between 0 and 1.
 

@@ -339,21 +339,10 @@ class AdaptiveSpanClassifier(MixedClassifier):
         k, the columns of L; 0 for none.
     slopes : {"auto", "zero", "none", "isotropic", "diagonal", "full"}, default="auto"
         D, as in ``AdaptiveSpanRegressor``.
-    link : {"logit", "probit"}, default="logit"
-        What is linear: log odds, or normal quantiles of probabilities.
+    {link}
     method : {"evidence", "ml", "reml"}, default="evidence"
         As in ``AdaptiveSpanRegressor``.
-    {fit_intercept}
-    whiten : bool, default=False
-        Measure D in whitened instead of standardised features.
-    unseen : {"error", "mean"}, default="mean"
-        Prediction for a task that was not fitted: its mean probabilities over the population of
-        tasks, or an error.
-    {task_column}
-    random_state : int, numpy.random.Generator or None, default=None
-        Draws the tasks that structures are compared on, where there are very many.
-    verbose : int, default=0
-        1 prints each fit that was compared.
+    {fit_intercept, mixed:whiten, class:unseen, task_column, mixed:random_state, mixed:verbose}
     varying : list of str or int, optional
         Names or numbers of the features whose coefficients may differ between tasks; those of the
         others are the same in all. Intercepts vary as ``slopes`` says. None: the evidence decides,
@@ -426,19 +415,10 @@ class SharedSpanClassifier(MixedClassifier):
     ----------
     rank : int or "auto", default="auto"
         k, at least 1; "auto" takes the one of the largest marginal likelihood.
-    link : {"logit", "probit"}, default="logit"
-        What is linear: log odds, or normal quantiles of probabilities.
-    {fit_intercept}
+    {link, fit_intercept}
     whiten : bool, default=False
         Measure coefficients in whitened instead of standardised features.
-    unseen : {"error", "mean"}, default="mean"
-        Prediction for a task that was not fitted: its mean probabilities over the population of
-        tasks, or an error.
-    {task_column}
-    random_state : int, numpy.random.Generator or None, default=None
-        Draws the tasks that ranks are compared on, where there are very many.
-    verbose : int, default=0
-        1 prints each fit that was compared.
+    {class:unseen, task_column, mixed:random_state, mixed:verbose}
 
     Attributes
     ----------

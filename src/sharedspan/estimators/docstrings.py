@@ -58,7 +58,26 @@ ATTRIBUTES = {
 }
 
 
-ARGUMENTS = {  # of fit and fit_file; text before a colon is not part of the name
+ARGUMENTS = {  # of constructors and methods; text before a colon is not part of the name
+    "mixed:whiten": (
+        "bool, default=False",
+        "Measure D in whitened instead of standardised features.",
+    ),
+    "mixed:random_state": (
+        "int, numpy.random.Generator or None, default=None",
+        "Draws the tasks that structures are compared on, where there are very many; None always "
+        "draws the same.",
+    ),
+    "mixed:verbose": ("int, default=0", "1 prints each fit that was compared."),
+    "class:unseen": (
+        '{"error", "mean"}, default="mean"',
+        "Prediction for a task that was not fitted: its mean probabilities over the population of "
+        "tasks, or an error.",
+    ),
+    "link": (
+        '{"logit", "probit"}, default="logit"',
+        "What is linear: log odds, or normal quantiles of probabilities.",
+    ),
     "X": (
         "array-like or frame of shape (rows, d), or a list of T arrays (n_t, d)",
         """Frames of pandas, polars or pyarrow, too. Sparse matrices become dense, unless they would
@@ -73,6 +92,17 @@ ARGUMENTS = {  # of fit and fit_file; text before a colon is not part of the nam
         and without ``task_column``, all rows are one task (each array of a list is one), with a
         warning if X is a frame.""",
     ),
+    "predict:X": (
+        "array-like or frame of shape (rows, d)",
+        "A list with one array per task gives a list of predictions.",
+    ),
+    "predict:task": (
+        "array-like of shape (rows,), optional",
+        """The task of each row, or one label for all rows; may be left out if ``task_column`` names
+        it or if the model has a single task. For a list, one label per array.""",
+    ),
+    "rows:X": ("array-like or frame of shape (rows, d)", "One array or frame."),
+    "rows:task": ("array-like of shape (rows,), optional", "As for ``predict``."),
     "sample_weight": (
         "array-like of shape (rows,), optional",
         """Weights count as repetitions: weight 2 is the row written twice, weight 0 the row left
