@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sharedspan.cli import errors, options, output
-from sharedspan.progress import progress_bar
 
 if TYPE_CHECKING:
     from sharedspan.diagnosis.comparison import Comparison
@@ -26,13 +25,11 @@ TIME_LIMIT = 120  # seconds
 @options.drop
 @options.columns
 @options.table_text
-@click.option(
+@options.named(
     "--family",
-    type=click.Choice(["auto", "gaussian", "binomial", "poisson", "negative_binomial"]),
-    metavar="NAME",
-    default="auto",
-    show_default=False,
-    help="Distribution of the target, which decides how errors are measured: gaussian, binomial, "
+    ["auto", "gaussian", "binomial", "poisson", "negative_binomial"],
+    "auto",
+    "Distribution of the target, which decides how errors are measured: gaussian, binomial, "
     "poisson or negative_binomial.  [default: auto, chosen from the values of the target]",
 )
 @click.option(
@@ -74,11 +71,7 @@ def compare_command(
 
     Example: sharedspan compare school.csv --task school --target exam_score
     """
-    with (
-        errors.one_line_errors(out),
-        output.collected_warnings() as messages,
-        progress_bar() as progress,
-    ):
+    with errors.told_work(out) as (messages, progress):
         errors.check_output(out, ".csv", inputs=[table])
         from sharedspan.datasets.bundled import load_table
         from sharedspan.diagnosis.comparison import compare

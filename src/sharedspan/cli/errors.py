@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from sharedspan.cli.interrupt import exit_interrupted, interrupt_came
-from sharedspan.cli.output import printable
+from sharedspan.cli.output import collected_warnings, printable
+from sharedspan.progress import ProgressCallback, progress_bar
 
 
 class MistakeError(click.ClickException):
@@ -56,6 +57,13 @@ def one_line_errors(out: Path | None = None) -> Iterator[None]:
             exit_interrupted("Stopped." if out is None else f"Stopped. {out} was not written.")
         with _mistakes():
             raise
+
+
+@contextmanager
+def told_work(out: Path | None) -> Iterator[tuple[list[str], ProgressCallback]]:
+    """Errors as in ``one_line_errors``, a progress bar, and the warnings, complete at the end."""
+    with one_line_errors(out), collected_warnings() as messages, progress_bar() as progress:
+        yield messages, progress
 
 
 @contextmanager

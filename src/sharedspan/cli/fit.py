@@ -34,30 +34,26 @@ REASONS = {  # why a family is chosen
 @options.drop
 @options.columns
 @options.table_text
-@click.option(
+@options.named(
     "--estimator",
-    type=click.Choice(FITTED_TO_TABLES),
-    metavar="NAME",
-    default="AdaptiveSpanRegressor",
-    show_default=False,
-    help="Estimator to fit; `sharedspan compare` recommends one for your table.  One of "
+    FITTED_TO_TABLES,
+    "AdaptiveSpanRegressor",
+    "Estimator to fit; `sharedspan compare` recommends one for your table.  One of "
     f"{', '.join(FITTED_TO_TABLES)}.  [default: AdaptiveSpanRegressor]",
 )
-@click.option(
+@options.named(
     "--family",
-    type=click.Choice(FAMILIES),
-    metavar="NAME",
-    default="auto",
-    show_default=False,
-    help="Distribution of the target: gaussian, binomial or probit (classes 0 and 1), "
+    FAMILIES,
+    "auto",
+    "Distribution of the target: gaussian, binomial or probit (classes 0 and 1), "
     "poisson or negative_binomial (counts), student_t or huber (numbers with outliers).  [default: "
     "auto, chosen from the values of the target]",
 )
-@click.option(
+@options.repeatable(
     "--varying",
-    multiple=True,
-    metavar="COL",
-    help="Column whose effect differs between tasks; repeatable.  [default: chosen from the data]",
+    "COL",
+    "Column whose effect differs between tasks",
+    "chosen from the data",
 )
 @click.option("--ml", is_flag=True, help="Fit a formula by maximum likelihood instead of REML.")
 @click.option(

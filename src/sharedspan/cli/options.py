@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,24 @@ import click
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+def repeatable(name: str, metavar: str, text: str, default: str = "") -> Decorator:
+    """An option that may be given several times."""
+    text += f"; repeatable.  [default: {default}]" if default else "; repeatable."
+    return click.option(name, multiple=True, metavar=metavar, help=text)
+
+
+def named(name: str, known: Sequence[str], default: str, text: str) -> Decorator:
+    """An option that takes one of many names, which the text tells."""
+    kind = click.Choice(known)
+    return click.option(
+        name, type=kind, metavar="NAME", default=default, show_default=False, help=text
+    )
+
+
 json_output = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 tables = click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
 model = click.argument("model", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path))
-drop = click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
+drop = repeatable("--drop", "COL", "Column to leave out")
 missing_of_model = click.option(
     "--missing",
     type=click.Choice(["error", "drop"]),
@@ -121,18 +135,14 @@ COLUMN_OPTIONS = (
         help="What to do with rows that lack a value: refuse the table, leave the rows out, or "
         "fill in means and add a feature that marks missing values.",
     ),
-    click.option(
-        "--categorical", multiple=True, metavar="COL",
-        help="Column of numbers that are categories, such as codes; repeatable.",
+    repeatable("--categorical", "COL", "Column of numbers that are categories, such as codes"),
+    repeatable(
+        "--ordinal", "COL=A,B,C",
+        "Levels of a column in their order; the column becomes one feature with the values 0, 1, "
+        "2, ...",
     ),
-    click.option(
-        "--ordinal", multiple=True, metavar="COL=A,B,C",
-        help="Levels of a column in their order; the column becomes one feature with the values 0, "
-        "1, 2, ...; repeatable.",
-    ),
-    click.option(
-        "--reference", multiple=True, metavar="COL=LEVEL",
-        help="Reference level of a column of text; repeatable.  [default: the first level]",
+    repeatable(
+        "--reference", "COL=LEVEL", "Reference level of a column of text", "the first level"
     ),
     click.option(
         "--coding", type=click.Choice(["reference", "sum"]), default="reference",
@@ -143,32 +153,23 @@ COLUMN_OPTIONS = (
         "--rare", type=click.IntRange(0), default=5, metavar="N",
         help="Pool the levels of a column with fewer than N rows into one level; 0 pools none.",
     ),
-    click.option(
-        "--date", multiple=True, metavar="COL=FORMAT",
-        help="Format of a column of dates that are not in ISO form, such as sold=%d.%m.%Y; "
-        "repeatable.",
+    repeatable(
+        "--date", "COL=FORMAT",
+        "Format of a column of dates that are not in ISO form, such as sold=%d.%m.%Y",
     ),
-    click.option(
-        "--season", multiple=True, metavar="COL[=PERIOD]",
-        help="Column of dates with a periodic effect, and its period: year (the default), week or "
-        "day; repeatable.",
+    repeatable(
+        "--season", "COL[=PERIOD]",
+        "Column of dates with a periodic effect, and its period: year (the default), week or day",
     ),
-    click.option(
-        "--spline", multiple=True, metavar="COL",
-        help="Column of numbers or dates with a curved effect, or `all` for every such column; "
-        "repeatable.",
+    repeatable(
+        "--spline", "COL",
+        "Column of numbers or dates with a curved effect, or `all` for every such column",
     ),
     click.option(
         "--knots", type=click.IntRange(3), default=10, metavar="N", help="Knots of each spline."
     ),
-    click.option(
-        "--interaction", multiple=True, metavar="A:B",
-        help="Pair of columns whose products are added as features; repeatable.",
-    ),
-    click.option(
-        "--na-values", multiple=True, metavar="TEXT",
-        help="Text that stands for a missing value, such as unknown; repeatable.",
-    ),
+    repeatable("--interaction", "A:B", "Pair of columns whose products are added as features"),
+    repeatable("--na-values", "TEXT", "Text that stands for a missing value, such as unknown"),
     click.option(
         "--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark of numbers."
     ),

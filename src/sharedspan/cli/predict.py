@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sharedspan.cli import errors, options, output
-from sharedspan.progress import ProgressCallback, progress_bar
+from sharedspan.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from sharedspan.inputs.reader import RowBatch, RowReader
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     metavar="LEVEL",
     help="Add columns low and high, an interval with this coverage, such as 0.95.",
 )
-@click.option(
-    "--keep", multiple=True, metavar="COL", help="Column to copy to the output; repeatable."
-)
+@options.repeatable("--keep", "COL", "Column to copy to the output")
 @options.json_output
 @options.out("Where to write the predictions: a .csv or .parquet file.")
 def predict_command(
@@ -59,11 +57,7 @@ def predict_command(
 
     Example: sharedspan predict sales.span next_week.csv --interval 0.9 -o predicted.csv
     """
-    with (
-        errors.one_line_errors(out),
-        output.collected_warnings() as messages,
-        progress_bar() as progress,
-    ):
+    with errors.told_work(out) as (messages, progress):
         from sharedspan.cli.models import columns_of
         from sharedspan.diagnosis.text import short
         from sharedspan.estimators.preparation import for_coded_rows

@@ -9,18 +9,16 @@ from typing import Any
 import click
 
 from sharedspan.cli import errors, options, output
-from sharedspan.progress import progress_bar
 
 
 @click.command("report", short_help="Write a page about a saved model.")
 @options.model
 @click.argument("tables", nargs=-1, metavar="")
-@click.option(
+@options.repeatable(
     "--data",
-    multiple=True,
-    metavar="TABLE",
-    help="Table of rows, from which the page computes errors, gains over other methods and which "
-    "tasks the model does not fit; repeatable.",
+    "TABLE",
+    "Table of rows, from which the page computes errors, gains over other methods and which "
+    "tasks the model does not fit",
 )
 @options.task_of_model
 @options.target_of_model
@@ -60,11 +58,7 @@ def report_command(
         raise errors.MistakeError(
             f"Give the table with --data: sharedspan report {model} --data {tables[0]}."
         )
-    with (
-        errors.one_line_errors(out),
-        output.collected_warnings() as messages,
-        progress_bar() as progress,
-    ):
+    with errors.told_work(out) as (messages, progress):
         from sharedspan.cli.models import columns_of
         from sharedspan.diagnosis.model_view import ModelView
         from sharedspan.estimators.preparation import for_coded_rows
