@@ -10,6 +10,7 @@ from sharedspan.kernels import threads
 from sharedspan.mixed_model.design_rows import in_given_order
 from sharedspan.mixed_model.draws import draw_coefficients, draw_noise
 from sharedspan.mixed_model.objective import map_to_user
+from sharedspan.mixed_model.outliers import FittedEffects
 from sharedspan.mixed_model.posterior import residual_squares
 from sharedspan.mixed_model.structures import Block, Effects
 
@@ -91,7 +92,7 @@ def test_the_noise_of_draws_has_the_mean_of_the_restricted_likelihood(method, rn
 
 def test_residual_squares_are_the_noise_times_the_rows_less_effective_parameters():
     retained = sleepstudy()[2]._retained_
-    squares, used = residual_squares(retained.tasks, retained.fit, None)
+    squares, used = residual_squares(retained.tasks, FittedEffects(retained.fit))
     assert_allclose(squares.sum(), retained.fit.evidence.noise * (180 - used.sum()), rtol=1e-5)
     assert 18 < used.sum() < 36
 
@@ -101,7 +102,7 @@ def test_without_effects_the_noise_is_that_of_least_squares(rng):
     y -= np.array([y[task == t].mean() for t in task]) - y.mean()  # no variance between tasks
     retained = fitted(X, y, task, (Block("full", (0,)),))._retained_
     assert retained.fit.covariance.matrix.max() < 1e-12
-    squares, used = residual_squares(retained.tasks, retained.fit, None)
+    squares, used = residual_squares(retained.tasks, FittedEffects(retained.fit))
     F = np.column_stack([np.ones(len(y)), X])
     residual = y - F @ np.linalg.lstsq(F, y, rcond=None)[0]
     assert_allclose(used.sum(), 2)
@@ -113,7 +114,7 @@ def test_without_effects_the_noise_is_that_of_least_squares(rng):
 def test_very_large_effects_are_drawn_as_those_of_separate_regressions(rng):
     X, y, task = simulated(rng, std=(1e4, 1e4))
     retained = fitted(X, y, task)._retained_
-    squares, used = residual_squares(retained.tasks, retained.fit, None)
+    squares, used = residual_squares(retained.tasks, FittedEffects(retained.fit))
     total = 0.0
     for t in range(30):
         F = np.column_stack([np.ones(8), X[task == t]])

@@ -31,7 +31,7 @@ def test_errors_are_those_of_predictions_from_all_other_rows(levels):
     fit = CovarianceOptimizer(tasks).fit("diagonal")
     fit = CovarianceOptimizer(tasks).fit("diagonal", 1, fit)
     held_out = HeldOutRows(rows, np.arange(6), Canonical(units, None), tasks)
-    squares = held_out.squares(SelectedModel(tasks, fit, None, False, ()))
+    squares = held_out.squares(SelectedModel(fit, tasks=tasks, flat=False))
     # All rows as one Gaussian vector; each is predicted from the others.
     Z, u = held_out.Z, held_out.y
     prior = tasks.prior_precision(fit.taus)
@@ -83,7 +83,7 @@ def searched(seed, T=80, n=10):
     tasks = MixedTasks(statistics, Scaling.of(statistics, True))
     fit = CovarianceOptimizer(tasks).fit("diagonal")
     held_out = HeldOutRows(rows, np.arange(T), Canonical(units, None), tasks)
-    return held_out, SelectedModel(tasks, fit, None, False, ())
+    return held_out, SelectedModel(fit, tasks=tasks, flat=False)
 
 
 @pytest.mark.parametrize("seed", range(5))

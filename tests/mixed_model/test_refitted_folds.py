@@ -31,7 +31,7 @@ def problem(X, y, task, weight=None, kind="gram"):
     optimizer = CovarianceOptimizer(tasks)
     fit = optimizer.fit("isotropic", 1, optimizer.fit("isotropic"))
     held_out = HeldOutRows(rows, np.arange(tasks.n_tasks), Canonical(units, None), tasks)
-    return RefittedFolds(held_out), SelectedModel(tasks, fit, None, False, ())
+    return RefittedFolds(held_out), SelectedModel(fit, tasks=tasks, flat=False)
 
 
 def table(seed=0, T=6, n=11, d=3):

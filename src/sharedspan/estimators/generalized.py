@@ -21,6 +21,7 @@ from sharedspan.mixed_model.held_out_responses import HeldOutResponses
 from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.optimize import CovarianceFit
+from sharedspan.mixed_model.outliers import FittedEffects
 from sharedspan.mixed_model.posterior import posterior_of
 from sharedspan.mixed_model.quadrature import (
     fit_by_quadrature,
@@ -112,7 +113,7 @@ def _estimate(
             )
             value = quadrature.value + prior
             fit, approximation = quadrature.fit, "quadrature"
-        posterior = posterior_of(fit.modes.tasks, canonical, fit, None)
+        posterior = posterior_of(fit.modes.tasks, canonical, FittedEffects(fit))
         if quadrature is not None:
             posterior = quadrature.corrected(posterior)
     if source.level:  # the intercepts of the user's units contain it

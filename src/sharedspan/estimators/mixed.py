@@ -30,6 +30,7 @@ from sharedspan.mixed_model.fitted_noise import with_fitted_noise
 from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without_hopeless_rivals
 from sharedspan.mixed_model.likelihood import MixedTasks, RowVariances
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
+from sharedspan.mixed_model.outliers import FittedEffects
 from sharedspan.mixed_model.posterior import Posterior, posterior_of, residual_squares
 from sharedspan.mixed_model.refitted_folds import (
     RefittedFolds,
@@ -142,9 +143,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
                     model = select_by_rows(RefittedFolds(rows), [doubted])
             model, degrees = refined_with_noise(model, tasks)
             function = None if model.row_noise is None else model.row_noise.function
-            posterior = posterior_of(
-                model.tasks, canonical, model.fit, model.outliers, degrees, model.widening, function
-            )
+            posterior = posterior_of(model.tasks, canonical, model, degrees, function)
         fit = model.fit
         if not fit.converged:
             warnings.warn(
@@ -200,7 +199,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
                     model = replace(model, rivals=contenders(model)[1:])
                 model = select_by_rows(RefittedFolds(held_out) if few else held_out, [model])
             at = turns.fit(replace(at, fit=model.fit, family=family))
-            posterior = posterior_of(at.tasks, canonical, at.fit, None)
+            posterior = posterior_of(at.tasks, canonical, FittedEffects(at.fit))
             tails, scale = turns.response_noise(at)
         if not at.converged:
             warnings.warn(
@@ -628,7 +627,7 @@ def levels_pay(noise: str, model: SelectedModel) -> bool:
     """Whether tasks get noise levels of their own: if told so, or if the gain is decisive."""
     if noise != "auto":
         return noise == "per_task"
-    squares, used = residual_squares(model.tasks, model.fit, model.outliers, model.widening)
+    squares, used = residual_squares(model.tasks, model)
     spare = model.tasks.n - used
     if np.median(spare) < FEWEST_SPARE_ROWS:
         return False
@@ -637,7 +636,7 @@ def levels_pay(noise: str, model: SelectedModel) -> bool:
 
 def task_noise_levels(model: SelectedModel) -> tuple[np.ndarray, np.ndarray]:
     """Noise variances of the tasks relative to their mean, and degrees of freedom, both (T,)."""
-    squares, used = residual_squares(model.tasks, model.fit, model.outliers, model.widening)
+    squares, used = residual_squares(model.tasks, model)
     n = model.tasks.n
     variances, degrees = shrink_noise(squares, np.maximum(n - used, 0.0))
     levels = variances / (n @ variances / n.sum())

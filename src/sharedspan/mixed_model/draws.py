@@ -43,6 +43,7 @@ from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model.likelihood import SMALLEST_NOISE, MixedTasks
 from sharedspan.mixed_model.nested_posterior import nested_posterior
 from sharedspan.mixed_model.optimize import CovarianceFit
+from sharedspan.mixed_model.outliers import FittedEffects
 from sharedspan.mixed_model.population import estimate_population
 from sharedspan.mixed_model.posterior import residual_squares
 from sharedspan.mixed_model.retained import NestedRetained, RetainedFit
@@ -139,7 +140,7 @@ def draw_noise(tasks: MixedTasks, fit: CovarianceFit, rng: np.random.Generator) 
     """A draw of s2; one if the noise is known."""
     if tasks.working is not None:
         return 1.0
-    squares, used = residual_squares(tasks, fit, None)
+    squares, used = residual_squares(tasks, FittedEffects(fit))
     return drawn_noise(np.sum(squares / tasks.levels), tasks.n.sum() - used.sum(), rng)
 
 

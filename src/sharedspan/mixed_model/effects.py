@@ -39,7 +39,7 @@ def select_effects(
     if not any(block.kind == "low_rank" for block in blocks):
         fit = optimizer.fit("given", tol=COMPARISON_TOL)
         note(fit)
-        return SelectedModel(optimizer.tasks, fit, None, optimizer.flat, ())
+        return SelectedModel(fit, tasks=optimizer.tasks, flat=optimizer.flat)
     start = moment_start(optimizer, blocks)
     best, best_at, failures = None, optimizer, 0
     for rank in range(1, max(len(block.members) for block in blocks) + 1):
@@ -53,7 +53,7 @@ def select_effects(
         if chosen == blocks or failures > MORE_RANKS:
             break
     assert best is not None
-    return SelectedModel(best_at.tasks, best, None, optimizer.flat, ())
+    return SelectedModel(best, tasks=best_at.tasks, flat=optimizer.flat)
 
 
 def with_rank(block: Block, rank: int) -> Block:

@@ -64,7 +64,7 @@ def row_noise_of(
 ) -> RowNoise:
     """The noise variances at the fitted values of all rows, and all tasks weighted by them."""
     rows, canonical = held_out.rows, held_out.canonical
-    means, _ = posterior_means(tasks, model.fit, model.outliers)
+    means, _ = posterior_means(tasks, replace(model, widening=1.0))
     eta, weight = np.empty(rows.n_rows), np.empty(rows.n_rows)
     for block in rows.blocks():
         X, _ = canonical.units.rows(block, canonical.P)

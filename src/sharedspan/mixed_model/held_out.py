@@ -119,7 +119,7 @@ class HeldOutRows:
             quadratic_forms(Z, np.ascontiguousarray(V), of, own)
             leverage[rows] = own / levels[self.owner[rows]]
 
-        map_posteriors(work, tasks, model.fit, model.outliers, model.widening)
+        map_posteriors(work, tasks, model)
         if model.row_noise is not None:
             leverage /= model.row_noise.relative[self.positions]
         return fitted, self.weight * leverage

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from sharedspan.mixed_model.modes import FamilyRows
+from sharedspan.mixed_model.outliers import FittedEffects
 from sharedspan.mixed_model.posterior import map_posteriors
 from sharedspan.mixed_model.search import SelectedModel
 
@@ -60,7 +61,7 @@ class HeldOutResponses:
             eta[rows] = np.einsum("ij,ij->i", self.Z[rows], means[of])
             h[rows] = np.einsum("ij,ijk,ik->i", self.Z[rows], V[of], self.Z[rows], optimize=True)
 
-        map_posteriors(work, tasks, model.fit, None)
+        map_posteriors(work, tasks, FittedEffects(model.fit))
         eta += self.offset
         d = family.derivatives(self.y, eta)
         # One repetition of a row is left out, so that a weight of two is the row twice.

@@ -40,6 +40,19 @@ class OutlierComponent:
         return 1 / (1 + np.exp(-np.clip(odds, -700, 700)))
 
 
+@dataclass(frozen=True)
+class FittedEffects:
+    """The distribution of the effects of tasks.
+
+    If a few tasks have far larger effects than the others, the covariance of all shrinks them too
+    much. ``widening`` is a factor on it that leaves more of every task's own effects.
+    """
+
+    fit: CovarianceFit
+    outliers: OutlierComponent | None = None
+    widening: float = 1.0
+
+
 def find_outliers(
     optimizer: CovarianceOptimizer, fit: CovarianceFit
 ) -> tuple[OutlierComponent | None, CovarianceFit]:

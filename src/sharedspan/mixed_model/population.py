@@ -22,7 +22,7 @@ from sharedspan.mixed_model.likelihood import (
     refined_product,
 )
 from sharedspan.mixed_model.optimize import CovarianceFit
-from sharedspan.mixed_model.outliers import OutlierComponent
+from sharedspan.mixed_model.outliers import FittedEffects, OutlierComponent
 from sharedspan.mixed_model.terms import Covariance, TaskTerms
 
 PRECISE_RATIO = 1e5  # of the squares of effects to the noise, beyond which C - CKC loses digits
@@ -136,15 +136,16 @@ def posteriors_at(
 
 
 def population_of(
-    tasks: MixedTasks, fit: CovarianceFit, outliers: OutlierComponent | None, widening: float
+    tasks: MixedTasks, effects: FittedEffects
 ) -> tuple[list[Covariance], np.ndarray, Population]:
     """The covariances that effects are shrunk by, outlier probabilities, and the population.
 
     b and its error are those of the covariance that fits best: by a wider one, tasks would tell so
     little of b that its prior would shrink it.
     """
+    fit, widening = effects.fit, effects.widening
     wide = replace(fit, covariance=fit.covariance.scaled(widening))
-    covariances, off = outlier_components(tasks, wide, outliers)
+    covariances, off = outlier_components(tasks, wide, effects.outliers)
     population = estimate_population(tasks, fit, off)
     if widening != 1:
         population = replace(population, inner=estimate_population(tasks, wide, off).inner)

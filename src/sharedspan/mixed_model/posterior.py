@@ -12,7 +12,7 @@ from sharedspan.kernels.standard_errors import packed_row_forms, packed_task_for
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit
-from sharedspan.mixed_model.outliers import OutlierComponent
+from sharedspan.mixed_model.outliers import FittedEffects
 from sharedspan.mixed_model.population import (
     Population,
     Posteriors,
@@ -42,7 +42,7 @@ class Posterior:
     new: np.ndarray  # (p, p), covariance of a task that was not fitted
     noise: np.ndarray  # (T,) variances, means over rows
     new_noise: float  # s2, the variance of a task that was not fitted
-    degrees: np.ndarray  # (T,) degrees of freedom of the noise variances
+    degrees: np.ndarray  # (T,) degrees of freedom of the variances of the coefficients
     off: np.ndarray  # (T,) probability of an outlier
     degrees_of_freedom: float  # effective parameters
     canonical: Canonical
@@ -50,15 +50,17 @@ class Posterior:
     variance_function: VarianceFunction | None  # of single rows, if their noise differs
     skew: np.ndarray | None = None  # (T, p) posterior means less the modes that ``mean`` holds
     between: np.ndarray | None = None  # (p, p), how tasks differ: ``new`` without errors of b, L
+    noise_degrees: np.ndarray | None = None  # (T,) of the noise variances, if each task has its own
     # Entries beyond the T tasks are of outer groups.
     stored_axes = (
-        "mean:mp packed:mq b:p b_covariance:pp new:pp noise:m degrees:m off:m skew:mp between:pp"
+        "mean:mp packed:mq b:p b_covariance:pp new:pp noise:m degrees:m off:m skew:mp between:pp "
+        "noise_degrees:m"
     )
 
     @staticmethod
     def upgraded(values: dict[str, Any]) -> dict[str, Any]:
         """The attributes, given those of version 0.1: dense covariances, or only variances."""
-        values = {"skew": None, "between": None} | values
+        values = {"skew": None, "between": None, "noise_degrees": None} | values
         if "covariance" in values:
             covariance, variance = values.pop("covariance"), values.pop("variance")
             if covariance is None:
@@ -107,6 +109,24 @@ class Posterior:
         self._prediction_variances(X, codes, variance, noise)
         unit = self.scaling.y_scale / self.canonical.units.y_scale
         return unit * np.sqrt(np.maximum(variance, 0.0) + noise)
+
+    def response_degrees(self, codes: np.ndarray, std: np.ndarray) -> np.ndarray | None:
+        """Satterthwaite's degrees of freedom of standard deviations of responses, (m,).
+
+        They are those of the coefficients and of the task's noise, by their shares of the variance;
+        None if the noise is that of all tasks.
+
+        Parameters
+        ----------
+        codes : ndarray of shape (m,)
+        std : ndarray of shape (m,)
+            As ``response_std`` gives them for these tasks.
+        """
+        if self.noise_degrees is None:
+            return None
+        unit = self.scaling.y_scale / self.canonical.units.y_scale
+        share = np.clip(self.noise[codes] * (unit / std) ** 2, 0.0, 1.0)
+        return 1 / (share**2 / self.noise_degrees[codes] + (1 - share) ** 2 / self.degrees[codes])
 
     def linear_predictor(self, X: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What posterior means add to the linear predictor of the modes, and its variance, (m,)."""
@@ -181,10 +201,8 @@ def _mixes(P: np.ndarray) -> bool:
 def posterior_of(
     tasks: MixedTasks,
     canonical: Canonical,
-    fit: CovarianceFit,
-    outliers: OutlierComponent | None,
+    effects: FittedEffects,
     degrees: np.ndarray | None = None,
-    widening: float = 1.0,
     variance_function: VarianceFunction | None = None,
 ) -> Posterior:
     """The posterior of all tasks, with b and the noise estimated from all of them.
@@ -192,21 +210,19 @@ def posterior_of(
     Parameters
     ----------
     tasks : MixedTasks
-        All tasks, possibly more than ``fit`` was selected on.
+        All tasks, possibly more than the effects were fitted to.
     canonical : Canonical
         The way back to the user's units.
-    fit : CovarianceFit
-    outliers : OutlierComponent, optional
+    effects : FittedEffects
     degrees : ndarray of shape (T,), optional
         Degrees of freedom of the noise variances; by default all that the model leaves.
-    widening : float
-        The factor on the covariance by which effects are shrunk; see ``SelectedModel``.
     variance_function : VarianceFunction, optional
         Noise variances of single rows, relative to s2.
     """
-    T, p, e = tasks.n_tasks, tasks.p, fit.evidence
-    population_covariance, C = fit.covariance, fit.covariance.scaled(widening)
-    covariances, off, population = population_of(tasks, fit, outliers, widening)
+    fit, T, p = effects.fit, tasks.n_tasks, tasks.p
+    e, population_covariance = fit.evidence, fit.covariance
+    C = population_covariance.scaled(effects.widening)
+    covariances, off, population = population_of(tasks, effects)
     plain = plain_covariance(tasks, covariances)
     fit = replace(fit, covariance=C)
     mean, entries = np.empty((T, p)), p * (p + 1) // 2
@@ -221,7 +237,7 @@ def posterior_of(
         posteriors = posteriors_at(C, terms[0], extra, population)
         posteriors[1][:] += error(terms[0].K, scores)
         parameters = float((1 - off[ids]) @ posteriors[2])
-        if outliers is not None:
+        if effects.outliers is not None:
             outlying = posteriors_at(covariances[1], terms[1], extra, population)
             posteriors = _mixture(posteriors, outlying, off[ids], e.noise)
         mean[ids], within, used = posteriors
@@ -239,7 +255,7 @@ def posterior_of(
     left = max(counted - parts[1], 1.0)
     spent = min(n_parameters(*C.loadings.shape), left / 2) if np.isfinite(fit.tau) else 0.0
     squares = parts[0] + population.prior_squares
-    if widening != 1 or tasks.restricted:
+    if effects.widening != 1 or tasks.restricted:
         # At the covariance that fits best, and with the degrees of freedom that b leaves.
         squares = e.noise * counted
     noise = squares / counted * left / (left - spent)
@@ -248,6 +264,7 @@ def posterior_of(
         noise, degrees = 1.0, np.full(T, np.inf)
     packed *= noise
     k, used = C.loadings.shape[1], parts[2] + spent
+    own = degrees
     if degrees is None:
         degrees = np.full(T, max(float(tasks.n.sum()) - used, 1.0))
     # Satterthwaite's: as far as effects are shrunk, their variance is known from T tasks.
@@ -271,6 +288,7 @@ def posterior_of(
         variance_function=variance_function,
         skew=None if tasks.working is None else skew,
         between=population_covariance.matrix * noise,
+        noise_degrees=own,
     )
 
 
@@ -342,18 +360,14 @@ def _parameter_error(
 
 
 def map_posteriors(
-    function: Callable[..., None],
-    tasks: MixedTasks,
-    fit: CovarianceFit,
-    outliers: OutlierComponent | None,
-    widening: float = 1.0,
+    function: Callable[..., None], tasks: MixedTasks, effects: FittedEffects
 ) -> None:
     """Call ``function(ids, means, covariances over the noise, effective parameters)`` by chunks.
 
     Covariances of a task that may be an outlier are the mean of both, without what their means
     differ by: so they remain what turns responses into fitted values.
     """
-    covariances, off, population = population_of(tasks, fit, outliers, widening)
+    covariances, off, population = population_of(tasks, effects)
     plain = plain_covariance(tasks, covariances)
 
     def work(*terms: TaskTerms) -> None:
@@ -369,30 +383,20 @@ def map_posteriors(
     tasks.map_terms(work, *covariances, *plain)
 
 
-def posterior_means(
-    tasks: MixedTasks,
-    fit: CovarianceFit,
-    outliers: OutlierComponent | None,
-    widening: float = 1.0,
-) -> tuple[np.ndarray, np.ndarray]:
+def posterior_means(tasks: MixedTasks, effects: FittedEffects) -> tuple[np.ndarray, np.ndarray]:
     """Posterior means (T, p) and effective parameters (T,) of all tasks."""
     means, used = np.empty((tasks.n_tasks, tasks.p)), np.empty(tasks.n_tasks)
 
     def store(ids: np.ndarray, mean: np.ndarray, _: np.ndarray, parameters: np.ndarray) -> None:
         means[ids], used[ids] = mean, parameters
 
-    map_posteriors(store, tasks, fit, outliers, widening)
+    map_posteriors(store, tasks, effects)
     return means, used
 
 
-def residual_squares(
-    tasks: MixedTasks,
-    fit: CovarianceFit,
-    outliers: OutlierComponent | None,
-    widening: float = 1.0,
-) -> tuple[np.ndarray, np.ndarray]:
+def residual_squares(tasks: MixedTasks, effects: FittedEffects) -> tuple[np.ndarray, np.ndarray]:
     """Squares of the residuals at the posterior means, and effective parameters, both (T,)."""
-    means, used = posterior_means(tasks, fit, outliers, widening)
+    means, used = posterior_means(tasks, effects)
     squares = np.empty(tasks.n_tasks)
 
     def work(rows: TaskTerms) -> None:

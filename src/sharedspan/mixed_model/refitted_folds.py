@@ -111,7 +111,7 @@ class RefittedFolds:
         predicted = np.empty(len(self.owner))
         for fold, tasks, fit in zip(self.folds, self.tasks, self._fits[key], strict=True):
             tasks = tasks.with_noise(model.tasks.levels)
-            means, _ = posterior_means(tasks, fit, model.outliers, model.widening)
+            means, _ = posterior_means(tasks, replace(model, fit=fit))
             predicted[fold] = np.einsum("ij,ij->i", self.rows.Z[fold], means[self.owner[fold]])
         return self.rows.weight * (self.rows.y - predicted) ** 2
 

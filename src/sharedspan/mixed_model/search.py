@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
-from sharedspan.mixed_model.outliers import LARGEST_SHARE, OutlierComponent, find_outliers
+from sharedspan.mixed_model.outliers import (
+    LARGEST_SHARE,
+    FittedEffects,
+    OutlierComponent,
+    find_outliers,
+)
 from sharedspan.mixed_model.terms import Covariance
 from sharedspan.mixed_model.variance_function import VarianceFunction
 
@@ -34,19 +39,13 @@ class RowNoise:
 
 
 @dataclass(frozen=True)
-class SelectedModel:
-    """The selected covariance, the outlier tasks, and the best fits that were not selected.
+class SelectedModel(FittedEffects):
+    """The selected covariance, the outlier tasks, and the best fits that were not selected."""
 
-    If a few tasks have far larger effects than the others, the covariance of all shrinks them too
-    much. ``widening`` is a factor on it that leaves more of every task's own effects.
-    """
-
+    _: KW_ONLY
     tasks: MixedTasks  # that were searched
-    fit: CovarianceFit
-    outliers: OutlierComponent | None
     flat: bool
-    rivals: tuple[CovarianceFit, ...]
-    widening: float = 1.0
+    rivals: tuple[CovarianceFit, ...] = ()
     row_noise: RowNoise | None = None  # if the noise differs between rows
 
     @property
@@ -123,7 +122,9 @@ def select_model(
         for fit in search.rivals()
         if ranks[0] <= fit.rank <= ranks[1] and fit.structure in structures
     )
-    return SelectedModel(optimizer.tasks, search.fit, search.component, optimizer.flat, rivals)
+    return SelectedModel(
+        search.fit, search.component, tasks=optimizer.tasks, flat=optimizer.flat, rivals=rivals
+    )
 
 
 def reconsider(model: SelectedModel, tasks: MixedTasks) -> SelectedModel:
@@ -136,7 +137,7 @@ def reconsider(model: SelectedModel, tasks: MixedTasks) -> SelectedModel:
     ]
     best = max(fits, key=lambda fit: fit.score)
     rivals = tuple(fit for fit in fits if fit is not best)
-    return SelectedModel(tasks, best, model.outliers, model.flat, rivals)
+    return SelectedModel(best, model.outliers, tasks=tasks, flat=model.flat, rivals=rivals)
 
 
 class _ModelSearch:
