@@ -58,13 +58,13 @@ def files(root):
     }
 
 
-def make_copy():
-    """Copy the last commit, and return its name."""
-    shutil.rmtree(COPY, ignore_errors=True)
-    COPY.mkdir(parents=True)
+def make_copy(folder=COPY):
+    """Copy the last commit to a folder, and return its name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     tree = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True)
     with tarfile.open(fileobj=io.BytesIO(tree.stdout)) as archive:
-        archive.extractall(COPY, filter="data")
+        archive.extractall(folder, filter="data")
     named = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         cwd=ROOT,

@@ -332,19 +332,14 @@ def plan_of(todo, known):
 def run_baseline(names, known, workers, deadline, scratch):
     """CPU seconds of the tests that pass here without any mutant; None for the others."""
     cpu = {test["name"]: test.get("cpu", 60.0) for test in known["tests"]}
-    by_file = defaultdict(list)
-    for name in names:
-        by_file[name.partition("::")[0]].append(name)
-    groups = []
-    for group in by_file.values():  # pieces of some seconds, so that all workers have work
-        piece, cost = [], 0.0
-        for name in group:
-            piece.append(name)
-            cost += cpu.get(name, 60.0)
-            if cost > 30:
-                groups.append((cost, piece))
-                piece, cost = [], 0.0
-        groups.append((cost, piece))
+    groups, piece, cost = [], [], 0.0
+    for name in names:  # in pieces of some seconds, so that all workers have work
+        piece.append(name)
+        cost += cpu.get(name, 60.0)
+        if cost > 20:
+            groups.append((cost, piece))
+            piece, cost = [], 0.0
+    groups.append((cost, piece))
     tasks = [(piece, cpu, None) for _, piece in sorted(groups, reverse=True) if piece]
     print(f"{len(names)} tests without a mutant, in {len(tasks)} processes", flush=True)
     passed = {}
