@@ -79,7 +79,7 @@ class MarginalEffects:
         lines.append(f"{self.column:<{width}}{'mean':>12}{bounds[0]:>12}{bounds[1]:>12}")
         for name, *numbers in zip(names, self.estimate, self.low, self.high, strict=True):
             lines.append(f"{name:<{width}}" + "".join(f"{x:12.5g}" for x in numbers))
-        wide = max([len(each[0]) for each in self.differences], default=0)
+        wide = max(len(name) for name in ("difference", *(each[0] for each in self.differences)))
         if self.differences:
             lines += ["", f"{'difference':<{wide}}{'estimate':>12}{'std.error':>12}{'p':>12}"]
         for name, estimate, std, _, _, p in self.differences:
