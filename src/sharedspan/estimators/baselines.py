@@ -91,8 +91,18 @@ def in_user_units(problem: Problem, scale: np.ndarray, V: np.ndarray, alpha: Any
     )
 
 
+class RidgeRegressor(TaskRegressor):
+    """Base of ridge regressions, whose penalty ``alpha`` may be chosen by the likelihood."""
+
+    checks: ClassVar = {"alpha": partial(number_or_auto, smallest=0.0)}
+
+    def needs(self) -> Needs:
+        """Grams, as they are."""
+        return Needs(kind="gram")
+
+
 @estimator("alpha fit_intercept unseen task_column engine keep_statistics")
-class PooledRegressor(TaskRegressor):
+class PooledRegressor(RidgeRegressor):
     """One slope vector for all tasks, an intercept for each: ridge on rows minus their task mean.
 
     Parameters
@@ -113,13 +123,7 @@ class PooledRegressor(TaskRegressor):
     """
 
     shares = "slopes"
-    checks: ClassVar = {"alpha": partial(number_or_auto, smallest=0.0)}
-
     alpha: Any = "auto"
-
-    def needs(self) -> Needs:
-        """Grams, as they are."""
-        return Needs(kind="gram")
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """Ridge from the sum of all tasks' Grams."""
@@ -138,7 +142,7 @@ class PooledRegressor(TaskRegressor):
 
 
 @estimator("alpha fit_intercept unseen task_column engine keep_statistics")
-class PerTaskRegressor(TaskRegressor):
+class PerTaskRegressor(RidgeRegressor):
     """A separate ridge regression for each task.
 
     Parameters
@@ -157,13 +161,7 @@ class PerTaskRegressor(TaskRegressor):
     """
 
     shares = "nothing"
-    checks: ClassVar = {"alpha": partial(number_or_auto, smallest=0.0)}
-
     alpha: Any = "auto"
-
-    def needs(self) -> Needs:
-        """Grams, as they are."""
-        return Needs(kind="gram")
 
     def estimate(self, problem: Problem) -> FittedSpan:
         """Ridge from each task's own Gram."""

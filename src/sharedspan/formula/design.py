@@ -40,34 +40,18 @@ DEFAULT_OPTIONS = Columns(rare=0)
 class Design:
     """What a formula says of a table.
 
-    Attributes
-    ----------
-    formula : Formula
-    columns : TableColumns
-        How columns become features; ``columns.task`` is a column, or several whose path is the
-        label of a task.
-    effects : Effects
-        Which coefficients have a mean, and how they vary between tasks.
-    groups : tuple of str
-        The columns that tasks are made of, of nested groups the outer one first.
-    nested : str, optional
-        The column of the outer groups, if tasks are nested in such.
-    outer_effects : Effects, optional
-        How coefficients vary between the outer groups.
-    crossed : tuple of str
-        Groupings whose intercepts are coefficients of 0/1 features in a variance group each.
-    levels : tuple of two str, optional
-        Of a response of two classes; the second is 1.
+    ``columns.task`` is a column, or several whose path is the label of a task. The intercepts of
+    crossed groupings are coefficients of 0/1 features in a variance group each.
     """
 
     formula: Formula
-    columns: TableColumns
-    effects: Effects
-    groups: tuple[str, ...]
-    nested: str | None
-    outer_effects: Effects | None
-    crossed: tuple[str, ...]
-    levels: tuple[str, str] | None
+    columns: TableColumns  # how columns become features
+    effects: Effects  # which coefficients have a mean, and how they vary between tasks
+    groups: tuple[str, ...]  # the columns that tasks are made of, of nested groups the outer first
+    nested: str | None  # the column of the outer groups, if tasks are nested in such
+    outer_effects: Effects | None  # how coefficients vary between the outer groups
+    crossed: tuple[str, ...]  # groupings
+    levels: tuple[str, str] | None  # of a response of two classes; the second is 1
 
     @property
     def offset(self) -> tuple[Expression, ...]:

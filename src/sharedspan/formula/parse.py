@@ -21,23 +21,13 @@ from sharedspan.inputs.expressions import Call, Expression
 class Formula:
     """A formula whose products of terms are expanded; ``str`` gives its canonical text.
 
-    Attributes
-    ----------
-    text : str
-        As it was given.
-    response : Expression
-        A column, arithmetic, or ``cbind(successes, failures)``.
-    intercept : bool
-    terms : tuple of Term
-        Of all tasks: main effects first, then products of two columns, and so on, as in R.
-    bars : tuple of Bar
-    offsets : tuple of Expression
+    Terms are in the order of R: main effects first, then products of two columns, and so on.
     """
 
-    text: str = field(compare=False)
-    response: Expression
+    text: str = field(compare=False)  # as it was given
+    response: Expression  # a column, arithmetic, or ``cbind(successes, failures)``
     intercept: bool
-    terms: tuple[Term, ...]
+    terms: tuple[Term, ...]  # of all tasks
     bars: tuple[Bar, ...]
     offsets: tuple[Expression, ...]
 

@@ -46,29 +46,17 @@ class ContrastTest(NamedTuple):
 class FixedEffects:
     """Estimates of the fixed effects, with what tests of them need.
 
-    Attributes
-    ----------
-    names : tuple of str
-    estimate : ndarray of shape (f,)
-    covariance : ndarray of shape (f, f)
-        V.
-    jacobian : ndarray of shape (q, f, f) or None
-        Derivatives of V in the variance parameters; None if degrees of freedom are infinite.
-    theta_covariance : ndarray of shape (q, q) or None
-        A, the covariance of the variance parameters.
-    variance_error : ndarray of shape (f, f) or None
-        J'AJ, what the error of the variance parameters adds to the covariance.
-    plain_covariance : ndarray of shape (f, f) or None
-        V, if ``covariance`` contains this error.
+    With the covariance A (q, q) of the variance parameters and the derivatives J of V in them, J'AJ
+    is what their error adds to the covariance. Without J, degrees of freedom are infinite.
     """
 
     names: tuple[str, ...]
-    estimate: np.ndarray
-    covariance: np.ndarray
-    jacobian: np.ndarray | None = None
-    theta_covariance: np.ndarray | None = None
-    variance_error: np.ndarray | None = None
-    plain_covariance: np.ndarray | None = None
+    estimate: np.ndarray  # (f,)
+    covariance: np.ndarray  # (f, f), V
+    jacobian: np.ndarray | None = None  # (q, f, f), J
+    theta_covariance: np.ndarray | None = None  # A
+    variance_error: np.ndarray | None = None  # (f, f), J'AJ
+    plain_covariance: np.ndarray | None = None  # V, if ``covariance`` contains this error
     stored_axes = (
         "estimate:f covariance:ff jacobian:qff theta_covariance:qq variance_error:ff "
         "plain_covariance:ff"

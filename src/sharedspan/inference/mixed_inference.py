@@ -16,23 +16,13 @@ EDGE = 1e-5  # smallest eigenvalue of correlations that are not at the edge
 
 @dataclass(frozen=True)
 class GroupEffects:
-    """Effects of the levels of a crossed or an outer group.
-
-    Attributes
-    ----------
-    group : str
-    labels : tuple of str
-    names : tuple of str
-        Names of the effects.
-    effects, std : ndarray of shape (levels, v)
-        Conditional means and standard deviations.
-    """
+    """Effects of the levels of a crossed or an outer group."""
 
     group: str
     labels: tuple[str, ...]
-    names: tuple[str, ...]
-    effects: np.ndarray
-    std: np.ndarray
+    names: tuple[str, ...]  # of the effects
+    effects: np.ndarray  # (levels, v) conditional means
+    std: np.ndarray  # (levels, v) conditional standard deviations
     stored_axes = "effects:lv std:lv"
 
 

@@ -22,21 +22,11 @@ LARGEST_LOG_REACH = 5.0  # of an interval of the logarithm of a standard deviati
 
 @dataclass(frozen=True)
 class ParameterInterval:
-    """An interval of one parameter.
+    """An interval of one parameter."""
 
-    Attributes
-    ----------
-    kind : {"std", "correlation", "residual", "fixed"}
-    group : str
-        What the effect varies between.
-    names : tuple of str
-        The effect, or the two effects of a correlation.
-    estimate, lower, upper : float
-    """
-
-    kind: str
-    group: str
-    names: tuple[str, ...]
+    kind: str  # "std", "correlation", "residual" or "fixed"
+    group: str  # what the effect varies between
+    names: tuple[str, ...]  # the effect, or the two effects of a correlation
     estimate: float
     lower: float
     upper: float
@@ -44,24 +34,13 @@ class ParameterInterval:
 
 @dataclass(frozen=True)
 class VarianceParameter:
-    """A standard deviation or a correlation: which it is, and where its numbers stand in theta.
+    """A standard deviation or a correlation: which it is, and where its numbers stand in theta."""
 
-    Attributes
-    ----------
-    kind : {"std", "correlation", "residual"}
-    group : str
-    names : tuple of str
-    component : int
-        The place of the variance component.
-    rows : tuple of int
-        One effect of the component, or two in ascending order.
-    """
-
-    kind: str
+    kind: str  # "std", "correlation" or "residual"
     group: str
     names: tuple[str, ...]
-    component: int
-    rows: tuple[int, ...]
+    component: int  # the place of the variance component
+    rows: tuple[int, ...]  # one effect of the component, or two in ascending order
 
     def value(self, components: Sequence[VarianceComponent]) -> float:
         """The parameter, not a number for the correlation of an effect that does not vary."""

@@ -289,7 +289,12 @@ class Encoding:
 
         Errors name a row if the number of the first one is given.
         """
-        X = np.empty((len(values[0]), len(self.names)), dtype)
+        X = np.empty((len(values[0]) if len(values) else 0, len(self.names)), dtype)
+        self._fill(X, values, first_row)
+        return X
+
+    def _fill(self, X: np.ndarray, values: Sequence[np.ndarray], first_row: int | None) -> None:
+        """Write the features into X, (rows, d)."""
         at, firsts = 0, {}
         for column, each in zip(self.columns, values, strict=True):
             firsts[column.column] = (at, column.n_main)
@@ -304,7 +309,6 @@ class Encoding:
                 for other in range(j, j + n):
                     X[:, at] = X[:, one] * X[:, other]
                     at += 1
-        return X
 
     def fills(self, factor: Factor) -> bool:
         """Whether missing values of a factor that had none in the fit count as unseen ones."""

@@ -128,21 +128,10 @@ class FormulaEncoding(Encoding):
         """False: a table may have other columns than a formula."""
         return False
 
-    def encode(
-        self,
-        values: Sequence[np.ndarray],
-        dtype: Any = np.float64,
-        first_row: int | None = None,
-    ) -> np.ndarray:
-        """Features (rows, d) of the values of all columns, each (rows,).
-
-        Errors name a row if the number of the first one is given.
-        """
+    def _fill(self, X: np.ndarray, values: Sequence[np.ndarray], first_row: int | None) -> None:
         read = ReadColumns(self, values, first_row)
-        X = np.empty((len(values[0]) if len(values) else 0, len(self.features)), dtype)
         for j, feature in enumerate(self.features):
             X[:, j] = read.feature(feature)
-        return X
 
     def fits_float32(self, types: Any) -> bool:
         """Whether single precision holds every feature exactly, which is not known of products."""
