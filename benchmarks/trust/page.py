@@ -1,6 +1,6 @@
 """docs/trust.md from the figures of the parts."""
 
-import importlib
+import ast
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -9,9 +9,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 MENDED = Path(__file__).parent / "mended"
 HEAD = """# Trust
 
-A numerical library loses trust by one silent wrong number. These suites look for such numbers under
-hostile input, faults and load. `python -m benchmarks.trust` runs them and writes this page; the
-tests run the same checks with fewer cases.
+A single wrong result that is returned without a warning is enough to lose trust in a numerical
+library. The suites in `benchmarks/trust` look for such results under hostile input, faults and
+load. `python -m benchmarks.trust` runs them and writes this page; the tests run the same checks
+with fewer cases. The command below each table is the one that made it. Its number after `--cases`
+is the share of the full number of cases that this run had.
+"""
+FIXED = """Each item says first what was wrong and then, after "Now", what holds today. The tests in
+brackets check it.
+"""
+MISSING = """These parts have checks, too, but no figures on this page yet:
 """
 
 
@@ -28,14 +35,15 @@ def write_page(parts, folder):
     text, missing = [HEAD], []
     for part in parts:
         file = Path(folder) / f"{part}.json"
+        about = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{part}.py").read_text()))
+        title, _, rest = about.partition("\n")
+        title = title.rstrip(".")
         if not file.exists():
-            missing.append(part)
+            missing.append(f"- {title} (`python -m benchmarks.trust {part}`)")
             continue
         figures = json.loads(file.read_text())
-        about = importlib.import_module(f"benchmarks.trust.{part}").__doc__.strip()
-        title, _, rest = about.partition("\n")
-        text += [f"## {title.rstrip('.')}", "", rest.strip(), ""] if rest else [f"## {title}", ""]
-        text += ["| claim | figure | |", "|---|---|---|"]
+        text += [f"## {title}", "", *([rest.strip(), ""] if rest else [])]
+        text += ["| check | result | passed |", "|---|---|---|"]
         for line in figures["lines"]:
             holds = "yes" if line["holds"] else "**no**"
             text.append(f"| {line['claim']} | {line['figure']} | {holds} |")
@@ -43,7 +51,7 @@ def write_page(parts, folder):
         text += ["", f"`{command}`: {minutes:g} minutes on {figures['machine']}.", ""]
     mended = [file.read_text().strip() for file in sorted(MENDED.glob("*.md"))]
     if mended:
-        text += ["## What was found and mended", "", *mended, ""]
+        text += ["## What was found and fixed", "", FIXED, *mended, ""]
     if missing:
-        text += [f"Not run yet: {', '.join(missing)}.", ""]
+        text += ["## Parts without figures", "", MISSING, *missing, ""]
     PAGE.write_text("\n".join(text))

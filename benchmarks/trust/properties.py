@@ -3,8 +3,9 @@
 Tables are drawn at random and changed in a way whose effect on the fit is known: features are
 rotated, tasks renamed, rows written twice, responses shifted, and so on. Every estimator and solver
 is fitted to both tables, and the fits must agree within a tolerance that follows from the precision
-of numbers, the conditioning of the table and the rule by which the fit stops. Where an estimator
-legitimately depends on what is changed, the reason is given in the module, and it is left out.
+of numbers, the conditioning of the table and the rule by which the fit stops. An estimator that
+legitimately depends on a change is left out of that check; `benchmarks/trust/properties.py` gives
+the reason. The last four checks are about the sums over rows from which fits are computed.
 """
 
 from __future__ import annotations
@@ -576,16 +577,20 @@ PROPERTIES = {
         "Rescaling the features, each by its own factor", rescaled,
         {**by_values, "SharedSpan, not whitened": UNITS},
     ),
-    "feature signs": Property("Changing signs of features", turned, by_values),
+    "feature signs": Property("Changing the signs of features", turned, by_values),
     "feature origin": Property("Shifting the features", moved, by_values),
     "feature origin by task": Property(
         "Shifting the features of each task by its own amounts", moved_by_task,
         {**by_values, "Adaptive": LEVEL, "mixed": LEVEL, "likelihood": LEVEL},
     ),
-    "task order": Property("Renaming tasks in another order", renamed, by_order),
+    "task order": Property("Renaming the tasks, so that their order changes", renamed, by_order),
     "row order": Property("Permuting the rows", shuffled, {}),
-    "repetition": Property("Rows written twice or thrice, against weights", repeated, {}),
-    "weight zero": Property("Rows of weight zero with absurd values", with_left_out, {}),
+    "repetition": Property(
+        "Repeating rows two or three times, compared with weights of two or three", repeated, {}
+    ),
+    "weight zero": Property(
+        "Adding rows of weight zero with absurd values", with_left_out, {}
+    ),
     "weight unit": Property(
         "Multiplying all weights by a factor", reweighted,
         {"mixed": COUNTS, "likelihood": COUNTS, "ridge": COUNTS, "penalised": COUNTS,
@@ -603,32 +608,34 @@ PROPERTIES = {
         {"span": SLOPE, "penalised": SLOPE, "ridge": SLOPE, "mixed": SLOPE, "folds": SLOPE},
     ),
     "y unit": Property(
-        "Scaling y and noise together", with_y_scaled, {**by_values, "PenalizedERM": PENALTY}
+        "Multiplying y by a factor, which must multiply the noise too", with_y_scaled,
+        {**by_values, "PenalizedERM": PENALTY},
     ),
     "y sign": Property("Changing the sign of y", with_y_negated, {**by_values, "Adaptive": ORDER}),
     "constant feature": Property(
-        "A constant feature more", with_constant,
+        "Adding a constant feature", with_constant,
         {**by_values, "SharedSpan, not whitened": WIDTH},
     ),
     "redundant feature": Property(
-        "A feature more that is a combination of the others", with_redundant,
+        "Adding a feature that is a linear combination of the others", with_redundant,
         {**by_axes, "likelihood": AXES, "SharedSpan, not whitened": UNITS},
     ),
     "useless feature": Property(
-        "A feature more that explains nothing in any task", with_useless,
+        "Adding a feature that explains nothing in any task", with_useless,
         {"ridge": WIDTH, "mixed": WIDTH, "likelihood": WIDTH, "penalised": WIDTH, "folds": WIDTH,
          "Spectral": WIDTH, "Moment, duchi": WIDTH, "Moment, tripuraneni": WIDTH,
          "SharedSpan, noise per task": WIDTH, "Curriculum, weighted": WIDTH},
         noise=False,
     ),
     "all tasks twice": Property(
-        "An exact copy of every task", with_all_tasks_twice,
+        "Adding an exact copy of every task", with_all_tasks_twice,
         {"mixed": COUNTS, "likelihood": COUNTS, "penalised": COUNTS, "folds": COUNTS,
          "Spectral": COUNTS, "SharedSpan, noise per task": COUNTS, "Pooled": COUNTS,
          "Curriculum, weighted": COUNTS},
         noise=False,
     ),
-    "twin": Property("The exact copy of one task gets its coefficients", with_a_twin,
+    "twin": Property(
+        "A task that is an exact copy of another one gets the same coefficients", with_a_twin,
         {"SharedSpan, rank by folds": ORDER, "ARMUL, penalty by folds": ORDER,
          "Moment, niu": ORDER},
         noise=False,
@@ -674,13 +681,13 @@ def merged(model: Model, table: Table, rng: np.random.Generator) -> Any:
 
 PROPERTIES |= {
     "chunks": Property(
-        "The rows of every task split over chunks (partial_fit)", unchanged,
+        "Splitting the rows of every task over chunks (`partial_fit`)", unchanged,
         {"SharedSpan, rank by folds": ROWS, "ARMUL, penalty by folds": ROWS, "Adaptive": ROWS,
          "SharedSpan, not whitened": MINIMA},
         in_chunks,
     ),
     "sites": Property(
-        "Rows of sites that share sums (merge)", unchanged,
+        "Splitting the rows over sites that share only their sums (`merge`)", unchanged,
         {"SharedSpan, rank by folds": ROWS, "ARMUL, penalty by folds": ROWS, "Adaptive": ROWS,
          "SharedSpan, not whitened": MINIMA},
         merged,
@@ -833,8 +840,9 @@ def as_trials(model: Model, table: Table, seed: int) -> Comparison:
 OF_FAMILIES: dict[str, tuple[str, tuple[str, ...], Callable[[Model, Table, int], Comparison]]] = {
     "Swapping the two classes": ("classes", tuple(
         name for name, model in FAMILIES.items() if model.kind == "classes"), swapped_classes),
-    "A common exposure": ("counts", ("poisson", "negative_binomial"), with_exposure),
-    "Rows of zeros and ones, against shares of trials": (
+    "Giving all rows the same exposure, which must change the mean intercept alone": (
+        "counts", ("poisson", "negative_binomial"), with_exposure),
+    "Rows of zeros and ones, compared with shares of ones that are weighted by the trials": (
         "classes", ("binomial", "probit"), as_trials),
 }  # fmt: skip
 
@@ -928,10 +936,10 @@ def statistics_case(name: str, table: Table, seed: int) -> Comparison:
 
 
 LAWS = {
-    "merged": "Sums of three parts of the rows, merged, against one pass",
+    "merged": "Sums of three parts of the rows, merged, compared with the sums of all rows",
     "commuted": "Sums merged in another order",
-    "subtracted": "Sums of a part taken away from those of all rows",
-    "mapped": "Sums of features that are mapped twice, against the product of the maps",
+    "subtracted": "Sums of one part, subtracted from those of all rows, leave those of the rest",
+    "mapped": "Sums after two linear maps of the features, compared with their product as one map",
 }
 
 
@@ -968,8 +976,8 @@ def cases() -> Iterator[Case]:
             check = partial(function, FAMILIES[label])
             yield Case(claim, label, family_tables(kind), check, 8)
     for label, model in SOLVERS.items():
-        yield Case("Every solver against alternating least squares", f"solver {label}", tables(),
-                   partial(same_minimum, model), 3)  # fmt: skip
+        yield Case("Every solver, compared with alternating least squares", f"solver {label}",
+                   tables(), partial(same_minimum, model), 3)  # fmt: skip
         for name in SOLVER_PROPERTIES:
             yield Case(PROPERTIES[name].claim, f"solver {label}", tables(),
                        partial(compare, name, model), 15)  # fmt: skip
@@ -1033,9 +1041,10 @@ def run(cases_factor: float, seed: int) -> list[Line]:
         tried = sum(outcome.tried for outcome in outcomes)
         largest = max(outcome.largest for outcome in outcomes)
         failures = [outcome.failure for outcome in outcomes if outcome.failure]
+        subjects = f" of {len(group)} estimators or solvers"
         figure = (
-            f"{tried:,} cases of {len(group)} estimators, solvers or laws; the largest difference "
-            f"is {largest:.2g} of its tolerance"
+            f"{tried:,} cases{'' if group[0].subject == 'statistics' else subjects}; "
+            f"the largest difference is {largest:.2g} times its tolerance"
         )
         lines.append(Line(claim, "; ".join([figure, *failures]), not failures))
     return lines

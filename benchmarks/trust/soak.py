@@ -1,8 +1,10 @@
 """Soak.
 
-Many chunks and many fits in one process. Memory is the resident set of the process, read after a
-collection of garbage; what the statistics themselves take is known from their shapes. Every result
-is compared with that of the same fit made alone and first.
+Many chunks of rows are added to one model, and many fits are run in one process. Memory is the
+resident set of the process after a garbage collection; the size of the statistics is known from
+their shapes. A model that got its rows in chunks is compared with one that got them all at once.
+Every other fit is compared with the same fit at the beginning of the process, when nothing else ran
+beside it.
 """
 
 import gc
@@ -59,14 +61,14 @@ def fitted(name, seed):
 
 def chunks(cases, seed):
     """Chunks of rows, of which each is followed by a fit of all statistics so far."""
-    n_chunks, n_refits = max(round(10_000 * cases), 40), max(round(200 * cases), 4)
+    n_chunks, n_refits = max(round(10_000 * cases), 40), max(round(200 * cases), 12)
     rng = np.random.default_rng(seed)
     lines = []
     n_tasks, d = 40, 6
     coef = rng.standard_normal((n_tasks, 2)) @ rng.standard_normal((2, d))
 
-    def rows(n):
-        X, task = rng.standard_normal((n, d)), rng.integers(0, n_tasks, n)
+    def rows(n, first):  # in turn, as weights of fewer rows than rank + 1 are not unique
+        X, task = rng.standard_normal((n, d)), (first + np.arange(n)) % n_tasks
         return X, np.einsum("ij,ij->i", X, coef[task]) + 0.1 * rng.standard_normal(n), task
 
     for model, count, what in (
@@ -76,7 +78,7 @@ def chunks(cases, seed):
     ):
         parts, begin, files = [], 0, (0, 0)
         for i in range(count):
-            part = rows(30)
+            part = rows(30, 30 * i)
             parts.append(part)
             model.partial_fit(*part)
             if i == count // 4:  # by now buffers have reached their size
@@ -88,15 +90,20 @@ def chunks(cases, seed):
         difference = float(np.abs(whole.coef_ - model.coef_).max())
         statistics = n_tasks * d * (d + 7) // 2 * 8
         name, now = type(model).__name__, open_things()
-        lines.append(
+        lines += [
             Line(
-                f"{name}: partial_fit of many chunks takes no more memory than the statistics",
+                f"{name}: `partial_fit` of many chunks keeps no rows and no open files",
                 f"{count:,} {what} of 30 rows: {growth / 2**20:+.1f} MiB after the first quarter "
-                f"(statistics {statistics / 2**20:.2f} MiB), open files {files[0]} to {now[0]}; "
-                f"largest difference from one chunk {difference:.1e}",
-                growth < 16 * 2**20 and now[0] <= files[0] + 2 and difference < 1e-4,
-            )
-        )
+                f"(the statistics take {statistics / 2**20:.2f} MiB); {files[0]} open files, then "
+                f"{now[0]}",
+                growth < 16 * 2**20 and now[0] <= files[0] + 2,
+            ),
+            Line(
+                f"{name}: the coefficients after many chunks are those of one chunk",
+                f"largest difference {difference:.1e}",
+                difference < 1e-4,
+            ),
+        ]
     return lines
 
 
@@ -137,14 +144,14 @@ def mixed(cases, seed):
     words = ", ".join(f"{count} {how}" for how, count in counts.items())
     return [
         Line(
-            "fits of eight estimators in one process, in threads and in processes, are the same",
+            "Fits of eight estimators one by one, in threads and in processes are the same",
             f"{total:,} fits ({words}): {changed} differ, largest difference {largest:.1e}",
             largest < 1e-9,
         ),
         Line(
-            "they leave no memory, files or threads behind",
-            f"{growth / 2**20:+.1f} MiB after the first third, open files {files[0]} to {now[0]}, "
-            f"threads {files[1]} to {now[1]}",
+            "These fits leave no memory, open files or threads behind",
+            f"{growth / 2**20:+.1f} MiB after the first third; {files[0]} open files, then "
+            f"{now[0]}; {files[1]} threads, then {now[1]}",
             growth < 24 * 2**20 and now[0] <= files[0] + 4 and now[1] <= files[1] + 4,
         ),
     ]
@@ -153,7 +160,7 @@ def mixed(cases, seed):
 def forks(cases, seed):
     """Processes that fork while threads of the package exist, as a grid search may do."""
     if "fork" not in multiprocessing.get_all_start_methods():
-        return [Line("fits in forked processes", "not tried: no fork here")]
+        return [Line("Fits in forked processes are the same", "not tried: no fork here")]
     n = max(round(20 * cases), 2)
     names = ("SharedSpanRegressor", "AdaptiveSpanRegressor")
     jobs = [(names[i % 2], i % 4) for i in range(n)]
@@ -167,8 +174,9 @@ def forks(cases, seed):
     largest = max(float(np.abs(a - b).max()) for a, b in pairs)
     return [
         Line(
-            "fits in forked processes are the same",
-            f"{n} fits beside {threading.active_count()} threads: largest difference {largest:.1e}",
+            "Fits in forked processes are the same",
+            f"{n} fits, with {threading.active_count()} threads in the parent process: largest "
+            f"difference {largest:.1e}",
             largest < 1e-9,
         )
     ]
