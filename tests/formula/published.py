@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 SOURCES = {
     "MixedModels.jl": "[its tests](https://github.com/JuliaStats/MixedModels.jl/tree/main/test) "
-    "pls.jl and pirls.jl. For Contraception, MixedModels.jl uses 7 quadrature points, whereas R "
-    "and we use 25",
+    "pls.jl and pirls.jl. In the row of Contraception with 25 points, the printed value is of 7 "
+    "points, and R's and ours are of 25",
     "lme4's tests": "[its tests](https://github.com/lme4/lme4/tree/master/tests) REMLdev.R, "
     "testthat/test-lmer.R and glmer-1.R",
     "lme4's paper": "Bates, Mächler, Bolker and Walker (2015), [Fitting linear mixed-effects "
     "models using lme4](https://doi.org/10.18637/jss.v067.i01): summary and `confint` of "
-    "sleepstudy. Degrees of freedom and the p-value are as lmerTest prints them",
+    "sleepstudy. The degrees of freedom and the p-value are not in the paper: lmerTest prints "
+    "them for this model",
     "Pinheiro and Bates": "Pinheiro and Bates (2000), Mixed-effects models in S and S-PLUS",
     "Bates": "Bates (2010), lme4: mixed-effects modeling with R",
     "MLwiN's manual": "Rasbash and others, A user's guide to MLwiN, chapter 4",
@@ -137,7 +138,7 @@ PUBLISHED = [
     *figures(
         "lme4's paper", "sleepstudy", "ml",
         rows=[
-            (f"95 % interval, {name}", ("profile_intervals", i, end), printed)
+            (f"95 % interval, {name}, {end} end", ("profile_intervals", i, end), printed)
             for i, name, *ends in [
                 (0, "sd of (Intercept)", "14.381", "37.716"),
                 (1, "correlation", "-0.482", "0.685"),
