@@ -196,6 +196,7 @@ def test_a_model_without_a_likelihood_has_no_line_of_one():
         "dimensions."
     )
     assert len(summary.to_frame()) == 0
+    assert summary.to_dict() == {}
     assert list(summary.to_frame("fit").columns) == ["n_rows", "n_subject"]
 
 
@@ -376,6 +377,11 @@ def test_fixed_effects_return_from_a_frame():
         "estimate", "std_error", "low", "high", "degrees", "statistic", "p_value",
     ]  # fmt: skip
     assert list(cbpp().to_frame().columns) == ["estimate", "std_error", "statistic", "p_value"]
+
+
+@pytest.mark.parametrize("make", [sleepstudy, cbpp])
+def test_fixed_effects_as_plain_numbers_are_those_of_the_frame(make):
+    assert make().to_dict() == make().to_frame().to_dict("index")
 
 
 def test_variances_and_fit_return_from_a_frame():
