@@ -530,7 +530,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
 
         check_is_fitted(self)
         rng = as_generator(random_state)
-        return simulate_responses(self, n_simulations, rng, X, task, conditional, offset=offset)
+        return simulate_responses(self, n_simulations, rng, X, task, conditional, offset)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """The formula and the rows of a model that ``ss.mixed`` has fitted; see scikit-learn."""

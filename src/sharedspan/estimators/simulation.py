@@ -47,49 +47,24 @@ def simulate_responses(
     X: Any = None,
     task: Any = None,
     conditional: bool = False,
-    *,
-    sample_weight: Any = None,
     offset: Any = None,
 ) -> np.ndarray:
-    """Simulated responses of the rows of the fit, or of other rows.
+    """Responses of the rows of the fit, or of others, in n simulations; see MixedModel.simulate.
 
-    Parameters
-    ----------
-    model : fitted estimator
-        With the covariance of a formula.
-    n : int
-        The number of simulations.
-    rng : numpy.random.Generator
-    X : array-like or frame of shape (rows, d), optional
-        Other rows, with the columns of the fit.
-    task : array-like of shape (rows,), optional
-        The tasks of these rows, known ones or not.
-    conditional : bool
-        Whether effects stay as fitted; those of tasks that were not fitted are new.
-    sample_weight : array-like of shape (rows,), optional
-        Of the rows in X: numbers of trials of binomial responses, or what the noise variance is
-        divided by if the model says so; by default one each.
-    offset : float or array-like of shape (rows,), optional
-        Known part of the linear predictor, beside that of a formula; needed if the fit had one,
-        unless it is retained.
-
-    Returns
-    -------
-    ndarray of shape (rows, n)
-        In the order of the rows as they were given. Rows of the fit that had weight zero are not a
-        number.
+    Rows of the fit that had weight zero are not a number. The offset, beside that of a formula, is
+    needed if the fit had one, unless it is retained.
     """
     at_least("n_simulations", n, 1, numbers.Integral)
     retained = fit_with_rows(model)
     if X is None:
-        if task is not None or sample_weight is not None:
+        if task is not None:
             raise ValueError(
-                "task and sample_weight belong to rows in X, and X is None: give X too, or leave "
-                "them out to simulate the rows of the fit."
+                "task belongs to rows in X, and X is None: give X too, or leave it out to simulate "
+                "the rows of the fit."
             )
         rows = rows_of_fit(model, retained, offset)
     else:
-        rows = other_rows(model, retained, X, task, sample_weight, offset)
+        rows = other_rows(model, retained, X, task, offset)
     effects = _draw_effects(model, retained, rows.tasks, n, rng, conditional)
     noise = _noise_variances(retained, rows.tasks.known)
     out = np.empty((rows.n_rows, n))

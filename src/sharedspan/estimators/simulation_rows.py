@@ -11,7 +11,6 @@ import numpy as np
 from sharedspan.estimators.fitting import offset_of_rows
 from sharedspan.estimators.prediction import feature_columns
 from sharedspan.families import Binomial, Huber, StudentT
-from sharedspan.inputs.frames import as_weight
 from sharedspan.inputs.label_paths import outer_label
 from sharedspan.inputs.labels import codes_of, given_labels, task_codes, written_alike
 from sharedspan.inputs.offsets import formula_offset
@@ -132,9 +131,7 @@ def _offset_of_fit(model: Any, retained: RetainedFit, offset: Any) -> np.ndarray
     return own if total is None else total + (0.0 if own is None else own)
 
 
-def other_rows(
-    model: Any, retained: RetainedFit, X: Any, task: Any, sample_weight: Any, offset: Any
-) -> RowsToSimulate:
+def other_rows(model: Any, retained: RetainedFit, X: Any, task: Any, offset: Any) -> RowsToSimulate:
     """Rows that are given, with any tasks."""
     features, column = feature_columns(model, X, task)
     n_rows, n_tasks = len(features), retained.tasks.n_tasks
@@ -146,10 +143,6 @@ def other_rows(
     else:
         distinct, owner = task_codes(labels, n_rows)
         tasks = TasksToSimulate.of_labels(model, distinct)
-    weight = np.ones(n_rows) if sample_weight is None else as_weight(sample_weight, n_rows)
-    if not weight.all():
-        row = int(np.argmin(weight))
-        raise ValueError(f"sample_weight is zero in row {row}: leave such rows out of X.")
     if offset is None:
         _require_known_offset(model)
     total = offset_of_rows(0.0 if offset is None else offset, n_rows)
@@ -160,7 +153,7 @@ def other_rows(
         for begin in range(0, n_rows, ROWS_TOGETHER):
             rows = slice(begin, min(begin + ROWS_TOGETHER, n_rows))
             Z = standard_features(retained, np.asarray(features[rows], dtype=float))
-            yield DesignBlock(rows, Z, owner[rows], weight[rows].astype(float), total[rows])
+            yield DesignBlock(rows, Z, owner[rows], np.ones(len(Z)), total[rows])
 
     return RowsToSimulate(n_rows, blocks(), tasks)
 

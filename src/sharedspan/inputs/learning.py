@@ -44,23 +44,12 @@ def learn_encoding(
     refuse_text: bool = False,
     chosen: bool = False,
 ) -> Encoding:
-    """Learn how columns become features.
+    """Learn how the columns of X, which are named, become features.
 
-    Parameters
-    ----------
-    table : OpenTable
-    names : sequence of str
-        The columns of X.
-    options : Columns
-    categories : dict of {str: sequence of str}, optional
-        Columns that are categorical by their type, with the order of their levels.
-    target : str, optional
-        The column to predict, if the table has it.
-    refuse_text : bool
-        Whether text is an error, as it was before factors.
-    chosen : bool
-        Whether users have chosen each column by its name; then there is no warning of columns that
-        are hardly features, such as row numbers.
+    Categories are columns that are categorical by their type, with the order of their levels. The
+    table may hold the target, the column to predict. Text is an error with ``refuse_text``, as it
+    was before factors. If users have chosen each column by its name, there is no warning of columns
+    that are hardly features, such as row numbers.
     """
     for name, part in options.named():
         if name not in names:

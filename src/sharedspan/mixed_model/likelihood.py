@@ -275,20 +275,11 @@ class MixedTasks:
         integrated: bool = True,
         information: bool = False,
     ) -> Evidence:
-        """The log marginal likelihood and its gradient.
+        """The log marginal likelihood and its gradient, of tasks with weights (T,) in it.
 
-        Parameters
-        ----------
-        covariance : Covariance
-        precision : ndarray of shape (p,)
-            Of the prior on b, relative; zero is flat, and tau infinite.
-        weight : ndarray of shape (T,), optional
-            Weights of the tasks in the likelihood; by default one each.
-        integrated : bool
-            Integrate b out; otherwise take the best value of what has a flat prior (maximum
-            likelihood).
-        information : bool
-            Also compute the sums of the expected information.
+        The precision (p,) is that of the prior on b, relative: zero is flat, and tau infinite. If b
+        is not integrated out, what has a flat prior takes its best value (maximum likelihood). The
+        sums of the expected information are computed on request.
         """
         w = np.ones(self.n_tasks) if weight is None else weight
         p = self.p

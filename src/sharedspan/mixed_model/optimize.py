@@ -114,19 +114,12 @@ class CovarianceOptimizer:
         tol: float | None = None,
         steps: int = MAX_STEPS,
     ) -> CovarianceFit:
-        """The best covariance of a structure and a rank.
+        """The best covariance of a structure and a rank, the number of columns of L.
 
-        Parameters
-        ----------
-        structure : str
-        rank : int
-            Columns of L, at least those of ``start``: the most promising directions are added.
-        start : CovarianceFit, optional
-        tol : float, optional
-            The gain in log likelihood of a step that is not worth another one. By default what no
-            posterior notices, or, for maximum likelihood, what no other software would improve.
-        steps : int
-            The most steps, those that were refused included.
+        If the fit to start from has fewer columns, the most promising directions are added. ``tol``
+        is the gain in log likelihood of a step that is not worth another one: by default what no
+        posterior notices, or, for maximum likelihood, what no other software would improve. At most
+        so many steps are made, those that were refused included.
         """
         tol = (1e-10 if self.flat else 1e-3) if tol is None else tol
         groups = variance_groups(structure, self.tasks.coefficients, self.intercept, self.flat)
