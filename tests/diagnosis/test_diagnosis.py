@@ -331,11 +331,16 @@ def test_if_no_task_is_odd_the_most_different_ones_are_named():
         diagnosis = ss.diagnose(model, *rows)
         assert diagnosis.outliers == []
         assert set(diagnosis.most_different) == {7, 8, 9}
-        names = "{}, {} and {}".format(*diagnosis.most_different)
         text = " ".join(str(diagnosis).split())
         assert "No task is far from what the model expects of it." in text
-        assert f"The most different, by what is predicted of them, are {names}." in text
-        assert names in diagnosis._repr_html_()
+        named = dict(zip(diagnosis.most_different, diagnosis.most_different_in, strict=True))
+        assert [named[t][0] for t in (7, 8, 9)] == ["level", "level", "slope of x0"]
+        assert_allclose([named[t][1] for t in (7, 8)], level[[7, 8]] / level.std(), atol=0.4)
+        assert "7 (level +" in text
+        assert "8 (level −" in text
+        assert "9 (slope of x0 +" in text
+        assert text.endswith(", in standard deviations between tasks.") or diagnosis.advice
+        assert "(slope of x0 +" in diagnosis._repr_html_()
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

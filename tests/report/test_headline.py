@@ -225,7 +225,8 @@ def test_the_page_always_says_which_tasks_are_unusual(name, tmp_path):
     path = write_report(fit(name, rows), tmp_path / "report.html", *rows)
     said = text_of(path)
     assert "No task is far from what the model expects of it." in said
-    assert re.search(r"The most different, by what .*, are \d+, \d+ and \d+\.", said)
+    named = r"\d+ \((level|slope of x\d) [+−][\d.]+\)"
+    assert re.search(rf"The most different, by what .*, are {named}, {named} and {named}, in", said)
     assert '<a href="#misfits">' in path.read_text("utf-8")
 
 

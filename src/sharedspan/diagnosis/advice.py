@@ -77,17 +77,23 @@ def advice_on(
 
 def _advice_on_outliers(diagnosis: Diagnosis) -> Iterator[str]:
     """Sentences on tasks that do not fit, and on those that are only far from the others."""
-    unfit = {one.task for one in diagnosis.misfits if one.what not in ("place", "slope")}
-    for one, several, tasks in (
-        ("does not fit", "do not fit", [t for t in diagnosis.outliers if t in unfit]),
+    reasons: dict[Hashable, set[str]] = {}
+    for misfit in diagnosis.misfits:
+        reasons.setdefault(misfit.task, set()).add(misfit.what)
+    unfit = {t for t, why in reasons.items() if why - {"place", "slope", "level"}}
+    level = {t for t, why in reasons.items() if why == {"level"}}
+    for one, several, kind in (
+        ("does not fit", "do not fit", unfit),
         (
             "is far from the others in how it responds to features",
             "are far from the others in how they respond to features",
-            [t for t in diagnosis.outliers if t not in unfit],
+            reasons.keys() - unfit - level,
         ),
     ):
         many = len(tasks) > 1
+        ("is far from the others in its level", "are far from the others in their levels", level),
         if tasks:
+        tasks = [t for t in diagnosis.outliers if t in kind]
             yield (
                 f"Task{'s' if many else ''} {_named(tasks)} {several if many else one}: look at "
                 f"{'their' if many else 'its'} rows before you use the predictions."

@@ -18,6 +18,8 @@ from sharedspan.inference.summary_markup import sections_html
 from sharedspan.inference.summary_tables import Lines, SummaryTable
 
 DIFFERENT = 3  # tasks that are named if none does not fit
+TIED = 0.01  # a relative difference below which no one of several tasks is named
+ALIKE = 0.05  # relative difference of the tasks that are counted if none is named
 SAME = 1e-9  # a difference relative to the coefficients that is rounding
 SHOWN = 15  # lines of the table of tasks that do not fit
 
@@ -55,7 +57,13 @@ class Diagnosis:
     advice : list of str
     most_different : list
         Labels of the three tasks whose predictions differ most from those of the mean task, in root
-        mean squares over rows with the features' mean and covariance within tasks.
+        mean squares over rows with the features' mean and covariance within tasks. Tasks that tie
+        with others are left out.
+    most_different_in : list of (str, float)
+        What these tasks differ in most, their level or a slope, and by how many standard deviations
+        between tasks.
+    n_alike : int
+        If the most different tasks tie, how many differ about as much as these.
     signal_to_noise : float or None
         Ratio of the variance within tasks of the fitted part to the noise variance.
     isometry : float or None
@@ -95,6 +103,8 @@ class Diagnosis:
     family: str = "gaussian"
     scores: dict[str, float] = field(default_factory=dict)
     most_different: list[Hashable] = field(default_factory=list)
+    most_different_in: list[tuple[str, float]] = field(default_factory=list)
+    n_alike: int = 0
 
     @property
     def none_is_odd(self) -> str:
@@ -102,15 +112,24 @@ class Diagnosis:
         if self.misfits or self.n_tasks < 2:
             return ""
         rows = self.rows_per_task
+        if self.n_alike:
+            return (
+                "No task is far from what the model expects of it, and none stands out: by what is "
+                f"predicted of them, {self.n_alike:,} tasks are about equally different."
+            )
         if not self.most_different:
             one_row = bool(rows) and max(rows.values()) == 1
             return "" if one_row else "No task differs from the others in what is predicted of it."
         labels = (short(label) for label in self.most_different)
-        names = listed(f"“{label}”" if "," in label else label for label in labels)
+        names = (f"“{label}”" if "," in label else label for label in labels)
+        parts = (
+            f"{name} ({short(what)} {'+' if size > 0 else ''}{format_number(size, 2)})"
+            for name, (what, size) in zip(names, self.most_different_in, strict=True)
+        )
         are = "is" if len(self.most_different) == 1 else "are"
         return (
             "No task is far from what the model expects of it. The most different, by what is "
-            f"predicted of them, {are} {names}."
+            f"predicted of them, {are} {listed(parts)}, in standard deviations between tasks."
         )
 
     @property
@@ -260,18 +279,36 @@ def diagnose_view(view: ModelView) -> Diagnosis:
         family=view.family.name,
         scores=view.scores(),
         not_measured=_not_measured(view),
-        most_different=_most_different(view),
+        **_most_different(view),
         **view.isometry(),
     )
     return replace(diagnosis, advice=list(advice_on(view, diagnosis, good)))
 
 
-def _most_different(view: ModelView) -> list[Hashable]:
-    """Labels of the tasks whose predictions differ most from those of the mean task."""
+def _most_different(view: ModelView) -> dict[str, Any]:
+    """The tasks whose predictions differ most from those of the mean task, and in what."""
     distance = view.distance
-    order = np.argsort(-distance, kind="stable")[: min(DIFFERENT, len(distance) - 1)]
+    order = np.argsort(-distance, kind="stable")
     size = np.abs(view.span.intercept).max(initial=0.0) + np.abs(view.coef).max(initial=0.0)
-    return [view.labels[t] for t in order if distance[t] > SAME * size]
+    order = order[:-1][distance[order[:-1]] > SAME * size]
+    named, others = order[:DIFFERENT], order[DIFFERENT:]
+    if len(others):
+        named = named[distance[others[0]] < (1 - TIED) * distance[named]]
+    if len(order) and not len(named):
+        return {"n_alike": int(np.sum(distance >= (1 - ALIKE) * distance[order[0]]))}
+    return {
+        "most_different": [view.labels[t] for t in named],
+        "most_different_in": [_differs_in(view, t) for t in named],
+    }
+
+
+def _differs_in(view: ModelView, t: int) -> tuple[str, float]:
+    """What a task differs in most, and by how many standard deviations between tasks."""
+    level, slopes = view.levels, view.shift
+    if abs(level[t]) >= np.linalg.norm(slopes[t]):
+        return "level", float(level[t] / np.std(level))
+    j = int(np.abs(slopes[t]).argmax())
+    return f"slope of {view.names[j]}", float(slopes[t, j] / np.std(slopes[:, j]))
 
 
 def _not_measured(view: ModelView) -> str:

@@ -20,12 +20,14 @@ REASONS = {
     "noise": "more noise than others",
     "place": "far from the others along a shared direction",
     "slope": "a coefficient far from those of the others",
+    "level": "a level far from those of the others",
 }
 OFF = 0.5  # probability from which a task is called an outlier
 STRANGE = 4.0  # robust standard deviations from the other tasks beyond which a task is reported
 FEWEST_PLACES = 10  # tasks
 FAR = 5.0  # robust standard deviations from the others beyond which a task's place is reported
 LEAST_PLACE = 0.1  # of the noise; a smaller spread of places would report unimportant differences
+LEAST_LEVEL = 0.05  # of the variance between tasks: the least that a task's estimated level has
 LEAST_SPREAD = 0.1  # of log variances; a smaller one would report unimportant differences
 MOST_STRANGE = 0.25  # share of tasks up to which they are reported
 CHANCE = 0.01  # probability that any task is reported by chance
@@ -55,7 +57,8 @@ class Misfit:
 def find_misfits(view: ModelView) -> list[Misfit]:
     """Tasks that do not fit, the most surprising first."""
     misfits = [*_by_probability(view), *_by_span(view), *_by_noise(view)]
-    misfits += _by_place(view, {one.task for one in misfits if one.what == "coefficients"})
+    known = {one.task for one in misfits if one.what == "coefficients"}
+    misfits += [*_by_place(view, known), *_by_level(view, known)]
     most: dict[Hashable, tuple[float, float]] = {}
     for misfit in misfits:
         size = (misfit.surprise, misfit.value)
@@ -146,6 +149,40 @@ def _by_place(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
         surprise = float(-norm.logsf(min(far[t, j], 1e3)) / np.log(10))
         name = view.names[features[j]]
         yield Misfit(view.labels[t], what, float(away[t, j]), float(spread[j]), surprise, name)
+
+
+def _by_level(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
+    """Tasks whose random intercepts are far from the others', but for the tasks ``known``.
+
+    What is far is measured in standard deviations of such estimates under the model, times those of
+    the other tasks. Classes and counts of few rows give only few different levels, most of them
+    equal: there the others do not count as closer together than the model says.
+    """
+    from scipy.stats import norm
+
+    if view.random_levels is None:
+        return
+    tasks, levels, expected = view.random_levels
+    labels = [view.labels[t] for t in tasks]
+    fits = np.array([label not in known for label in labels])
+    largest = expected.max(axis=1, keepdims=True)
+    if fits.sum() < FEWEST_PLACES or not largest.all():
+        return
+    unit = np.sqrt(np.maximum(expected, LEAST_LEVEL * largest))
+    away = np.abs(levels - np.median(levels[:, fits], axis=1, keepdims=True))
+    spread = 1.4826 * np.median((away / unit)[:, fits], axis=1, keepdims=True)
+    if not view.is_normal:
+        spread = np.maximum(spread, 1.0)
+    # A slope that differs makes a level differ far from the rows: it is odd if it is at both.
+    far = away / np.maximum(spread * unit, LEAST_PLACE * (view.noise or 0.0))
+    far = far.min(axis=0) * fits
+    odd = far > FAR
+    if odd.sum() > MOST_STRANGE * fits.sum():  # so many are a second kind of task, not outliers
+        return
+    typical = 1.4826 * float(np.median(away[-1, fits]))
+    for i in np.flatnonzero(odd):
+        surprise = float(-norm.logsf(min(far[i], 1e3)) / np.log(10))
+        yield Misfit(labels[i], "level", float(away[-1, i]), typical, surprise)
 
 
 def _strange_tasks(

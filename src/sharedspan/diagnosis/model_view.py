@@ -19,6 +19,7 @@ from sharedspan.estimators.base import TaskEstimator, fitted_span_of
 from sharedspan.estimators.generalized import predict_family
 from sharedspan.estimators.prediction import predicted_mean
 from sharedspan.families import Gaussian
+from sharedspan.mixed_model.posterior import Posterior
 from sharedspan.subspace import orthonormal_basis
 
 SPARE_ROWS = 5  # rows beyond its features that a task needs to measure effects off the span
@@ -126,6 +127,38 @@ class ModelView:
         if span.mean_coef is None or span.mean_intercept is None:
             return levels - levels.mean()
         return levels - (span.mean_intercept + span.mean_coef @ centre)
+
+    @cached_property
+    def random_levels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Codes of tasks (T',), their levels and the variances of these under the model, (P, T').
+
+        A level is what the model predicts of the task less what it predicts of the mean task, at
+        the mean of the features and, if there are rows, at the mean of the task's rows. As an
+        estimate of a normal response it varies as much less between tasks as it is uncertain.
+        None if levels are no random effects.
+        """
+        span, posterior = self.span, self.span.uncertainty
+        if span.mean_coef is None or not isinstance(posterior, Posterior):
+            return None
+        if not self.centred or posterior.between is None or not posterior.between[0, 0] > 0:
+            return None
+        tasks, centre = np.arange(len(self.labels)), posterior.feature_means()
+        places = []
+        if self.rows is not None:
+            tasks, counts = self.rows.sizes
+            sums = np.add.reduceat(self.rows.X, np.cumsum(counts) - counts)
+            places = [sums / counts[:, None]]
+        places.insert(0, np.broadcast_to(centre, (len(tasks), len(centre))))
+        shift, unit = span.coef[tasks] - span.mean_coef, posterior.user_scale()
+        levels, expected = [], []
+        for at in places:
+            Z = posterior.standard_rows(at)
+            levels.append(np.einsum("ij,ij->i", at, shift))
+            expected.append(np.einsum("ij,ij->i", Z @ posterior.between, Z))
+            if self.is_normal:
+                expected[-1] -= posterior.linear_predictor(at, tasks)[1]
+        intercept = span.intercept[tasks] - span.mean_intercept
+        return tasks, intercept + levels, unit**2 * np.maximum(expected, 0.0)
 
     @cached_property
     def distance(self) -> np.ndarray:

@@ -1,0 +1,68 @@
+"""Tasks that are named because they do not fit, or as the most different ones."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sharedspan as ss
+
+
+def said(diagnosis, words):
+    return any(words in sentence for sentence in diagnosis.advice)
+
+
+def levels_around_zero(seed, odd):
+    """A table of 30 tasks with similar slopes and the levels 150 +- 8, but for the first one."""
+    rng = np.random.default_rng(seed)
+    task = np.repeat(np.arange(30), 9)
+    x, level = rng.uniform(-1, 1, 270), 8 * rng.standard_normal(30)
+    level[0] += odd
+    slope = 6 + rng.standard_normal(30)
+    y = 150 + level[task] + slope[task] * x + 0.7 * rng.standard_normal(270)
+    return pd.DataFrame({"x": x, "task": task, "y": y})
+
+
+@pytest.mark.parametrize("formula", ["", "y ~ x + (1 | task)", "y ~ x + (1 + x | task)"])
+def test_a_task_whose_level_is_far_from_the_others_is_named(formula):
+    for odd in (60, 0):
+        table = levels_around_zero(1, odd)
+        X, y = table[["x", "task"]], table["y"]
+        if formula:
+            model = ss.mixed(formula, table)
+        else:
+            model = ss.AdaptiveSpanRegressor(task_column="task").fit(X, y)
+        for given in ((), (X, y)):
+            diagnosis = ss.diagnose(model, *given)
+            assert diagnosis.outliers == [0] * bool(odd)
+        if odd:
+            (misfit,) = diagnosis.misfits
+            assert misfit.what == "level"
+            assert 40 < misfit.value < 80
+            assert 4 < misfit.typical < 12
+            assert said(diagnosis, "Task 0 is far from the others in its level")
+
+
+def test_a_level_is_not_odd_because_a_task_has_more_rows_or_other_features():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        task = np.repeat(np.arange(60), np.where(np.arange(60) < 6, 100, 2))
+        centre = np.where(np.arange(60) < 3, 30.0, 0.0)  # of features: slopes differ, too
+        X = (centre[task] + rng.standard_normal(len(task)))[:, None]
+        slope = 1 + 0.2 * rng.standard_normal(60)
+        level = rng.standard_normal(60) - slope * centre
+        y = level[task] + slope[task] * X[:, 0] + 2 * rng.standard_normal(len(task))
+        model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+        assert "level" not in {m.what for m in ss.diagnose(model, X, y, task).misfits}
+
+
+def test_equal_tasks_are_not_named_as_the_most_different():
+    rng = np.random.default_rng(0)
+    task, X = np.repeat(np.arange(200), 4), np.tile([[-2.0], [-1.0], [1.0], [2.0]], (200, 1))
+    chance = 1 / (1 + np.exp(1 - 1.5 * rng.standard_normal(200)[task] - 0.3 * X[:, 0]))
+    y = (rng.random(800) < chance).astype(float)
+    model = ss.AdaptiveSpanRegressor(family="binomial")
+    diagnosis = ss.diagnose(model.fit(X, y, task=task), X, y, task)
+    assert diagnosis.outliers == diagnosis.most_different == []
+    assert diagnosis.n_alike > 10
+    text = " ".join(str(diagnosis).split())
+    assert f"{diagnosis.n_alike} tasks are about equally different." in text
