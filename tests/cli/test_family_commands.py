@@ -51,14 +51,14 @@ def table(frame, tmp_path):
     [
         ("bought", "binomial", "every value of the target is 0 or 1"),
         ("units", "negative_binomial", "holds counts"),
-        ("kg", "gaussian", "neither classes 0 and 1 nor counts"),
+        ("kg", "gaussian", "neither 0/1 nor counts"),
     ],
 )
 def test_the_target_chooses_the_family_which_is_said(target, family, why, table, tmp_path):
     out = good("fit", *table(target))
-    assert f"Family: {family}, as " in out
+    assert f"Family: {family}, because " in out
     assert why in out
-    assert "--family overrules" in out
+    assert "--family overrides" in out
     model = ss.load(tmp_path / f"{target}.span")
     assert type(model) is ss.AdaptiveSpanRegressor
     assert model.family == family
@@ -134,7 +134,7 @@ def test_a_target_of_two_words_is_one_of_classes(zero, one, frame, table, tmp_pa
     words = np.where(frame.bought == 1, one, zero)
     given = table("bought", words)
     fitted = good("fit", *given)
-    assert "Family: binomial, as " in fitted
+    assert "Family: binomial, because " in fitted
     good("predict", given[-1], given[0], "-o", tmp_path / "p.csv")
     predicted, expected = (pd.read_csv(tmp_path / name) for name in ("p.csv", "expected.csv"))
     assert_allclose(predicted.prediction, expected.prediction)

@@ -53,7 +53,7 @@ def test_separate_regressions_need_the_rows_that_the_plan_says():
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
-        ({"error": 0.01}, "11.7 times fewer rows"),
+        ({"error": 0.01}, "11.7 times as many rows"),
         ({"n_samples": 80}, "times smaller"),
         ({"n_samples": 20}, "only 4.5 rows per parameter"),
         ({"n_samples": 3}, "out of reach"),

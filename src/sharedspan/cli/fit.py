@@ -20,7 +20,7 @@ FAMILIES = (
     "auto", "gaussian", "binomial", "probit", "poisson", "negative_binomial", "student_t", "huber"
 )  # fmt: skip
 REASONS = {  # why a family is chosen
-    "gaussian": "the target holds neither classes 0 and 1 nor counts",
+    "gaussian": "the target is neither 0/1 nor counts",
     "binomial": "every value of the target is 0 or 1, so that predictions are probabilities",
     "classes": "the target has two values, so that predictions are probabilities",
     "negative_binomial": "the target holds counts, so that predictions are mean counts",
@@ -189,7 +189,7 @@ def _choose_family(
                 f"The target looks {looks_like}, and noise levels are those of normal responses: "
                 "leave --noise-per-task out, or add --family gaussian."
             )
-        why = f"Family: {looks_like}, as {REASONS[reason]}; --family overrules this."
+        why = f"Family: {looks_like}, because {REASONS[reason]}; --family overrides this."
         return {"family": looks_like}, [why]
     advice = advice_on_target(looks_like, estimator) if own == "gaussian" else None
     return {}, [] if advice is None else [advice]

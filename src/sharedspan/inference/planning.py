@@ -88,7 +88,7 @@ class Plan:
             )
         if self.asked == "n_samples":
             gain = self.n_samples_separate / self.n_samples
-            conclusion = f"Sharing the span needs {gain:.1f} times fewer rows."
+            conclusion = f"Separate regressions need {gain:.1f} times as many rows."
             if gain < 1.05:
                 conclusion = "Sharing the span saves no rows."
         elif math.isinf(self.error_separate):
