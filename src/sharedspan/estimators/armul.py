@@ -52,7 +52,7 @@ from sharedspan.solvers.proximal import (
     Place,
     ProximalFit,
     Span,
-    median_span,
+    near_median_span,
     proximal_descent,
 )
 from sharedspan.statistics.canonical import Problem
@@ -243,8 +243,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     ) -> Parts:
         """B, W and deviations that add up to the separate fits (d, T)."""
         if self._variant == "lowrank":
-            noise = sigma * np.sqrt(objective.n_features / objective.n.mean())
-            return Span().split(median_span(separate, k, noise), separate)
+            return near_median_span(objective, separate, k, sigma)
         K = self._n_centres(objective.n_tasks)
         B, W = _nearest_centres(separate, objective.response, K, rng)
         return B, W, separate - B @ W

@@ -36,10 +36,11 @@ from sharedspan.objective import Objective, build_objective
 from sharedspan.solvers.initialization import separate_fits, task_curvatures
 from sharedspan.solvers.proximal import (
     TINY,
+    Parts,
     Penalty,
     ProximalFit,
     Span,
-    median_span,
+    near_median_span,
     proximal_descent,
 )
 from sharedspan.statistics.canonical import Problem
@@ -124,7 +125,8 @@ class PenalizedERMRegressor(SpanTransformer, TaskRegressor):
         with one_blas_thread():
             separate = separate_fits(objective)[0]
             sigma = noise_level(objective, separate, k, centred, self.max_iter)
-            descent = self._step_one(objective, separate, sigma, k, rng)
+            start = near_median_span(objective, separate, k, sigma)
+            descent = self._step_one(objective, start, sigma, rng)
             B, W, D = descent.place.parts
             V = B @ W + D
             if self.step_two:
@@ -133,22 +135,16 @@ class PenalizedERMRegressor(SpanTransformer, TaskRegressor):
         return fit_of_descent(problem, objective, descent, V, rank, sigma, rank_path=rank_path)
 
     def _step_one(
-        self,
-        objective: Objective,
-        separate: np.ndarray,
-        sigma: float,
-        k: int,
-        rng: np.random.Generator,
+        self, objective: Objective, start: Parts, sigma: float, rng: np.random.Generator
     ) -> ProximalFit:
         # The objective times n_t / nbar, whose loss is the canonical one: an angle keeps its value.
-        d, n, span = objective.n_features, objective.n, Span()
+        (d, k), n = start[0].shape, objective.n
         mu = self.penalty * sigma * np.sqrt(k * (d + np.log(len(n))))
-        B = median_span(separate, k, sigma * np.sqrt(d / n.mean()))
         return proximal_descent(
             objective,
             sine_penalty(mu * np.sqrt(n) / n.mean()),
-            span,
-            span.split(B, separate),
+            Span(),
+            start,
             task_curvatures(objective, rng),
             max_iter=self.max_iter,
             tol=self.tol,

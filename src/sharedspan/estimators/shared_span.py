@@ -182,9 +182,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         -------
         self
         """
-        checkpointing = None
-        if (checkpoint, resume) != (None, None):
-            checkpointing = self._checkpoint_options(checkpoint, resume, checkpoint_seconds)
+        checkpointing = self._checkpoint_options(checkpoint, resume, checkpoint_seconds)
         fitting.fit_arrays(self, X, y, task, sample_weight, checkpointing)
         return self
 
@@ -219,9 +217,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         -------
         self
         """
-        checkpointing = None
-        if (checkpoint, resume) != (None, None):
-            checkpointing = self._checkpoint_options(checkpoint, resume, checkpoint_seconds)
+        checkpointing = self._checkpoint_options(checkpoint, resume, checkpoint_seconds)
         fitting.fit_files(
             self, path, checkpointing, task=task, target=target, features=features, drop=drop,
             memory_limit=memory_limit, missing=missing, text=text, columns=columns,
@@ -365,8 +361,10 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
 
     def _checkpoint_options(
         self, checkpoint: Any, resume: Any, seconds: float
-    ) -> CheckpointOptions:
-        """The checkpoints that a fit writes and continues from."""
+    ) -> CheckpointOptions | None:
+        """The checkpoints that a fit writes and continues from; None without both."""
+        if checkpoint is None and resume is None:
+            return None
         at_least("checkpoint_seconds", seconds, 0.0)
         # Parameters that must not change between a fit and its continuation.
         names = ["rank", "solver", "fit_intercept", "whiten", "noise", "tol", "dtype"]

@@ -18,7 +18,7 @@ import numpy as np
 from sharedspan.families import Family, NegativeBinomial
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.modes import FamilyRows
-from sharedspan.mixed_model.optimize import MAX_STEPS, CovarianceFit, CovarianceOptimizer
+from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.structures import Coefficients
 from sharedspan.mixed_model.terms import Covariance
 
@@ -85,19 +85,10 @@ class FamilyOptimizer(CovarianceOptimizer):
             )
         super().__init__(self.first_modes.tasks, flat)
 
-    def fit(
-        self,
-        structure: str,
-        rank: int = 0,
-        start: CovarianceFit | None = None,
-        *,
-        tol: float | None = None,
-        steps: int = MAX_STEPS,
+    def _fit(
+        self, structure: str, rank: int, start: CovarianceFit | None, tol: float | None, steps: int
     ) -> CovarianceFit:
-        """The best covariance of a structure and a rank, at its own modes.
-
-        See CovarianceOptimizer. Without steps it is evaluated at the modes of the start.
-        """
+        """At its own modes; without steps the covariance is evaluated at the modes of the start."""
         modes = self.first_modes
         if start is not None and start.modes.tasks.n_tasks == modes.tasks.n_tasks:
             tasks = start.modes.tasks.with_coefficients(self.rows.coefficients)

@@ -121,6 +121,11 @@ class CovarianceOptimizer:
         posterior notices, or, for maximum likelihood, what no other software would improve. At most
         so many steps are made, those that were refused included.
         """
+        return self._fit(structure, rank, start, tol, steps)
+
+    def _fit(
+        self, structure: str, rank: int, start: CovarianceFit | None, tol: float | None, steps: int
+    ) -> CovarianceFit:
         tol = (1e-10 if self.flat else 1e-3) if tol is None else tol
         groups = variance_groups(structure, self.tasks.coefficients, self.intercept, self.flat)
         loadings = self._initial_loadings(structure, rank, start)

@@ -149,8 +149,6 @@ def _render(facts: Facts, title: str) -> str:
         data=_page_data(facts, table, plots),
         version=sharedspan.__version__,
         facts=facts,
-        view=view,
-        spans=spans,
         text=text,
         table=table,
         figures=plots,

@@ -153,3 +153,9 @@ def median_span(V: np.ndarray, k: int, floor: float) -> np.ndarray:
         B = axes[:, ::-1][:, :k]
         distance = np.linalg.norm(V - B @ (B.T @ V), axis=0)
     return B
+
+
+def near_median_span(objective: Objective, V: np.ndarray, k: int, noise: float) -> Parts:
+    """B, W and deviations that add up to V (d, T), B being the median span for a noise level."""
+    floor = noise * np.sqrt(objective.n_features / objective.n.mean())
+    return Span().split(median_span(V, k, floor), V)
