@@ -8,12 +8,13 @@ import pytest
 
 import sharedspan as ss
 from sharedspan.diagnosis.advice import advice_on
+from sharedspan.diagnosis.holdout_errors import random_folds
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.verdict import Gain
 from sharedspan.report.facts import Facts
 from sharedspan.report.headline import advice, headline
 from sharedspan.report.page import write_report
-from sharedspan.report.text import candidates_reason, distinct_candidates
+from sharedspan.report.text import candidates_reason, distinct_candidates, numbers
 
 
 def facts_of(model, *rows, task_name="shop", target_name=None):
@@ -266,3 +267,52 @@ def test_a_choice_against_the_best_score_has_its_reason_and_no_candidate_is_show
     assert "preferred the one chosen" in said
     extra["slopes"] = "zero"
     assert "preferred" not in " ".join(candidates_reason(extra, 2))
+
+
+def test_a_model_of_a_single_feature_has_a_report(tmp_path):
+    rng = np.random.default_rng(0)
+    task, x = np.repeat(np.arange(26), 9), np.tile(np.linspace(-1, 1, 9), 26)
+    y = rng.standard_normal(26)[task] + (6 + rng.standard_normal(26)[task]) * x
+    rows = x[:, None], y + 0.1 * rng.standard_normal(len(x)), task
+    said = text_of(write_report(fit("AdaptiveSpan", rows), tmp_path / "report.html", *rows))
+    assert "predicts the response from 1 feature, in 26 tasks" in said
+
+
+def rows_of_unequal_tasks():
+    """Features, levels and labels of 60 tasks of two to eight rows."""
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(60), rng.integers(2, 9, 60))
+    return rng.standard_normal((len(task), 2)), rng.standard_normal(60)[task], task, rng
+
+
+def test_a_model_that_predicts_the_means_of_tasks_explains_nothing():
+    X, level, task, rng = rows_of_unequal_tasks()
+    y = level + rng.standard_normal(len(task))
+    facts = facts_of(fit("Pooled", (X, y, task), alpha=1e12), X, y, task)
+    assert abs(facts.errors.explained) < 1e-6
+    shown = {name: value for name, value, _ in numbers(facts)}
+    assert shown["gain on means"] in ("0\u00a0%", "<0.1\u00a0%")
+
+
+def test_means_of_classes_have_one_row_of_the_level_of_all_so_that_none_is_certain():
+    X, level, task, rng = rows_of_unequal_tasks()
+    y = rng.binomial(1, 1 / (1 + np.exp(-2 * level))).astype(float)
+    model = ss.AdaptiveSpanRegressor(family="binomial").fit(X, y, task=task)
+    fold, total = random_folds(np.bincount(task), np.random.default_rng(0)), 0.0
+    for i in range(len(y)):
+        others = y[(task == task[i]) & (fold != fold[i])]
+        p = (others.sum() + y.mean()) / (len(others) + 1)
+        total -= np.log(p if y[i] else 1 - p)
+    assert facts_of(model, X, y, task).errors.total == pytest.approx(total)
+
+
+def test_what_is_predicted_is_told_against_the_means_of_tasks(tmp_path):
+    rows = pooled_rows()
+    path = tmp_path / "report.html"
+    said = text_of(write_report(fit("AdaptiveSpan", rows), path, *rows))
+    assert re.search(r" \d+ % less squared error than the means of the tasks", said)
+    assert "of the variance within tasks is predicted" not in said
+    y = np.random.default_rng(1).standard_normal(480) + rows[2]
+    noise = rows[0], y, rows[2]
+    said = text_of(write_report(fit("PerTask", noise, alpha=0), path, *noise))
+    assert re.search(r" \d+ % more squared error than the means of the tasks", said)

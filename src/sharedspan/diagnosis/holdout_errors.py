@@ -109,8 +109,9 @@ class HoldoutErrors:
     """Held-out losses; ``losses`` maps "model", "separate" and "pooled" to (T,) sums.
 
     ``rows`` (T,) counts the rows held out of each task, 0 if a task has too few; ``small`` is the
-    number of such tasks, ``total`` the sum of the losses of the tasks' means, and ``notes`` are
-    the warnings of the fits. ``scored`` are the rows that were held out.
+    number of such tasks, and ``notes`` are the warnings of the fits. ``total`` is the sum of the
+    losses of the tasks' means, which like the models know only the rows of the fits. ``scored`` are
+    the rows that were held out.
     """
 
     losses: dict[str, np.ndarray]
@@ -137,7 +138,7 @@ class HoldoutErrors:
 
     @property
     def explained(self) -> float:
-        """Share of the loss of the tasks' means, such as their variance, that is predicted."""
+        """Share by which the loss is below that of the tasks' means; below zero it is above it."""
         return 1 - float(self.losses["model"].sum()) / self.total if self.total > 0 else math.nan
 
     def change(self, baseline: str) -> Change:
@@ -198,10 +199,11 @@ def holdout_errors(
     except (ValueError, ArithmeticError, np.linalg.LinAlgError) as problem:
         return f"Held-out errors could not be computed: {problem}"
     loss, small, held = loss_of(view.family), int(np.sum(~large & (size > 0))), fold >= 0
+    known = _means_of_tasks(y, rows.codes, fold, 0.0 if loss.is_root else 1.0)
     return HoldoutErrors(
         losses={name: per_task(loss.of_rows(y, values)) for name, values in means.items()},
         rows=held_rows.astype(np.int64),
-        total=float(per_task(loss.of_rows(y, mean)).sum()),
+        total=float(per_task(loss.of_rows(y, known)).sum()),
         small=small,
         notes=tuple(notes),
         loss=loss,
@@ -212,6 +214,24 @@ def holdout_errors(
             None if covered is None else covered[held],
         ),
     )
+
+
+def _means_of_tasks(y: np.ndarray, codes: np.ndarray, fold: np.ndarray, prior: float) -> np.ndarray:
+    """The mean of each row's task over its rows in other folds, (rows,).
+
+    ``prior`` rows of the level of all rows are added: without them a task of one class alone would
+    be certain of it.
+    """
+    cell, shape = codes * N_FOLDS + fold, (codes[-1] + 1, N_FOLDS)
+    scored = fold >= 0
+
+    def others(values: np.ndarray) -> np.ndarray:
+        inside = np.bincount(cell[scored], values[scored], minlength=math.prod(shape))
+        return (inside.reshape(shape).sum(axis=1)[codes] - inside[cell])[scored]
+
+    means = np.full(len(y), y.mean())
+    means[scored] = (others(y) + prior * y.mean()) / (others(np.ones(len(y))) + prior)
+    return means
 
 
 def _means_in_folds(

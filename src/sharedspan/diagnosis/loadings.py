@@ -191,6 +191,8 @@ def _population_variances(
     assert view.rows is not None
     Q, metric, extra = loadings, view.metric, view.span.extra
     d, k = Q.shape
+    if k == d:  # nothing is outside a span of all features
+        return np.zeros((d, k))
     # Errors of an axis whose predictions are outside the span, in standardised features.
     A = np.linalg.pinv(metric.root, rcond=1e-5) @ np.linalg.qr(axes, mode="complete")[0][:, k:]
     deviation = metric.deviation

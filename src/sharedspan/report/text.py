@@ -69,8 +69,8 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
             yield "held-out error", format_number(errors.error("model")), words
         for score, number in facts.holdout_scores.items():
             yield f"held-out {score}", format_number(number), f"{SCORES[score]}, on rows held out"
-        words = f"of the {variation(facts)} within tasks, on rows held out"
-        yield "predicted", percent(errors.explained), words
+        value, words = against_means(errors)
+        yield "gain on means", value, f"{words}, on rows held out"
     degrees = facts.view.span.degrees_of_freedom
     if degrees is not None:
         words = "numbers that the fit took from the rows, for all tasks together"
@@ -84,9 +84,11 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
             yield name, value, words
 
 
-def variation(facts: Facts) -> str:
-    """What is there to predict within tasks, in a word."""
-    return "variance" if facts.view.is_normal else "deviance"
+def against_means(errors: HoldoutErrors) -> tuple[str, str]:
+    """How far the error is below that of the tasks' means: a share, and what it is a share of."""
+    more = "more" if errors.explained < 0 else "less"
+    what = "squared error" if errors.loss.is_root else errors.loss.words
+    return percent(abs(errors.explained)), f"{more} {what} than the means of the tasks"
 
 
 # Errors on held-out rows
