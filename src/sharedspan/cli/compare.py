@@ -25,7 +25,7 @@ TIME_LIMIT = 120  # seconds
 @options.drop
 @options.columns
 @options.table_text
-@options.named(
+@options.choice(
     "--family",
     ["auto", "gaussian", "binomial", "poisson", "negative_binomial"],
     "auto",

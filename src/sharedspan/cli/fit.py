@@ -34,14 +34,14 @@ REASONS = {  # why a family is chosen
 @options.drop
 @options.columns
 @options.table_text
-@options.named(
+@options.choice(
     "--estimator",
     FITTED_TO_TABLES,
     "AdaptiveSpanRegressor",
     "Estimator to fit; `sharedspan compare` recommends one for your table.  One of "
     f"{', '.join(FITTED_TO_TABLES)}.  [default: AdaptiveSpanRegressor]",
 )
-@options.named(
+@options.choice(
     "--family",
     FAMILIES,
     "auto",

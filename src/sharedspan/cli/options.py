@@ -19,7 +19,7 @@ def repeatable(name: str, metavar: str, text: str, default: str = "") -> Decorat
     return click.option(name, multiple=True, metavar=metavar, help=text)
 
 
-def named(name: str, known: Sequence[str], default: str, text: str) -> Decorator:
+def choice(name: str, known: Sequence[str], default: str, text: str) -> Decorator:
     """An option that takes one of many names, which the text tells."""
     kind = click.Choice(known)
     return click.option(

@@ -34,7 +34,7 @@ from sharedspan.persistence.codec import axes_of, require_annotated_types, requi
 from sharedspan.solvers import SOLVERS, SUM_SOLVERS, needs_rows
 from sharedspan.solvers.loop import CALLED_OFF, OUT_OF_ITERATIONS, STALLED, SolverResult, run
 from sharedspan.solvers.quasi_newton import variable_projection
-from sharedspan.solvers.slow_directions import advice
+from sharedspan.solvers.slow_directions import ways_to_converge
 from sharedspan.solvers.state import Factors
 from sharedspan.statistics.canonical import PreviousFit, Problem
 from sharedspan.statistics.rows import RowStatistics
@@ -278,7 +278,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         if self.tol > 0 and result.ending in (OUT_OF_ITERATIONS, STALLED):
             warnings.warn(
                 f"solver={self.solver!r} did not converge: {result.message} The last iterate is "
-                f"used. {advice(self.solver, objective, result.B, result.W)}",
+                f"used. {ways_to_converge(self.solver, objective, result.B, result.W)}",
                 ConvergenceWarning,
                 stacklevel=6,
             )

@@ -37,9 +37,9 @@ from sharedspan.paper.verdicts import (
     PairedRatio,
     Rule,
     bound_check,
+    multiple,
     order_check,
     paired_ratio,
-    times,
 )
 
 CLAIMS: dict[Claim, Rule] = {}
@@ -140,7 +140,7 @@ def _fastest(table: ResultTable) -> Findings:
 
 def _times(where: str, result: PairedRatio, of: str, within: str, outside: str = "") -> Check:
     """A check that one method has less of something than another."""
-    text = f"{times(str(result))} {of}"
+    text = f"{multiple(str(result))} {of}"
     return Check(where, result.less, text, within, outside, result.otherwise)
 
 
@@ -170,7 +170,7 @@ def _crossings(table: ResultTable) -> Iterator[str]:
     for kappa in (1.5, 3.0):
         rows = table.where(kappa=kappa)
         first, second = (
-            times(paired_ratio(rows, "iteration", TPGD, (other,)).text)
+            multiple(paired_ratio(rows, "iteration", TPGD, (other,)).text)
             for other in (LOSS_1, LOSS_2)
         )
         yield (
@@ -271,7 +271,7 @@ def _phase_two_worse(table: ResultTable) -> Findings:
     for when, at in ends.items():
         for (setting, part, kappa), rows in at.groups("setting", "part", "kappa"):
             result = paired_ratio(rows, "error", PHASE_TWO_ONLY, (TPGD,))
-            text = f"{times(str(result))} TPGD's error"
+            text = f"{multiple(str(result))} TPGD's error"
             short = setting == PAPER and kappa**6 / 1.1 > rows.rows[0]["budget"]
             outside = "K₁ too small" if short else ""
             where = f"{when}, {curves.SHOWN.get(part, part)}, {with_steps(setting)}"
@@ -300,7 +300,7 @@ def _stabilises_first(table: ResultTable) -> Findings:
         rows = table2.shown_in(table, setting)
         for rival in (ALTMIN, SVP):
             count, loss = (paired_ratio(rows, m, TPGD, (rival,)) for m in ("iteration", "error"))
-            text = f"{times(str(count))} its iterations, {times(str(loss))} its total error"
+            text = f"{multiple(str(count))} its iterations, {multiple(str(loss))} its total error"
             outside = "" if setting == WELL_SET else "steps fitted to the printed row"
             passed = count.less and loss.less
             yield Check(with_steps(setting), passed, text, f"against {rival}", outside)

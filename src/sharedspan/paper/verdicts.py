@@ -215,7 +215,7 @@ class PairedRatio:
         return self.text if self.capped else f"{self.text} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def times(ratio: str) -> str:
+def multiple(ratio: str) -> str:
     """The text of a ratio, to be followed by what it multiplies."""
     return f"{ratio} {'of' if ratio == UNKNOWN else 'times'}"
 

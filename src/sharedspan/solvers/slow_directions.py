@@ -32,7 +32,7 @@ def curvature_spread(objective: Objective, B: np.ndarray) -> float:
     return float(seen.max() / seen.min()) if seen.size else 1.0
 
 
-def advice(solver: str, objective: Objective, B: np.ndarray, W: np.ndarray) -> str:
+def ways_to_converge(solver: str, objective: Objective, B: np.ndarray, W: np.ndarray) -> str:
     """Sentences for the user of a solver that did not converge, and ended at these factors."""
     if solver not in EXACT_WEIGHTS and np.isfinite(B).all():
         spread = curvature_spread(objective, B)

@@ -81,7 +81,7 @@ class Speed(Finding):
         x = np.array(sorted(table.values("kappa")))
         for panel, (N, part) in zip(panels, table.groups("N"), strict=True):
             for method, style, width, dash in METHODS:
-                rows, label = reached(part.where(method=method.name)), shown(method.name, table)
+                rows, label = reached(part.where(method=method.name)), labelled(method.name, table)
                 draw_medians(panel, rows, "iteration", "kappa", label, style, width, dash)
             for label, power, start, dash in (("κ", 1, 18.0, ":"), ("κ⁶", 6, 6.0, "-.")):
                 guide = x[start * x**power < 2e5]
@@ -100,7 +100,7 @@ class Speed(Finding):
         }
         lean = [method for method in counts if method != PROJECTION]
         quickest = min(lean, key=lambda method: counts[method])
-        fits = (f"{shown(name, table)} {power}" for name, power in powers.items() if power)
+        fits = (f"{labelled(name, table)} {power}" for name, power in powers.items() if power)
         text = f"From κ = {FROM:g} on, the numbers of iterations grow with these fitted powers of "
         text += f"κ: {'; '.join(fits)}. At κ = {last:g} TPGD needs {counts[TPGD]:.0f} iterations"
         if quickest != TPGD:
@@ -139,7 +139,7 @@ def before_phase_two(table: ResultTable) -> ResultTable:
     return ResultTable(row for row in rows if 0 < row["iteration"] <= paper_phase_one(row))
 
 
-def shown(name: str, table: ResultTable) -> str:
+def labelled(name: str, table: ResultTable) -> str:
     """The name of a method for readers: TPGD in Phase I if none of its counts is beyond it."""
     early = name == PAPER_TPGD and len(before_phase_two(table)) == len(table.where(method=name))
     return f"{name} (in Phase I)" if early else name
