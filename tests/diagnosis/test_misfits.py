@@ -66,3 +66,14 @@ def test_equal_tasks_are_not_named_as_the_most_different():
     assert diagnosis.n_alike > 10
     text = " ".join(str(diagnosis).split())
     assert f"{diagnosis.n_alike} tasks are about equally different." in text
+
+
+def test_tasks_of_equal_responses_have_no_r2():
+    rng = np.random.default_rng(0)
+    task, X = np.repeat(np.arange(20), 6), rng.standard_normal((120, 2))
+    y = X @ [1.0, 0.5] + rng.standard_normal(20)[task] + 0.3 * rng.standard_normal(120)
+    y[task == 4] = 1.1  # whose mean is rounded
+    model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+    found = ss.diagnose(model, X, y, task).task_r2
+    assert set(found) == set(range(20)) - {4}
+    assert min(found.values()) > -10

@@ -84,23 +84,35 @@ def seed(purpose: str) -> Decorator:
     return click.option("--seed", type=click.IntRange(0), default=0, help=f"Seed of {purpose}.")
 
 
-def _column(name: str, text: str, *, required: bool = True) -> Decorator:
-    default = "" if required else "  [default: as in the fit]"
-    return click.option(name, required=required, metavar="COL", help=text + default)
+def _once(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
+    """The value of an option that names one column; an error if it was given again."""
+    if len(value) > 1:
+        name = f"--{parameter.name}"
+        text = f"{name} was given twice, and it names one column: leave one out."
+        if name == "--task":
+            nested = f"sharedspan fit TABLE 'y ~ x + (1 | {value[0]}/{value[1]})'"
+            text += f" Groups within groups need a formula, such as {nested}."
+        raise click.UsageError(text, context)
+    return value[0] if value else None
 
 
-task = _column("--task", "Column with the task of each row.")
-target = _column("--target", "Column to predict.")
-task_of_model = _column("--task", "Column with the task of each row.", required=False)
-target_of_model = _column("--target", "Column to predict.", required=False)
+def _column(name: str, text: str, *, required: bool = True, default: str = "") -> Decorator:
+    names = (name, "--group") if name == "--task" else (name,)
+    return click.option(
+        *names, required=required, metavar="COL", help=text + default, multiple=True, callback=_once
+    )
 
 
-task_of_fit = click.option(
-    "--task", metavar="COL", help="Column with the task of each row.  [required without FORMULA]"
+TASK, TARGET = "Column with the task of each row.", "Column to predict."
+OF_FIT: dict[str, Any] = {"required": False, "default": "  [required without FORMULA]"}
+OF_MODEL: dict[str, Any] = {"required": False, "default": "  [default: as in the fit]"}
+task, target = _column("--task", TASK), _column("--target", TARGET)
+task_of_fit, target_of_fit = (
+    _column("--task", TASK, **OF_FIT),
+    _column("--target", TARGET, **OF_FIT),
 )
-target_of_fit = click.option(
-    "--target", metavar="COL", help="Column to predict.  [required without FORMULA]"
-)
+task_of_model = _column("--task", TASK, **OF_MODEL)
+target_of_model = _column("--target", TARGET, **OF_MODEL)
 
 
 def require_task_and_target(given: dict[str, Any]) -> None:

@@ -237,11 +237,11 @@ class ModelView:
         """R^2 about the mean of each task, without tasks whose responses are all equal."""
         if self.residuals is None or self.rows is None:
             return {}
-        totals = ((t, float(np.sum(y**2))) for t, _, y in self.rows.tasks(True))
+        tasks = ((t, y) for t, _, y in self.rows.tasks(False))
         return {
-            self.labels[t]: 1 - float(squares) / total
-            for (t, total), squares in zip(totals, self.residuals[1], strict=True)
-            if total > 0
+            self.labels[t]: 1 - float(squares) / float(np.sum((y - y.mean()) ** 2))
+            for (t, y), squares in zip(tasks, self.residuals[1], strict=True)
+            if np.ptp(y) > 0
         }
 
     def isometry(self) -> dict[str, Any]:
