@@ -117,7 +117,7 @@ def _fastest(table: ResultTable) -> Findings:
         rivals = RIVALS if setting == PAPER else (LOSS_1, LOSS_2)
         for kappa, rows in shown.where(setting=setting).groups("kappa"):
             result = paired_ratio(rows, own, TPGD, rivals, other)
-            where, of = f"{reading}, {with_steps(setting)}", "the best rival's iterations"
+            where, of = f"{with_steps(setting)} and {reading}", "the best rival's iterations"
             yield _times(where, result, of, kappa_text(kappa))
     well_set = {
         rival: np.array([paired_ratio(rows, "iteration", TPGD, (rival,)).ratio
@@ -132,8 +132,9 @@ def _fastest(table: ResultTable) -> Findings:
     )
     mixed = np.array([_against_well_set(rows) for _, rows in shown.groups("kappa")])
     yield (
-        f"Against the tail average of {LOSS_2} with well-set steps, TPGD with the paper's steps "
-        f"needs {spread(mixed)} times as many iterations."
+        f"TPGD with the paper's steps needs {spread(mixed)} times as many iterations as {LOSS_2} "
+        f"with well-set steps, if {LOSS_2} is judged by its tail average and TPGD by its last "
+        "iterate."
     )
     yield from _crossings(table.where(setting=PAPER))
 
@@ -155,17 +156,21 @@ def _against_well_set(rows: ResultTable) -> float:
 def _crossings(table: ResultTable) -> Iterator[str]:
     """Where the order of two methods changes."""
     last, tail = ("iteration", "iteration"), ("iteration", "averaged")
-    for own, other, measures, how in (
-        (TPGD, LOSS_2, tail, ", judged by its tail average,"),
-        (TPGD, LOSS_2, last, ""),
-        (TPGD, PHASE_TWO_ONLY, last, ""),
-        (LOSS_1, LOSS_2, last, ""),
+    for own, other, measures in (
+        (TPGD, LOSS_2, tail),
+        (TPGD, LOSS_2, last),
+        (TPGD, PHASE_TWO_ONLY, last),
+        (LOSS_1, LOSS_2, last),
     ):
         found = crossover.crossing(table, own, other, measures)
         rival = "Phase II alone" if other == PHASE_TWO_ONLY else other
+        judged = (
+            "If both are judged by their last iterates" if measures == last
+            else f"If {other} is judged by its tail average and {own} by its last iterate"
+        )  # fmt: skip
         yield (
-            f"As κ grows, {own} begins to need more iterations than {rival}{how} "
-            f"{crossover.crossing_text(found)}."
+            f"{judged}, {own} begins to need more iterations than {rival} "
+            f"{crossover.crossing_text(found)}, as κ grows and with the paper's steps."
         )
     for kappa in (1.5, 3.0):
         rows = table.where(kappa=kappa)
@@ -189,10 +194,13 @@ def _lowest_error(table: ResultTable) -> Findings:
     enough = ResultTable(row for row in table.rows if row["N"] >= row["d"] * row["k"])
     for setting, reading in DUELS:
         extremes: list[tuple[float, str]] = []
+        left = ""  # says what is left out
         for kappa, rows in enough.where(setting=setting).groups("kappa"):
             groups: dict[tuple[str, str], list[tuple[int, PairedRatio]]] = {}
             for budget, runs in sorted(rows.groups("iteration"), key=lambda group: group[0]):
                 short = setting == PAPER and kappa**6 / 1.1 > budget
+                if short:
+                    left = "; budgets that are too small for Theorem 5.1 are left out"
                 results = _by_rows(runs, reading)
                 for size, (rival, result) in results.items() if not short else ():
                     where = f"{kappa_text(kappa)}, N = {size}, {budget} iterations"
@@ -207,12 +215,13 @@ def _lowest_error(table: ResultTable) -> Findings:
                 ratios = spread(np.array([result.ratio for _, result in found]))
                 text = f"{ratios} times the best rival's error, at the N with the largest ratio"
                 within = f"{kappa_text(kappa)} {at}"
-                where = f"{reading}, {with_steps(setting)}"
+                where = f"{with_steps(setting)} and {reading}"
                 yield Check(where, word == "yes", text, within, outside, word)
         if extremes:
             yield (
-                f"With {reading} and {with_steps(setting)}, the ratio of TPGD's error to that of "
-                f"the best rival ranges from {min(extremes)[1]} to {max(extremes)[1]}."
+                f"{with_steps(setting).capitalize()} and {reading}, the ratio of TPGD's error to "
+                f"that of the best rival ranges from {min(extremes)[1]} to {max(extremes)[1]}"
+                f"{left}."
             )
 
 
@@ -274,7 +283,7 @@ def _phase_two_worse(table: ResultTable) -> Findings:
             text = f"{multiple(str(result))} TPGD's error"
             short = setting == PAPER and kappa**6 / 1.1 > rows.rows[0]["budget"]
             outside = "K₁ too small" if short else ""
-            where = f"{when}, {curves.SHOWN.get(part, part)}, {with_steps(setting)}"
+            where = f"{with_steps(setting)} and {curves.SHOWN.get(part, part)}, {when}"
             yield Check(where, result.more, text, kappa_text(kappa), outside, result.otherwise)
             if (part, setting) == (curves.LOW, PAPER):
                 results[when, kappa] = f"{result.ratio:.2f}"
@@ -293,8 +302,8 @@ def _phase_two_worse(table: ResultTable) -> Findings:
        "The paper states none: it does not give k, σ, the steps of the rivals or the criterion by "
        "which a run is stable. Our small steps were fitted to the rows of its table, so runs with "
        "them do not count.",
-       "TPGD needs fewer iterations and ends at a lower loss than each rival, run by run over all "
-       "T and seeds, by more than chance explains.")  # fmt: skip
+       "TPGD needs fewer iterations and ends at a lower total error than each rival, run by run "
+       "over all T and seeds, by more than chance explains.")  # fmt: skip
 def _stabilises_first(table: ResultTable) -> Findings:
     for setting in (table2.STOPPED, table2.SMALL, WELL_SET):
         rows = table2.shown_in(table, setting)
@@ -323,7 +332,7 @@ def _stabilises_first(table: ResultTable) -> Findings:
     }  # fmt: skip
     yield (
         f"With small steps, which are the well-set ones divided by {0.5 / table2.ALTMIN_STEP:.0f} "
-        f"for {ALTMIN} and by {1 / table2.SVP_STEP:.0f} for {SVP}, the losses at the printed "
+        f"for {ALTMIN} and by {1 / table2.SVP_STEP:.0f} for {SVP}, the total errors at the printed "
         f"numbers of iterations are {ratios[ALTMIN]} times the printed losses for {ALTMIN} and "
         f"{ratios[SVP]} times for {SVP}."
     )
@@ -371,15 +380,16 @@ def _transfer_rates(table: ResultTable) -> Findings:
     ratios = [float(np.median(ratio_to_prediction(rows))) for rows in sizes]
     slope = spans["k"].exponent("k")
     yield (
-        f"The span's term grows like k^{slope.value:.2f} and, over all sizes, is "
-        f"{spread(np.array(ratios))} times our first-order prediction, "
-        "σ²(d-k) mean(1/σ_j²)/(2N)."
+        "The span's term, the part of the risk that is due to the error of the span, grows like "
+        f"k^{slope.value:.2f} and, over all sizes, is {spread(np.array(ratios))} times our "
+        "first-order prediction, σ²(d-k) mean(1/s_j²)/(2N), where s_j are the singular values of "
+        "V*."
     )
     own = beyond.where(part="Gaussian")
     for method, rows in own.groups("method"):
         yield (
             f"Beyond the span's term, the risk of {method} is {_weights_ratio(rows)} times our "
-            "prediction."
+            "prediction, (σ²/2 + r) k/(M-k-1), where r is the prediction of the span's term."
         )
 
 
@@ -424,25 +434,31 @@ def _any_features(table: ResultTable) -> Findings:
     )
 
 
-@claim("k", "A curriculum beats pooling.", SUPERIORITY, "curriculum",
+@claim("k", "A curriculum beats one fit to all levels together (pooling).", SUPERIORITY,
+       "curriculum",
        "T_j >= d in every level (60 and 50 here), levels known, noise that differs between them. "
-       "The paper compares two upper bounds, k mean(σ_j²)/N and k max(σ_j²)/N.",
-       "The error of Algorithm 3 is below that of a pooled fit, run by run and by more than chance "
+       "The paper compares two upper bounds, k mean(σ_j²)/N and k max(σ_j²)/N, where σ_j is the "
+       "noise of level j.",
+       "The error of Algorithm 3 is below that of pooling, run by run and by more than chance "
        "explains, for all tasks together and for each level.")  # fmt: skip
 def _curriculum_beats_pooling(table: ResultTable) -> Findings:
     for name in curriculum.ALGORITHM_3:
         for (part, level), rows in table.groups("part", "level"):
             result = paired_ratio(rows, "error", name, (curriculum.POOLED,))
-            which = "all tasks" if level == curriculum.TOTAL else f"level {level}"
+            which = "for all tasks" if level == curriculum.TOTAL else f"at level {level}"
             variances = curriculum.NOISE_LEVELS[part]
             outside = "" if max(variances) > min(variances) else "equal noise"
-            yield _times(f"{name}, {which}", result, "pooling's error", f"noise {part}", outside)
+            where, within = f"with {name} {which}", f"noise {part}"
+            yield _times(where, result, "pooling's error", within, outside)
     total = table.where(level=curriculum.TOTAL)
     for name in (curriculum.POOLED, curriculum.ALGORITHM_3[0]):
         ratios = [float(np.median(ratio_to_prediction(rows)))
                   for _, rows in table.where(method=name).groups("part", "level")]  # fmt: skip
         spoken = curriculum.SPOKEN.get(name, name)
-        yield f"The error of {spoken} is {spread(np.array(ratios))} times our prediction."
+        yield (
+            f"The error of {spoken} is {spread(np.array(ratios))} times our prediction, "
+            f"{curriculum.PREDICTIONS[name]}."
+        )
     kept = {part: paired_ratio(rows, "error", curriculum.FROZEN, (curriculum.POOLED,))
             for part, rows in total.groups("part")}  # fmt: skip
     texts = [f"{result.ratio:.2f} (noise {part})" for part, result in kept.items()]
@@ -478,8 +494,9 @@ def _curriculum_beats_pooling(table: ResultTable) -> Findings:
        "N >= σ²(d+T)kκ⁴/σ_k² and N >= dk, with constants of one, the paper's steps, and the start "
        "of the theorem. The restricted isometry of order κ⁻⁶ cannot be checked "
        "without its constant. Other starts do not count.",
-       "The distance of the appendix at the end of Phase I is at most σ_k(J)/8 = (2σ_k)^½/8 in "
-       "every run. The length of Phase I is the one that our solver chooses.")  # fmt: skip
+       "The distance that the paper's appendix defines is, at the end of Phase I, at most "
+       "σ_k(J)/8 = (2σ_k)^½/8 in every run. The length of Phase I is the one that our solver "
+       "chooses.")  # fmt: skip
 def _phase_one_ends_near(table: ResultTable) -> Findings:
     rows = table.where(part=theory.PHASE_I)
     groups: dict[tuple[str, float, str], list[float]] = {}
@@ -505,7 +522,8 @@ def _phase_one_ends_near(table: ResultTable) -> Findings:
 
 
 @claim("m", "Phase II contracts at least at the rate that the theory gives.", BOUND, "theory",
-       "A start within σ_k^½/8, which every run has, and η₂ of the order 1/σ₁ (0.1/σ₁ here).",
+       "A start within (2σ_k)^½/8, and η₂ of the order 1/σ₁. Every run here starts within "
+       "σ_k^½/8, which is less, and has η₂ = 0.1/σ₁.",
        "Without noise, the squared distance is multiplied by at most 1 - η₂σ_k/4 per iteration, "
        "in every run.")  # fmt: skip
 def _phase_two_contracts(table: ResultTable) -> Findings:

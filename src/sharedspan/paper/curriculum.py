@@ -25,6 +25,11 @@ ALGORITHM_3 = ("Algorithm 3 (B_j w)", "Algorithm 3 (B_1 w)")  # two interpretati
 SPOKEN = {  # methods in sentences
     POOLED: "pooling", WEIGHTED: "weighted pooling", FROZEN: "keeping the span of level 1",
 }  # fmt: skip
+PREDICTIONS = {  # of the error of a task of level j, and what it is made of
+    POOLED: "(kσ_j² + k(d-k) mean(σ²)/T)/N",
+    ALGORITHM_3[0]: "(k + k(d-k)/T_j) σ_j²/(N-N_j), where N_j rows of each task, none at the first "
+    "level, give the start",
+}  # fmt: skip
 CURRICULUM_MODES = {
     WEIGHTED: "weighted", ALGORITHM_3[0]: "pair", ALGORITHM_3[1]: "literal", FROZEN: "freeze",
 }  # fmt: skip
@@ -62,10 +67,12 @@ def predicted_error(cell: Cell, method: str, level: int) -> float:
 
 
 class Curriculum(Experiment):
-    """The curriculum, Algorithm 3 and its corollary, against pooling and weighting."""
+    """The curriculum, Algorithm 3 and its corollary, compared with pooling and weighting."""
 
     name, title = "curriculum", "easy tasks first"
     note = (
+        "Pooling is one fit of rank k to the tasks of all levels together, with equal weights; "
+        "weighted pooling weights the tasks by the inverse of their noise variance. "
         'For the levels after the first, the variant "B_j w" uses the span after Phase II of that '
         'level, and "B_1 w" the span of level 1; the paper\'s description of the output allows '
         "both interpretations."

@@ -25,7 +25,7 @@ RIVALS = (LOSS_1, LOSS_2, NSGD)
 BUDGETS = (50, 80, 90, 100, 110, 120, 130, 140, 200, 300, 450, 800)  # iterations of Figure 2
 MORE_BUDGETS = tuple(sorted((*BUDGETS, 65, 170, 1200, 1600)))
 # How a method's iterates become its error: the measures of TPGD and of its rivals.
-AS_IN_THE_PAPER = "rivals judged by their tail average (as in the paper)"
+AS_IN_THE_PAPER = "rivals judged by their tail average, as in the paper"
 LAST = "all methods judged by their last iterate"
 TAILS = "all methods judged by their tail average"
 READINGS = {AS_IN_THE_PAPER: ("error", "tail"), LAST: ("error", "error"), TAILS: ("tail", "tail")}

@@ -45,8 +45,21 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "is our choice. All of these steps need the true singular values. "
         '"Well-set" steps are 0.5/σ₁ for TPGD and GD + Loss 1 and 0.2/σ₁ for GD + Loss 2 and NSGD '
         "(without injected noise), with σ₁ estimated from the data. As with all our solvers, a "
-        "step that makes the loss rise is halved. The floor is σ²k(d+T-k)/(NT), the error that the "
-        "best fit of rank k approaches as the number of rows grows.",
+        "step that makes the loss rise is halved. The floor is σ²k(d+T-k)/(NT): the error of the "
+        "least squares fit of rank k, as a mean over tasks, divided by the floor tends to one as "
+        "the number of rows grows. `sharedspan.error_floor` returns T times this, the sum over "
+        "tasks.",
+        "",
+        "The methods, with their names in this library in brackets, are: TPGD, two-phase gradient "
+        'descent, the algorithm of the paper (`solver="tpgd"`); GD + Loss 1, gradient descent on '
+        "the mean squared residuals (`gd`); GD + Loss 2, the same with the balancing term "
+        "|B'B - WW'|² (`gd_balanced`); NSGD, noisy stochastic gradient descent (`nsgd`); LF-FO, a "
+        "quasi-Newton method on a loss of the second kind (`lf_fo`); AltMinGD, exact W and "
+        "gradient steps in B by turns (`altmin_gd`); GD + SVD (`svp`); ERM, empirical risk "
+        "minimisation, by alternating least squares, ALS (`als`); MoM, the method of moments (`MomentRegressor`); "
+        "SE, the spectral estimator (`SpectralRegressor`); ARMUL, adaptive and robust multi-task "
+        "learning (`ARMULRegressor`); and pERM, penalised ERM (`PenalizedERMRegressor`). The "
+        "docstrings of these classes name the papers.",
         "",
         "Some settings are our interpretation, since the paper and its references leave them open. "
         "NSGD draws 16 rows of every task in each iteration and injects noise of size 0.1 σ₁^½ in "
@@ -57,7 +70,8 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "in both of its steps, though its guarantee needs a split, and starts at random. ARMUL "
         "uses C = 1.2, pERM C₁ = C₂ = 1 and SE C₂ = 1, in units of the estimated noise; the "
         "nuclear-norm estimator is given the true σ. MoM (Niu) is implemented from the abstract of "
-        "its paper: it takes the left singular vectors. In GD + Loss 2 the two terms of the loss "
+        "its paper: it takes the left singular vectors of the matrix of moments Z, which "
+        "`MomentRegressor` describes. In GD + Loss 2 the two terms of the loss "
         "are weighted as by Ding, Du and Fang; LF-FO is the likelihood fit as published by "
         "Tripuraneni et al.",
         "",
@@ -65,12 +79,13 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "kind has a rule of its own. A bound holds if the measured errors grow no faster than the "
         "bound; slower growth does not count against it. Superiority is judged seed by seed on the "
         "same rows, by the geometric mean of the ratios and its 95 percent interval. A difference "
-        "counts if it is at least 2 percent and either the interval excludes 1 or all of at least "
-        "five pairs agree. Without such a difference, methods are called equal if the interval "
-        "lies within 5 percent of 1; otherwise the comparison is undecided. Results outside the "
-        "hypotheses of a theorem are shown with the reason in brackets and do not count for the "
-        "verdict. Objections to earlier versions of this page, and how they were resolved, are "
-        "listed on [a page of their own](readings.md).",
+        "counts if it is at least 2 percent and either the interval excludes 1, or there are at "
+        "least five seeds and the difference has the same sign in all of them. Without such a "
+        "difference, methods are called equal if the interval lies within 5 percent of 1; "
+        "otherwise the comparison is undecided. Results outside the hypotheses of a theorem are "
+        "shown with the reason in brackets and do not count for the verdict. A verdict is about "
+        "the sizes that were run: it proves no theorem. Objections to earlier versions of this "
+        "page, and how they were resolved, are listed on [a page of their own](readings.md).",
         "",
         "## Verdicts",
         "",
@@ -101,10 +116,12 @@ def _outcome(verdict: Verdict) -> str:
     """The verdict with its condition."""
     text = f"**{verdict.outcome}**"
     if verdict.outcome == CONDITIONAL:
-        passed = sum(check.passed for check in verdict.counted)
-        text += f". It holds in {'this case' if passed == 1 else 'these cases'}: "
-        text += f"{verdict.places(True)}. In the other cases {verdict.otherwise}"
-    return f"{text}."
+        passed, places = sum(check.passed for check in verdict.counted), verdict.places(True)
+        text += ". It holds "
+        if not places.startswith(("with ", "for ")):
+            text += f"in {'this case' if passed == 1 else 'these cases'}: "
+        text += f"{places}. In the other cases {verdict.otherwise}."
+    return text
 
 
 def _section(name: str, table: ResultTable, times: ResultTable, verdicts: list[Verdict]) -> Lines:
@@ -153,7 +170,7 @@ def _checks(checks: list[Check]) -> Lines:
     cells = {(c.where, c.within): f"{c.word}: {c.figures}" for c in checks}
     if len(cells) < len(checks) or not all(columns) or len(rows) < 2 or len(columns) > 8:
         lines = [_row(check.place, check.word, check.figures) for check in checks]
-        return _header("where", "passes", "measured") + lines
+        return _header("where", "result", "measured") + lines
     return _header("where", *columns) + [
         _row(where, *(cells.get((where, column), "") for column in columns)) for where in rows
     ]
@@ -193,9 +210,10 @@ def _floor_slope(table: ResultTable, size: str) -> float:
 
 
 def _costs(table: ResultTable, times: ResultTable) -> Lines:
-    lines = _header("method", "steps", "IC (paper)", "iterations to 1.05 times ERM's error",
-                    "the same by the tail average", "AC (paper)", "decompositions per iteration",
-                    "time per iteration / TPGD's", "total time / TPGD's")  # fmt: skip
+    lines = _header("method", "steps", "iterations (paper)", "iterations to 1.05 times ERM's error",
+                    "the same by the tail average", "decomposition (paper)",
+                    "decompositions per iteration", "time per iteration / TPGD's",
+                    "total time / TPGD's")  # fmt: skip
     costs = table.where(part=table1.COST)
     timed = times.where(experiment="table1", part=table1.COST)
     unit = timed.where(method=TPGD, setting=WELL_SET)

@@ -93,7 +93,11 @@ def fits_of_new_tasks(law: str, B: np.ndarray, H: np.ndarray) -> dict[str, dict[
 
 
 class Transfer(Experiment):
-    """Theorem 5.4: the risk of a new task is the span's own error plus k / M."""
+    """Theorem 5.4: the excess risk of a new task is at most of the order of the span's error + k/M.
+
+    The error of the span is the excess risk of the best weights in the learned span; M is the
+    number of rows of the new task.
+    """
 
     note = (
         '"Algorithm 2" is run with our safeguard, which clips steps that would enlarge a row\'s '

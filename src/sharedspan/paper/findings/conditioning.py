@@ -26,7 +26,7 @@ class Conditioning(Finding):
 
     κ is from 1 to 100. TPGD takes well-set steps and runs until it has converged. The right panel
     shows the same errors against the ratio of σ_k, the smallest singular value of V*, to
-    σ(√d+√T)/√N, which is about the largest singular value of the noise.
+    σ(√d+√T)/√N, which is about the largest singular value of the errors of separate least squares.
     """
 
     name, title = "conditioning", "does the error relative to the floor depend on κ?"
@@ -86,7 +86,7 @@ class Conditioning(Finding):
             if max(above) < min(below):
                 text += "What matters is the size of the weakest direction relative to the noise. "
             text += (
-                "Where σ_k is above the largest singular value of the noise, medians over seeds "
+                "Where σ_k is above σ(√d+√T)/√N, medians over seeds "
                 f"are {spread(above)} times the floor, and where it is below, "
                 f"{spread(below)} times. "
             )

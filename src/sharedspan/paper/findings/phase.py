@@ -98,7 +98,7 @@ class PhaseDiagram(Finding):
         """Rows needed, failures told apart by their cause, and starts."""
         rows, starts = table.where(part=ROWS), table.where(part=START)
         texts = rows_sentences(rows), search_sentences(rows), starts_sentences(successes(starts))
-        return " ".join(texts)
+        return "\n\n".join(texts)
 
 
 def successes(table: ResultTable, against: str | None = None) -> ResultTable:
@@ -150,13 +150,12 @@ def rows_sentences(rows: ResultTable) -> str:
         text += (
             "The smallest N/d from which at least nine seeds in ten succeed, that is, end at no "
             f"more than {SUCCESS} times the floor, is {least}. These values of N are {ratios} "
-            "times k(d+T-k)/T, the N at which all tasks together have as many rows as the model "
-            "has parameters"
+            "times k(d+T-k)/T, which is one row in all tasks together for each parameter"
         )
         most = f"at most {max(n / (d * k) for k, n in known.items()):.2f} times dk."
         if len(known) > 1:
             power = log_slope(np.array([*known]), np.array([*known.values()]))
-            text += f"; they grow like k^{power:.2f} and are {most}"
+            text += f". They grow like k^{power:.2f} and are {most}"
         else:
             text += f", and {most}"
     return text.rstrip()
