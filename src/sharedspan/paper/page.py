@@ -56,9 +56,9 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "|B'B - WW'|² (`gd_balanced`); NSGD, noisy stochastic gradient descent (`nsgd`); LF-FO, a "
         "quasi-Newton method on a loss of the second kind (`lf_fo`); AltMinGD, exact W and "
         "gradient steps in B by turns (`altmin_gd`); GD + SVD (`svp`); ERM, empirical risk "
-        "minimisation, by alternating least squares, ALS (`als`); MoM, the method of moments (`MomentRegressor`); "
-        "SE, the spectral estimator (`SpectralRegressor`); ARMUL, adaptive and robust multi-task "
-        "learning (`ARMULRegressor`); and pERM, penalised ERM (`PenalizedERMRegressor`). The "
+        "minimisation, by alternating least squares, ALS (`als`); MoM, the method of moments "
+        "(`MomentRegressor`); SE, the spectral estimator (`SpectralRegressor`); ARMUL, adaptive "
+        "and robust multi-task learning (`ARMULRegressor`); and pERM, penalised ERM (`PenalizedERMRegressor`). The "
         "docstrings of these classes name the papers.",
         "",
         "Some settings are our interpretation, since the paper and its references leave them open. "
