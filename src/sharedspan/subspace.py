@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from sharedspan.kernels.threads import tall_triangle, wide_product
+
 
 def orthonormal_basis(A: np.ndarray) -> np.ndarray:
     """Orthonormal basis of the columns of A (d, k), (d, k)."""
@@ -78,11 +80,9 @@ def ordered_factors(B: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarra
         With k at most T.
     """
     Q, upper = np.linalg.qr(B)
-    W = upper @ W
     # The left singular vectors of W are those of its k x k triangle.
-    triangle: np.ndarray = np.linalg.qr(W.T, mode="r")  # type: ignore[assignment]
-    U, _, _ = np.linalg.svd(triangle.T)
-    basis, weights = Q @ U, U.T @ W
+    U, _, _ = np.linalg.svd(upper @ tall_triangle(W))
+    basis = Q @ U
     largest = np.abs(basis).argmax(axis=0)
-    sign = np.where(basis[largest, np.arange(basis.shape[1])] < 0, -1.0, 1.0)
-    return basis * sign, weights * sign[:, None]
+    U = U * np.where(basis[largest, np.arange(basis.shape[1])] < 0, -1.0, 1.0)
+    return Q @ U, wide_product(U.T @ upper, W)

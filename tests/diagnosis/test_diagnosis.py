@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import sharedspan as ss
 from sharedspan.diagnosis.holdout_errors import _refits
+from sharedspan.diagnosis.loadings import shared_directions
 from sharedspan.diagnosis.model_view import ModelView
 
 COMMON = {"n_tasks": 60, "n_features": 12, "rank": 2, "n_samples": 50, "noise": 0.3}
@@ -522,3 +523,32 @@ def test_held_out_errors_are_those_of_the_model_with_the_columns_it_lets_vary(rn
         again = _refits(ModelView(model, frame, y, task))["model"]().fit(X, y, task=task)
         places = [list(model.coef_names_).index(name) for name in model.varying_]
         assert np.flatnonzero(again.slope_std_ > 0).tolist() == places
+
+
+@pytest.mark.parametrize("kind", [ss.AdaptiveSpanRegressor, ss.SharedSpanRegressor])
+def test_the_summary_and_the_report_show_the_same_directions(kind):
+    rng = np.random.default_rng(1)
+    task, scale = np.repeat(np.arange(40), 30), np.array([1e3, 1.0, 1e-2, 1.0, 5.0])
+    X = rng.standard_normal((len(task), 5))
+    X[:, 1] += 0.5 * X[:, 0]
+    V = 1 + rng.standard_normal((40, 1)) @ np.array([[0.8, -0.5, 0.3, 0.0, 0.1]])
+    y = np.einsum("ij,ij->i", X, V[task]) + 0.3 * rng.standard_normal(len(task))
+    model = kind(rank=1, random_state=0).fit(X * scale, y, task=task)
+    loadings = shared_directions(ModelView(model)).loadings[:, 0]
+    largest = np.argsort(-np.abs(loadings))[:3]
+    names = model.coef_names_
+    listed = ", ".join(f"{names[i]} {loadings[i]:+.2f}" for i in largest)
+    assert f"Direction 1: mostly {listed}" in " ".join(str(model.summary()).split())
+
+
+def test_the_summary_says_how_the_noise_differs_between_tasks():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(60), 20)
+    X, deviation = rng.standard_normal((1200, 2)), np.exp(rng.standard_normal(60))
+    y = X @ [1.0, 2.0] + deviation[task] * rng.standard_normal(1200)
+    model = ss.AdaptiveSpanRegressor(noise="per_task").fit(X, y, task=task)
+    low, median, high = np.sqrt(np.quantile(model.noise_variance_, [0, 0.5, 1]))
+    text = " ".join(str(model.summary()).split())
+    assert f"standard deviation is {low:.3g} to {high:.3g}, with median {median:.3g}" in text
+    shared = ss.AdaptiveSpanRegressor(noise="shared").fit(X, y, task=task)
+    assert "noise differs" not in str(shared.summary())

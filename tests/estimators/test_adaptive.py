@@ -466,3 +466,19 @@ def test_patients_with_few_rows_are_predicted_as_well_as_by_one_model_each(n):
             errors.append(np.sqrt(np.mean(gap**2)))
     assert np.mean(ours) < 1.03 * np.mean(separate)
     assert np.max(ours) < 3.2
+
+
+def test_intervals_count_the_error_of_a_tasks_own_noise_variance():
+    covered = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        T, n, n_held = 300, 6, 6
+        task, held = np.repeat(np.arange(T), n + n_held), np.tile(np.arange(n + n_held) >= n, T)
+        X = rng.standard_normal((len(task), 2))
+        deviation = np.sqrt(4 / rng.chisquare(4, T))  # the prior that levels are shrunk by
+        y = X @ [1.0, -1.0] + rng.standard_normal(T)[task]
+        y += deviation[task] * rng.standard_normal(len(task))
+        model = ss.AdaptiveSpanRegressor(noise="per_task").fit(X[~held], y[~held], task=task[~held])
+        low, high = model.predict_interval(X[held], task[held], level=0.9)
+        covered.append(np.mean((low <= y[held]) & (y[held] <= high)))
+    assert 0.875 < np.mean(covered) < 0.925

@@ -1,10 +1,12 @@
 """Quadrature against integrals by other means, and the variances that it is for."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy.integrate import dblquad, quad
 from scipy.stats import norm
+from sklearn.exceptions import ConvergenceWarning
 
 import sharedspan as ss
 
@@ -87,3 +89,21 @@ def test_posterior_means_are_those_of_the_integral():
     expected = quad(weighted, -9, 9, args=(1,))[0] / quad(weighted, -9, 9, args=(0,))[0]
     got = model.predict_proba(X[own][:1], task=[7])[0, 1]
     assert_allclose(got, expected, atol=0.02)  # the uncertainty of b is averaged over, too
+
+
+def test_a_variance_without_a_largest_likelihood_is_told():
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(1500), 2)
+    x = rng.standard_normal(len(group))
+    eta = -3 + 0.5 * x + 3.5 * rng.standard_normal(1500)[group]
+    table = {"y": (rng.random(len(group)) < 1 / (1 + np.exp(-eta))) * 1, "x": x, "g": group}
+    frame = pd.DataFrame(table)
+    with pytest.warns(ConvergenceWarning, match="reached 5.*approximation='quadrature'"):
+        model = ss.mixed("y ~ x + (1 | g)", frame, family="binomial")
+    summary = " ".join(str(model.summary()).split())
+    assert "has no maximum below it" in summary
+    assert "The fit converged" not in summary
+    by_quadrature = ss.mixed(
+        "y ~ x + (1 | g)", frame, family="binomial", approximation="quadrature"
+    )
+    assert "The fit converged" in " ".join(str(by_quadrature.summary()).split())

@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import sharedspan as ss
@@ -551,3 +552,14 @@ def test_shares_of_different_wholes_are_told_apart(tmp_path):
     share = re.search(r"which holds (\d+) % of how slopes differ between tasks; the model", text)
     assert int(share[1]) < 60
     assert "100 % of what the model’s slopes predict" in text
+
+
+def test_groups_within_groups_have_a_report(tmp_path):
+    rng = np.random.default_rng(0)
+    inner = np.repeat(np.arange(24), 8)
+    frame = pd.DataFrame({"x": rng.standard_normal(len(inner)), "a": inner // 4, "b": inner})
+    level = rng.standard_normal(6)[inner // 4] + rng.standard_normal(24)[inner]
+    frame["y"] = level + frame["x"] + rng.standard_normal(len(inner))
+    model = ss.mixed("y ~ x + (1 | a/b)", frame)
+    page = read(write_report(model, tmp_path / "report.html", frame.drop(columns="y"), frame["y"]))
+    assert "held-out" in page

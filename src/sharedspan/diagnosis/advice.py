@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 UNEQUAL = 2.0  # ratio of the tasks' noise deviations from which noise per task is advised
 WEAK = 10.0  # condition number from which the last direction is called weak
 UNDETERMINED = 0.05  # share of the usual variance of a task's features along the span
+MOST_TASKS = 0.5  # share of the tasks from which it is not these that are unusual
 # Rows of all tasks per parameter of the span: with fewer, errors are twice the floor.
 ROWS_PER_NUMBER = 3
 NEGLIGIBLE = 0.01  # ratio of the variance between tasks to the noise variance
@@ -56,6 +57,8 @@ def advice_on(
             remedy = "raise max_iter (--max-iter), or lower the rank."
         problem = f"The fit did not converge ({why})" if why else "The fit did not converge"
         yield f"{problem}: do not trust the last digits; {remedy}"
+    elif view.is_population and view.span.message:
+        yield view.span.message
     yield from _advice_on_outliers(diagnosis)
     if _no_variation(view, good):
         if view.is_normal:
@@ -65,8 +68,8 @@ def advice_on(
     if view.rank and view.rows is not None:
         yield from _advice_on_rows(view, diagnosis)
     yield from _advice_on_family(view)
-    if view.metric.groups:
-        yield _advice_on_collinearity(view.metric.groups, view.names)
+    if view.collinear:
+        yield _advice_on_collinearity(view.collinear, len(view.names))
     ratio = _noise_ratio(view, good)
     if view.params.get("noise") == "shared" and ratio > UNEQUAL:
         yield (
@@ -89,11 +92,11 @@ def _advice_on_outliers(diagnosis: Diagnosis) -> Iterator[str]:
             "are far from the others in how they respond to features",
             reasons.keys() - unfit - level,
         ),
-    ):
-        many = len(tasks) > 1
         ("is far from the others in its level", "are far from the others in their levels", level),
-        if tasks:
+    ):
         tasks = [t for t in diagnosis.outliers if t in kind]
+        many = len(tasks) > 1
+        if tasks:
             yield (
                 f"Task{'s' if many else ''} {_named(tasks)} {several if many else one}: look at "
                 f"{'their' if many else 'its'} rows before you use the predictions."
@@ -231,34 +234,36 @@ def _advice_on_rows(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
             f"of rank {rank}: too few to learn it well; lower the rank or use "
             "AdaptiveSpanRegressor."
         )
-    flat = [view.labels[t] for t, v in view.span_eigenvalues.items() if v[0] < UNDETERMINED]
+    flat = [view.labels[t] for t in view.undetermined(UNDETERMINED)]
     flat = [label for label in flat if label not in set(few)]
-    if flat:
+    if 0 < len(flat) <= MOST_TASKS * len(rows):
         yield (
             f"The features of task{'s' if len(flat) > 1 else ''} {_named(flat)} hardly vary along "
-            "some direction of the span: coefficients there are not determined by their own rows."
-        )
+            "some direction of the span: coefficients there are not determined by their own rows; "
+            + ("read these as those of the other tasks." if view.is_population
+               else "give rows in which they vary, or use AdaptiveSpanRegressor.")
+        )  # fmt: skip
 
 
-def _advice_on_collinearity(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+def _advice_on_collinearity(groups: Sequence[Sequence[str]], n_features: int) -> str:
     """A sentence on groups of collinear features."""
     sizes = [len(group) for group in groups]
-    if max(sizes) > max(len(names) / 2, MANY):
+    if max(sizes) > max(n_features / 2, MANY):
         return (
-            f"The rows do not tell the coefficients of {sum(sizes)} of the {len(names)} features "
+            f"The rows do not tell the coefficients of {sum(sizes)} of the {n_features} features "
             "apart, only their combined effects: give more rows, or drop features."
         )
     drop = "one" if len(groups) == 1 else "one of each group"
     return (
-        f"The coefficients of {named_groups(groups, names)} cannot be told apart, as these "
+        f"The coefficients of {named_groups(groups)} cannot be told apart, as these "
         "features are nearly collinear within tasks; only their combined effect can: drop "
         f"{drop}, or read them together."
     )
 
 
-def named_groups(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+def named_groups(groups: Sequence[Sequence[str]]) -> str:
     """The first few groups, and the first few features of each."""
-    named = [listed([short(names[f]) for f in group], NAMED_FEATURES) for group in groups]
+    named = [listed([short(name) for name in group], NAMED_FEATURES) for group in groups]
     more = len(groups) - NAMED_GROUPS
     return "; of ".join(named[:NAMED_GROUPS] + ([count(more, "more group")] if more > 0 else []))
 

@@ -31,6 +31,7 @@ from sharedspan.estimators.prediction import (
     feature_columns,
     interval_quantiles,
     predicted_mean,
+    response_reach,
     response_std,
     rows_to_predict,
 )
@@ -389,10 +390,9 @@ class TaskEstimator(BaseEstimator):
             modelled, and infinite otherwise.
         """
         check_is_fitted(self)
-        quantiles = interval_quantiles(self, level)
         features, codes = rows_to_predict(self, X, task)
         mean = predicted_mean(self, features, codes)
-        reach = quantiles[codes] * response_std(self, features, codes)  # code -1 is the last
+        reach = response_reach(self, features, codes, level)
         return mean - reach, mean + reach
 
     @property

@@ -322,7 +322,7 @@ def add_rows(
         scale = model.needs().common_scale
         if first:
             statistics = gather(rows, model.fit_intercept, common_scale=scale, kind="gram")
-            statistics = replace(statistics, rows=None)
+            statistics = replace(statistics, rows=None, labels=tuple(statistics.labels))
         else:
             statistics = model._statistics_.plus(rows, forgetting=forgetting, common_scale=scale)
         refit(model, statistics)
@@ -491,12 +491,13 @@ def statistics_to_retain(model: TaskEstimator, statistics: TaskStatistics) -> Ta
     if not wanted:
         return None
     if isinstance(statistics.statistics, GramStatistics):
-        return replace(statistics, rows=None, moments=None)
+        return replace(statistics, rows=None, moments=None, labels=tuple(statistics.labels))
     if not isinstance(statistics.statistics, RowStatistics):  # on a cluster or a GPU
         copied = statistics.copy()
         return copied if isinstance(copied.statistics, GramStatistics) else None
     options: dict[str, Any] = {"common_scale": model.needs().common_scale, "kind": "gram"}
-    return replace(gather(statistics.rows, model.fit_intercept, **options), rows=None)
+    gathered = gather(statistics.rows, model.fit_intercept, **options)
+    return replace(gathered, rows=None, labels=tuple(gathered.labels))
 
 
 def previous_fit(model: TaskEstimator) -> PreviousFit | None:

@@ -19,6 +19,7 @@ from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model.held_out import select_by_rows
 from sharedspan.mixed_model.held_out_responses import HeldOutResponses
 from sharedspan.mixed_model.laplace import FamilyOptimizer
+from sharedspan.mixed_model.likelihood import LARGEST_EFFECT
 from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.optimize import CovarianceFit
 from sharedspan.mixed_model.outliers import FittedEffects
@@ -30,7 +31,7 @@ from sharedspan.mixed_model.quadrature import (
 )
 from sharedspan.mixed_model.retained import RetainedFit
 from sharedspan.mixed_model.structures import Coefficients, Effects
-from sharedspan.mixed_model.terms import Scaling
+from sharedspan.mixed_model.terms import Covariance, Scaling
 from sharedspan.statistics.canonical import Canonical, Problem
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 SEPARATED = 15.0  # largest coefficient of a standardised feature that data without separation show
 COARSE_DECREMENT = 1e-5  # of the log likelihood of a task, that ends Newton's method
 BISECTIONS = 64  # to find a quantile of a count
+REACHED = 0.998  # of the largest standard deviation, that counts as reached
 
 
 def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
@@ -133,6 +135,9 @@ def _estimate(
             ConvergenceWarning,
             stacklevel=7,
         )
+    unbounded = unbounded_variance(fit.covariance, approximation) if flat else None
+    if unbounded is not None:
+        warnings.warn(unbounded, ConvergenceWarning, stacklevel=7)
     if model.method == "reml":  # b is integrated out in the user's units
         flat_means = (coefficients.groups < 0) & coefficients.fixed
         value += 0.5 * np.count_nonzero(flat_means) * np.log(2 * np.pi)
@@ -149,7 +154,24 @@ def _estimate(
         tasks = fit.modes.tasks
         extra["_retained"] = RetainedFit(tasks, fit, canonical, rows, restricted, optimizer)
     fitted = mixed_fit(canonical, scaling, fit, posterior, extra)
-    return replace(fitted, noise_variance=None, n_iter=optimizer.n_turns)
+    return replace(fitted, noise_variance=None, n_iter=optimizer.n_turns, message=unbounded)
+
+
+def unbounded_variance(covariance: Covariance, approximation: str) -> str | None:
+    """What it means that effects have the largest standard deviation that is tried, if they do."""
+    sizes = np.append(np.sqrt(covariance.variances), np.abs(covariance.loadings))
+    if sizes.max() < REACHED * LARGEST_EFFECT:
+        return None
+    advice = "the likelihood has no maximum below it"
+    if approximation == "laplace":
+        advice = (
+            "Laplace's approximation, which is poor where groups have few rows, has no maximum "
+            "below it: give approximation='quadrature', if one or two effects vary"
+        )
+    return (
+        f"A standard deviation of the effects reached {LARGEST_EFFECT:g}, the largest that is "
+        f"tried, and {advice}. All estimates depend on it."
+    )
 
 
 def require_one_level(family: Family, coefficients: Coefficients) -> None:

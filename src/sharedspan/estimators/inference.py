@@ -57,7 +57,8 @@ def group_name(model: MixedModel) -> str:
 
 def outer_name(model: MixedModel) -> str:
     """What the effects of outer groups vary between."""
-    return str(model.task_column[0])
+    columns = model.task_column
+    return str(columns[0]) if isinstance(columns, tuple) else "outer group"
 
 
 def variance_group_names(model: MixedModel) -> tuple[str, ...]:

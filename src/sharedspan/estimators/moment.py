@@ -105,9 +105,10 @@ class MomentRegressor(SpanTransformer, TaskRegressor):
         k = min(rank, problem.largest_rank)
         B = leading_directions(Z, k, self.symmetrise or self.variant != "niu")
         W = objective.solve_W(B)
+        noise, _ = shared_noise(objective, objective.gradients(B, W)[0], k, self.fit_intercept)
         return FittedSpan.from_factors(
             problem, objective.response, B, W, rank, rank_path=rank_path,
-            variance=shared_noise(objective, B, W, self.fit_intercept),
+            variance=np.full(objective.n_tasks, noise),
         )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def noise_level(
     spare = np.maximum(objective.n - objective.n_features - centred, 0.0)
     if spare.sum() < objective.n_tasks:
         joint = run(scaled_gd(objective, k), objective, max_iter=max_iter, tol=1e-4)
-        return float(np.sqrt(shared_noise(objective, joint.B, joint.W, centred)[0]))
+        return float(np.sqrt(shared_noise(objective, joint.loss, k, centred)[0]))
     squares = objective.squares(np.eye(len(separate)), separate)
     return float(np.sqrt(squares[spare > 0].sum() / spare.sum()))
 

@@ -163,6 +163,23 @@ def _unseen_std(model: TaskEstimator, features: np.ndarray) -> np.ndarray:
     return np.sqrt(varied * (1 + 1 / T) + model.noise_variance_.mean())
 
 
+def response_reach(
+    model: TaskEstimator, features: np.ndarray, codes: np.ndarray, level: float
+) -> np.ndarray:
+    """Half widths of prediction intervals of new responses, (rows,)."""
+    from scipy.special import stdtrit
+
+    quantiles = interval_quantiles(model, level)[codes]  # code -1 is the last
+    std = response_std(model, features, codes)
+    known = codes >= 0
+    if model.shares == "population":
+        posterior: Any = model.uncertainty()
+        degrees = posterior.response_degrees(codes[known], std[known])
+        if degrees is not None:
+            quantiles[known] = stdtrit(degrees, 0.5 + level / 2)
+    return quantiles * std
+
+
 def interval_quantiles(model: TaskEstimator, level: float) -> np.ndarray:
     """Half widths of intervals in standard errors, (T + 1,).
 

@@ -24,7 +24,7 @@ from sharedspan.estimators.parameters import (
     one_of,
     require_rows_to_split,
 )
-from sharedspan.inference.noise import residual_degrees, shared_noise, shrink_noise
+from sharedspan.inference.noise import shared_noise, shrink_noise
 from sharedspan.inference.rank_selection import RankPath, select_rank
 from sharedspan.inference.span_errors import SpanUncertainty
 from sharedspan.inference.span_information import DeferredUncertainty, span_uncertainty
@@ -345,10 +345,10 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         self, objective: Objective, result: SolverResult
     ) -> tuple[np.ndarray, np.ndarray]:
         """Noise variance of each task (T,) in the units of the statistics, and its degrees."""
-        (d, k), centred = result.B.shape, self.fit_intercept
+        k, centred = result.B.shape[1], self.fit_intercept
         if self.noise == "shared":
-            variance = shared_noise(objective, result.B, result.W, centred)
-            return variance, np.full(len(variance), residual_degrees(objective.n, d, k, centred))
+            noise = shared_noise(objective, result.loss, k, centred)
+            return np.full(objective.n_tasks, noise[0]), np.full(objective.n_tasks, noise[1])
         degrees = np.maximum(objective.n - k - centred, 0.0)
         variance, shrunk = shrink_noise(objective.squares(result.B, result.W), degrees)
         return variance, shrunk if degrees.any() else degrees

@@ -105,6 +105,7 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
         k = min(rank, problem.largest_rank)
         B = np.linalg.svd(clipped * objective.response, full_matrices=False)[0][:, :k]
         W = objective.solve_W(B)
+        noise, _ = shared_noise(objective, objective.gradients(B, W)[0], k, self.fit_intercept)
         off_span = None
         if self.step_two:
             d, T = separate.shape
@@ -113,7 +114,7 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
             off_span = second_step(objective, B @ W, lam) - B @ W
         return FittedSpan.from_factors(
             problem, objective.response, B, W, rank, off_span=off_span, rank_path=rank_path,
-            variance=shared_noise(objective, B, W, self.fit_intercept),
+            variance=np.full(objective.n_tasks, noise),
         )  # fmt: skip
 
     def check_combination(self) -> None:

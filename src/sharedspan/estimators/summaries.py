@@ -29,6 +29,7 @@ from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.mixed_model.objective import INTERCEPT, VarianceComponent
 from sharedspan.mixed_model.structures import Effects
+from sharedspan.subspace import ordered_factors
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskEstimator
@@ -329,25 +330,68 @@ def span_words(model: TaskEstimator) -> tuple[str, ...]:
     if not fitted.rank or fitted.representation is None or model.shares == "prior":
         return ()
     d, k = fitted.representation.shape
-    if not k or (fitted.task_weights is not None and not fitted.task_weights.any()):
+    if not k or fitted.task_weights is None or not fitted.task_weights.any():
         return ()
+    if k == d:
+        return (f"Coefficients of tasks differ in all directions of the {d} features.",) * (d > 1)
     names = np.array(list(map(str, model.coef_names_)), dtype=object)
     along = f"{k} shared direction{'s' * (k > 1)} of {d} feature{'s' * (d > 1)}"
+    if fitted.feature_covariance is not None:
+        along += ", each in units of its standard deviation within tasks"
     sentences = [f"Coefficients of tasks differ along {along}."]
+    loadings = standard_loadings(
+        fitted.representation, fitted.task_weights, fitted.feature_covariance
+    )
     for j in range(min(k, 3)):
-        size = np.abs(fitted.representation[:, j])
-        largest = np.argsort(-size)[: min(3, d)]
-        listed = ", ".join(f"{names[i]} {fitted.representation[i, j]:+.2f}" for i in largest)
+        largest = np.argsort(-np.abs(loadings[:, j]))[: min(3, d)]
+        listed = ", ".join(f"{names[i]} {loadings[i, j]:+.2f}" for i in largest)
         sentences.append(f"Direction {j + 1}: mostly {listed}.")
     return tuple(sentences)
 
 
+def standard_loadings(B: np.ndarray, W: np.ndarray, covariance: np.ndarray | None) -> np.ndarray:
+    """The span B (d, k) for features in units of their deviation, as principal directions, (d, k).
+
+    Directions are ordered by how much the predictions of tasks with the weights W (k, T) differ
+    along them, and most tasks are at positive places. The features have the given covariance
+    (d, d); without it B stays.
+    """
+    if covariance is None:
+        return B
+    deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+    variances, axes = np.linalg.eigh(inverse[:, None] * covariance * inverse)
+    span = deviation[:, None] * B
+    predictions = np.sqrt(np.maximum(variances, 0.0))[:, None] * (axes.T @ span)
+    principal, places = ordered_factors(predictions, W)
+    loadings = span @ np.linalg.lstsq(predictions, principal, rcond=None)[0]
+    mean, spread = places.mean(axis=1), places.std(axis=1)
+    leading = loadings[np.abs(loadings).argmax(axis=0), np.arange(len(mean))]
+    return loadings * np.where(np.where(np.abs(mean) > spread, mean, leading) < 0, -1.0, 1.0)
+
+
+def noise_words(model: TaskEstimator) -> tuple[str, ...]:
+    """How the noise differs between tasks, if it does, in a sentence."""
+    variance = FittedSpan.of(model).noise_variance
+    if variance is None or not np.isfinite(variance).all() or not np.ptp(variance):
+        return ()
+    low, median, high = (f"{value:.3g}" for value in np.sqrt(np.quantile(variance, [0, 0.5, 1])))
+    return (
+        f"The noise differs between tasks: its standard deviation is {low} to {high}, with median "
+        f"{median}. The residual above is the root of the mean variance.",
+    )
+
+
 def notes_on_fit(model: TaskEstimator) -> tuple[str, ...]:
     """What the fit cannot tell for want of rows, and whether it converged."""
-    return saturation_notes(model) + (convergence(model),) * hasattr(model, "converged_")
+    stopped = (convergence(model),) * hasattr(model, "converged_")
+    return noise_words(model) + saturation_notes(model) + stopped
 
 
 def convergence(model: TaskEstimator) -> str:
     """Whether the fit converged, in a sentence."""
-    stopped = "The fit did not converge: the estimates are where it was stopped."
-    return stopped if FittedSpan.of(model).converged is False else "The fit converged."
+    fitted = FittedSpan.of(model)
+    if fitted.converged is False:
+        return "The fit did not converge: the estimates are where it was stopped."
+    unsure = fitted.message if model.shares == "population" else None
+    return unsure or "The fit converged."

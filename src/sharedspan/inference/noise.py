@@ -50,8 +50,8 @@ def residual_degrees(n: np.ndarray, d: int, k: int, centred: bool) -> float:
     return float(max(free.sum() - used, 0.0))
 
 
-def shared_noise(objective: Objective, B: np.ndarray, W: np.ndarray, centred: bool) -> np.ndarray:
-    """One noise variance for all tasks, (T,), from the residuals of a fit of rank k.
+def shared_noise(objective: Objective, loss: float, k: int, centred: bool) -> tuple[float, float]:
+    """The noise variance of all tasks, from the residuals of a fit of rank k, and its degrees.
 
     A fit that leaves no degrees of freedom has residuals of zero, and then this is zero.
 
@@ -59,13 +59,16 @@ def shared_noise(objective: Objective, B: np.ndarray, W: np.ndarray, centred: bo
     ----------
     objective : Objective
         Of tasks with equal noise, so that the loss is the sum of squares over twice the mean size.
-    B, W : ndarray of shape (d, k) and (k, T)
+    loss : float
+        At the fit.
+    k : int
+        Its rank.
     centred : bool
         Whether tasks have intercepts.
     """
-    degrees = residual_degrees(objective.n, objective.n_features, B.shape[1], centred)
-    squares = 2 * objective.gradients(B, W)[0] * objective.n[objective.n > 0].mean()
-    return np.full(objective.n_tasks, max(squares, 0.0) / max(degrees, 1.0))
+    degrees = residual_degrees(objective.n, objective.n_features, k, centred)
+    squares = 2 * loss * objective.n[objective.n > 0].mean()
+    return max(squares, 0.0) / max(degrees, 1.0), degrees
 
 
 def common_level(noise: np.ndarray) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from itertools import count, repeat
 from typing import Any
@@ -21,6 +21,23 @@ NEVER_MISSING = {int, bool, str, bytes}
 HASHED = "biufmMUS"  # kinds of arrays whose labels are compared without Python objects
 SORTED = "biufmU"  # of these, the kinds whose labels are sorted
 ROOM = 2  # integers per row that a table of all integers between the labels may hold
+
+
+class IntegerLabels(Sequence[int]):
+    """Integers in an array, which become Python objects when they are asked for."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: Any) -> Any:
+        picked = self.values[index].tolist()
+        return tuple(picked) if isinstance(picked, list) else picked
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.values.tolist())
 
 
 def given_labels(task: Any, column: Any, task_column: Any) -> Any:
@@ -40,7 +57,7 @@ def as_numpy(values: Any) -> np.ndarray:
     return np.asarray(values.to_numpy() if of_frame else values)
 
 
-def ascending_runs(task: Any, n_rows: int) -> tuple[tuple[Hashable, ...], np.ndarray] | None:
+def ascending_runs(task: Any, n_rows: int) -> tuple[IntegerLabels, np.ndarray] | None:
     """Labels and the first row of each task (and the end), if they are integers in ascending order.
 
     None for other labels.
@@ -56,7 +73,7 @@ def ascending_runs(task: Any, n_rows: int) -> tuple[tuple[Hashable, ...], np.nda
     starts = np.full(int(counts.sum()) + 1, n_rows, dtype=np.int64)
     work = partial(find_runs, labels, bounds, np.cumsum(counts) - counts, starts)
     over_tasks(work, blocks, float(n_rows))
-    return tuple(labels[starts[:-1]].tolist()), starts
+    return IntegerLabels(labels[starts[:-1]]), starts
 
 
 def task_codes(
@@ -376,6 +393,8 @@ def canonical_order(labels: Sequence[Hashable]) -> list[Hashable]:
 
 def label_array(labels: Sequence[Hashable]) -> np.ndarray:
     """Labels as an array: of numbers or of short strings if all are such, otherwise of objects."""
+    if isinstance(labels, IntegerLabels):
+        return labels.values.copy()
     kinds = set(map(type, labels))
     simple = kinds and (kinds <= {int, float} or kinds <= {str} or kinds <= {bool})
     if simple and not _has_long_text(labels, kinds):

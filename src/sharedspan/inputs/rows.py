@@ -46,7 +46,7 @@ class TaskRows:
     X: np.ndarray | DiskRows  # (rows, d), float32 or float64, the user's own memory
     y: np.ndarray | DiskRows  # (rows,)
     weight: np.ndarray | None  # (rows,), positive in the rows that count
-    labels: tuple[Hashable, ...]  # (T,) in canonical order
+    labels: Sequence[Hashable]  # (T,) in canonical order
     starts: np.ndarray  # (T + 1,)
     order: np.ndarray | None
     names: tuple[str, ...]  # (d,)

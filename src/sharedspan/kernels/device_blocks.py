@@ -145,7 +145,8 @@ class DeviceBlocks:
         if self.triton is not None and self.layout == "lanes":
             shapes = [self.triton.records_shape(m, d)]
         parts = tuple(_empty(shape, self.storage, home, self.streaming) for shape in shapes)
-        chunk = max(CHUNK_BYTES["cpu"] // (8 * packed_size(d) * TASK_MULTIPLE), 1) * TASK_MULTIPLE
+        numbers = CHUNK_BYTES[home.type] // 8
+        chunk = max(numbers // (packed_size(d) * TASK_MULTIPLE), 1) * TASK_MULTIPLE
         for a in range(0, m, chunk):
             b = min(a + chunk, m)
             rows = slice(first + a, first + b)

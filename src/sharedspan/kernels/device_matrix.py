@@ -94,4 +94,4 @@ class DeviceMatrix(RemoteMatrix):
             return sum_of_products(self.data, other.data).cpu().numpy()
 
     def to_host(self) -> np.ndarray:
-        return np.array(self.data.cpu().numpy())
+        return self.data.to("cpu", copy=True).numpy()

@@ -68,6 +68,12 @@ class DeviceGrams(DeviceBlocks):
             host = torch.as_tensor(np.ascontiguousarray(W, dtype=np.float64))
             return DeviceMatrix(host.to(self.device, copy=True))
 
+    def zeros(self, k: int) -> DeviceMatrix:
+        """W = 0 (k, T) on the device."""
+        with self._taking(8 * k * self.n_tasks):
+            shape = k, self.n_tasks
+            return DeviceMatrix(torch.zeros(shape, dtype=torch.float64, device=self.device))
+
     def _fused(
         self, B: np.ndarray, W: np.ndarray | DeviceMatrix, solve: bool
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

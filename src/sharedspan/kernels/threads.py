@@ -24,6 +24,7 @@ SERIAL_WORK = 1_000_000
 PIECE = 20_000_000
 
 BLOCK = 1 << 18  # numbers that are reduced together
+QR_TASKS = 1 << 14  # whose QR decomposition one thread makes
 
 _chosen: int | None = None
 
@@ -118,6 +119,33 @@ def tall_product(W: np.ndarray, B: np.ndarray) -> np.ndarray:
 
     over_tasks(work, T, 20.0 * T * d)
     return out
+
+
+def wide_product(A: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """AW for A (k', k) and W (k, T) with many tasks, (k', T)."""
+    T = W.shape[1]
+    out = np.empty((len(A), T))
+
+    def work(first: int, last: int) -> None:
+        np.matmul(A, W[:, first:last], out=out[:, first:last])
+
+    over_tasks(work, T, 20.0 * out.size)
+    return out
+
+
+def tall_triangle(W: np.ndarray) -> np.ndarray:
+    """L (k, r), lower triangular, with LL' = WW' for W (k, T) with many tasks, by QR."""
+    k, T = W.shape
+    bounds = np.linspace(0, T, max(T // QR_TASKS, 1) + 1).astype(int)
+    parts: list[Any] = [None] * (len(bounds) - 1)
+
+    def work(first: int, last: int) -> None:
+        for i in range(first, last):
+            parts[i] = np.linalg.qr(W[:, bounds[i] : bounds[i + 1]].T, mode="r")
+
+    over_tasks(work, len(parts), 20.0 * T * k)
+    triangle: np.ndarray = np.linalg.qr(np.concatenate(parts), mode="r")  # type: ignore[assignment]
+    return triangle.T
 
 
 @functools.cache

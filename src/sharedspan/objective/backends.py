@@ -85,6 +85,10 @@ class TorchObjective(GramObjective):
         """See Objective."""
         return self.grams.to_device(W)
 
+    def zero_weights(self, k: int) -> Any:
+        """See Objective."""
+        return self.grams.zeros(k)
+
     def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
         """See Objective."""
         return self.grams.gradients(B, W)[:3]

@@ -181,6 +181,10 @@ class Objective(ABC):
         """``function(objective, *arrays)``, part by part; see ``TaskMeans.map_shards``."""
         return function(self, *arrays)
 
+    def zero_weights(self, k: int) -> Any:
+        """W = 0 (k, T), on the device or cluster that holds W."""
+        return self.to_device(np.zeros((k, self.n_tasks)))
+
     def to_device(self, W: Any) -> Any:
         """Copy a matrix (k, T) from the host to the device or cluster that holds W."""
         return W
@@ -208,5 +212,7 @@ class Objective(ABC):
 def task_scale(n: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
     """r_t = sqrt(n_t / (nbar sigma_t^2)), (T,); ``noise`` holds the variances, up to a factor."""
     filled = n > 0
-    variance = np.ones_like(n) if noise is None else noise / np.exp(np.log(noise).mean())
-    return np.sqrt(np.where(filled, n, 1.0) / (n[filled].mean() * variance))
+    level = n.mean() if filled.all() else n[filled].mean()
+    scale = np.where(filled, n, 1.0)
+    scale /= level if noise is None else level * (noise / np.exp(np.log(noise).mean()))
+    return np.sqrt(scale, out=scale)

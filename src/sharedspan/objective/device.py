@@ -9,6 +9,7 @@ import torch
 
 from sharedspan.inputs.rows import TaskRows
 from sharedspan.kernels.device_blocks import triton_kernels
+from sharedspan.kernels.device_matrix import sum_of_products
 from sharedspan.kernels.device_rows import MOST_FEATURES, DeviceSums, gather_rows
 from sharedspan.kernels.gpu import DeviceGrams
 from sharedspan.objective.backends import TorchBackend, TorchObjective
@@ -24,6 +25,7 @@ class DeviceStatistics(TaskMeans):
     def __init__(self, sums: DeviceSums, centred: bool, backend: TorchBackend) -> None:
         self.sums, self.centred, self.backend = sums, centred, backend
         self.n = sums.n.cpu().numpy()
+        self._pooled: np.ndarray | None = None
 
     @property
     def n_features(self) -> int:
@@ -49,11 +51,12 @@ class DeviceStatistics(TaskMeans):
 
     def pooled_gram(self) -> np.ndarray:
         """Sum of all tasks' Grams, (d, d)."""
-        d = self.n_features
-        total, G = self.sums.packed.sum(0).cpu().numpy(), np.empty((d, d))
-        i, j = np.triu_indices(d)
-        G[i, j] = G[j, i] = total
-        return G
+        if self._pooled is None:
+            d = self.n_features
+            total, self._pooled = self.sums.packed.sum(0).cpu().numpy(), np.empty((d, d))
+            i, j = np.triu_indices(d)
+            self._pooled[i, j] = self._pooled[j, i] = total
+        return self._pooled.copy()
 
     def variances(self) -> np.ndarray:
         """Pooled within-task variance of each feature, (d,)."""
@@ -61,7 +64,7 @@ class DeviceStatistics(TaskMeans):
 
     def transform(self, P: np.ndarray) -> None:
         """Statistics of the features X P, P (d, d')."""
-        self.sums = self.sums.transformed(P, left_inverse(P))
+        self.sums, self._pooled = self.sums.transformed(P, left_inverse(P)), None
         self.__dict__.pop("mean", None)
 
     def intercepts(self, V: np.ndarray) -> np.ndarray:
@@ -71,8 +74,8 @@ class DeviceStatistics(TaskMeans):
     def factor_intercepts(self, B: np.ndarray, W: np.ndarray) -> np.ndarray:
         """See TaskMeans."""
         device = self.sums.n.device
-        b, w = (torch.as_tensor(np.ascontiguousarray(x)).to(device) for x in (B, W.T))
-        return (self.sums.y_mean - ((self.sums.mean @ b) * w).sum(1)).cpu().numpy()
+        b, w = (torch.as_tensor(np.ascontiguousarray(x)).to(device) for x in (B, W))
+        return (self.sums.y_mean - ((self.sums.mean @ b).T * w).sum(0)).cpu().numpy()
 
     def take(self, ids: np.ndarray) -> GramStatistics:
         """A copy of some tasks' sums, on the host."""
@@ -114,6 +117,12 @@ class DeviceObjective(TorchObjective):
     def on_host(self) -> GramObjective:
         """The same objective on the host."""
         return GramObjective(self.statistics.gather_local(), self.noise)
+
+    def moments(self) -> np.ndarray:
+        """See Objective."""
+        scale = torch.as_tensor(self.weights * self.response).to(self.grams.device)
+        C = self.statistics.sums.products * scale[:, None]
+        return sum_of_products(C.T, C.T).cpu().numpy()
 
     def residuals(
         self, V: np.ndarray, out: np.ndarray | None = None

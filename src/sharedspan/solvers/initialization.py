@@ -32,13 +32,13 @@ def small_random_start(
     return B, W * np.minimum(objective.response, 1.0)
 
 
-def spectral_start(objective: Objective, k: int) -> Factors:
+def spectral_start(objective: Objective, k: int) -> tuple[np.ndarray, Any]:
     """The k leading directions of CC' (d, k), C = [X_t'y_t / n_t], and W = 0 (k, T).
 
     For solvers that take the best W of a given B from the data.
     """
     _, U = np.linalg.eigh(objective.moments())
-    return U[:, : -k - 1 : -1], np.zeros((k, objective.n_tasks))
+    return U[:, : -k - 1 : -1], objective.zero_weights(k)
 
 
 def positive(name: str, value: Any) -> float:

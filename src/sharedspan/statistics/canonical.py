@@ -11,13 +11,14 @@ Solvers see only (V', R'); this module maps there and back.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sharedspan.inputs.rows import TaskRows
+from sharedspan.kernels.threads import tall_product
 from sharedspan.statistics.folds import N_FOLDS, Folds, RowFolds, hash_key
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, Units
@@ -161,7 +162,7 @@ class Canonical:
 
     def intercept_to_user(self, intercept: np.ndarray, V: np.ndarray) -> np.ndarray:
         """Intercepts (T,) in the units of the statistics to the user's; V (d, T) in the user's."""
-        return intercept / self.units.y_scale - self.units.origin @ V
+        return intercept / self.units.y_scale - tall_product(V, self.units.origin[None])[:, 0]
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class Problem:
 
     statistics: Any  # Statistics of the canonical features, in this process or on a cluster
     canonical: Any  # Canonical; None, and no statistics, for an estimator that reads bare rows
-    labels: tuple[Hashable, ...]  # (T,)
+    labels: Sequence[Hashable]  # (T,)
     rng: np.random.Generator
     rows: Any = None  # TaskRows, or the rows of a cluster, if they can be read again
     moments: Any = None  # further moments, collected in the pass over the rows

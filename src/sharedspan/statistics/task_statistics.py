@@ -102,7 +102,7 @@ class TaskStatistics:
 
     statistics: Any  # GramStatistics, RowStatistics or ClusterStatistics; None for bare rows
     units: Any  # Units; None for bare rows
-    labels: tuple[Hashable, ...]  # (T,) in canonical order
+    labels: Sequence[Hashable]  # (T,) in canonical order
     names: tuple[str, ...]  # (d,)
     rows: Any = None  # TaskRows, or the rows of a cluster, if they can be read again
     # Further moments, collected in the pass over the rows.
@@ -111,7 +111,7 @@ class TaskStatistics:
     def copy(self) -> TaskStatistics:
         """A copy whose statistics a fit may change, without rows."""
         statistics = self.statistics.take(np.arange(len(self.labels)))
-        return TaskStatistics(statistics, self.units, self.labels, self.names)
+        return TaskStatistics(statistics, self.units, tuple(self.labels), self.names)
 
     def plus(
         self, tasks: TaskRows, *, forgetting: float = 1.0, common_scale: bool = False
