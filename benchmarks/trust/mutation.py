@@ -30,7 +30,12 @@ from benchmarks.trust.page import Line
 
 SAMPLE = 1200
 SHARE = 85.0  # percent that must be killed
-MOST_TESTS, MOST_SECONDS = 60, 40.0  # of tests for one mutant
+MOST_TESTS, MOST_SECONDS = 80, 40.0  # of tests for one mutant
+OWN_TESTS = {
+    "objective": ("tests/objective", "tests/solvers"),
+    "families": ("tests/mixed_model", "tests/estimators"),
+    "columns of tables": ("tests/inputs", "tests/formula"),
+}  # of other packages, those in the folder of the same name
 RESULTS = WORK / "mutants.jsonl"
 REASONS = Path(__file__).parent / "survivors.json"
 # Imported once, before processes are forked. All but the first are optional.
@@ -97,16 +102,22 @@ def drawn(found, known, size, seed):
     return sorted(chosen, key=lambda one: order(one[1:]))
 
 
-def selected(tests, seconds):
-    """Names of tests within the budget: the fastest of each file of tests, turn by turn."""
-    by_file = defaultdict(list)
+def selected(tests, seconds, folders=()):
+    """Names of tests within the budget, fastest first.
+
+    One case of each function of tests is taken before a second case of any: first those in some
+    folders, and the fastest first.
+    """
+    by_function = defaultdict(list)
     for name in sorted(tests, key=lambda name: (seconds[name], name)):
-        by_file[name.partition("::")[0]].append(name)
-    names, spent = [], 0.0
+        by_function[name.partition("[")[0]].append(name)
     turns = sorted(
-        (turn, seconds[name], name) for group in by_file.values() for turn, name in enumerate(group)
+        (turn, not name.startswith(folders), seconds[name], name)
+        for group in by_function.values()
+        for turn, name in enumerate(group)
     )
-    for _, cost, name in turns:
+    names, spent = [], 0.0
+    for _, _, cost, name in turns:
         if len(names) < MOST_TESTS and spent + cost <= MOST_SECONDS:
             names.append(name)
             spent += cost
@@ -277,10 +288,14 @@ def read_results(out):
     return results, baseline
 
 
-def run_sample(known, out, *, size=SAMPLE, seed=0, workers=1, seconds=1e9, again=False, root=None):
+def run_sample(
+    known, out, *, size=SAMPLE, seed=0, workers=1, seconds=1e9, again=False, here=False, root=None
+):
     """Test a sample of mutants, and append the results to a file; known ones are not repeated.
 
-    With ``again`` the survivors among the known results are tested instead, without a sample.
+    With ``here`` the map is of this machine, so that all its tests that passed need not run first.
+    With ``again`` the survivors among the known results, and mutants that had no test, are tested
+    instead, unless the same tests would run.
     """
     deadline = time.monotonic() + seconds - min(15.0, seconds / 10)
     root = Path(root or (COPY if COPY.exists() else ROOT)).resolve()
@@ -291,30 +306,38 @@ def run_sample(known, out, *, size=SAMPLE, seed=0, workers=1, seconds=1e9, again
             (package, *pair)
             for package, group in found.items()
             for pair in group
-            if results.get(pair[0].key, {"outcome": ""})["outcome"] == "survived"
+            if results.get(pair[0].key, {"outcome": ""})["outcome"] in ("survived", "no test here")
         ]
     else:
         sample = drawn(found, known, size, seed)
         todo = [one for one in sample if one[1].key not in results]
     if not todo:
         return results
-    here = Path.cwd()
+    before = Path.cwd()
     scratch = Path(tempfile.mkdtemp(prefix="mutation"))
     out = Path(out).resolve()
     WORK.mkdir(parents=True, exist_ok=True)
     try:
         prepare(root, scratch)
-        plan = plan_of(todo, known)
+        plan = [
+            ((package, mutant), names)
+            for (package, mutant), names in plan_of(todo, known)
+            if results.get(mutant.key, {}).get("tried") != tried(names)
+        ]
+        if here:
+            baseline = {t["name"]: t["cpu"] for t in known["tests"] if t["passed"]}
+        elif again:  # tests that did not pass on another machine may pass here
+            baseline = {name: cost for name, cost in baseline.items() if cost is not None}
         missing = sorted({name for _, names in plan for name in names if name not in baseline})
         if missing:
             new = run_baseline(missing, known, workers, deadline, scratch)
             baseline |= new
             _append(out, {"baseline": new})
         load_kernels()
-        print(f"{len(todo)} mutants to test, {len(results)} known", flush=True)
+        print(f"{len(plan)} mutants to test, {len(results)} known", flush=True)
         _run_mutants(plan, baseline, root, out, workers, deadline, scratch)
     finally:
-        os.chdir(here)
+        os.chdir(before)
         shutil.rmtree(scratch, ignore_errors=True)
     return read_results(out)[0]
 
@@ -325,7 +348,8 @@ def plan_of(todo, known):
     plan = []
     for package, mutant, numbers in todo:
         names = {known["tests"][number]["name"] for number in numbers} & cpu.keys()
-        plan.append(((package, mutant), selected(names, cpu)))
+        folders = OWN_TESTS.get(package, (f"tests/{package}",))
+        plan.append(((package, mutant), selected(names, cpu, folders)))
     return plan
 
 
@@ -358,30 +382,35 @@ def _run_mutants(plan, baseline, root, out, workers, deadline, scratch):
     began, done, survived = time.monotonic(), 0, 0
 
     def tasks():
-        for (package, mutant), names in plan:
-            names = [name for name in names if baseline.get(name) is not None]
+        for (package, mutant), planned in plan:
+            names = [name for name in planned if baseline.get(name) is not None]
             if not names:
-                _append(out, record(package, mutant, "", names, "no test here", None, 0.0))
+                _append(out, record(package, mutant, "", planned, "no test here", None, 0.0))
                 continue
             source = sources.setdefault(mutant.file, (root / mutant.file).read_text())
             tree, text = mutated(source, mutant)
             module = mutant.file.removeprefix("src/").removesuffix(".py").replace("/", ".")
             module = module.removesuffix(".__init__")
             task = (names, baseline, (module, root / mutant.file, tree))
-            about[id(task)] = task, package, mutant, text
+            about[id(task)] = task, planned, package, mutant, text
             yield task
 
     for task, outcome, cpu in in_processes(tasks(), workers, deadline, scratch):
-        _, package, mutant, text = about.pop(id(task))
+        _, planned, package, mutant, text = about.pop(id(task))
         ending, by = "timeout", None
         if outcome is not None:
             ending = "survived" if outcome["rc"] == 0 else "killed"
             by = next((n for n, test in outcome["tests"].items() if not test["passed"]), None)
         done, survived = done + 1, survived + (ending == "survived")
-        _append(out, record(package, mutant, text, task[0], ending, by, cpu))
+        _append(out, record(package, mutant, text, planned, ending, by, cpu))
         minutes = (time.monotonic() - began) / 60
         print(f"{done} of {len(plan)}, {survived} survived, {minutes:.1f} minutes: {ending} "
               f"{mutant.file}:{mutant.line} {mutant.change}", flush=True)  # fmt: skip
+
+
+def tried(names):
+    """A short name of a list of tests."""
+    return digest("\n".join(names))
 
 
 def record(package, mutant, text, names, ending, by, cpu):
@@ -394,6 +423,7 @@ def record(package, mutant, text, names, ending, by, cpu):
         "outcome": ending,
         "by": by,
         "tests": len(names),
+        "tried": tried(names),
         "cpu": round(cpu, 2),
     }
 
@@ -458,7 +488,8 @@ def run(cases, seed):
     """Test a sample of mutants that have no result yet, and count all."""
     known = json.loads(MAP.read_text())
     workers = max(1, (os.cpu_count() or 2) // 2)
-    results = run_sample(known, RESULTS, size=round(SAMPLE * cases), seed=seed, workers=workers)
+    size = round(SAMPLE * cases)
+    results = run_sample(known, RESULTS, size=size, seed=seed, workers=workers, here=True)
     return summary(results)
 
 
@@ -475,6 +506,7 @@ def main():
     runs.add_argument("--root", type=Path, help="the checkout of the map")
     runs.add_argument("--site", type=Path, help="a folder of more packages to import")
     runs.add_argument("--again", action="store_true", help="test the survivors of the file again")
+    runs.add_argument("--here", action="store_true", help="the map is of this machine")
     shows = commands.add_parser("survivors", help="show survivors without a reason")
     shows.add_argument("results", type=Path, nargs="?", default=RESULTS)
     shows.add_argument("--all", action="store_true", help="those with a reason, too")
@@ -487,7 +519,7 @@ def main():
     known = json.loads(options.map.read_text())
     results = run_sample(
         known, options.out, size=options.size, seed=options.seed, workers=options.workers,
-        seconds=options.seconds, again=options.again, root=options.root,
+        seconds=options.seconds, again=options.again, here=options.here, root=options.root,
     )  # fmt: skip
     for line in summary(results) if results else ():
         print(f"{line.claim}: {line.figure}")
