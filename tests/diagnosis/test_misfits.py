@@ -77,3 +77,49 @@ def test_tasks_of_equal_responses_have_no_r2():
     found = ss.diagnose(model, X, y, task).task_r2
     assert set(found) == set(range(20)) - {4}
     assert min(found.values()) > -10
+
+
+def with_narrow_features(scale):
+    """Rows of 40 tasks whose features vary narrowly, by ``scale``, in all but the first six."""
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(40), 100)
+    X = rng.standard_normal((len(task), 3)) * np.where(task < 6, 1.0, scale)[:, None]
+    V = np.array([1.0, 2.0, -1.0]) + 3 * rng.standard_normal((40, 3))
+    y = rng.standard_normal(40)[task] + np.einsum("ij,ij->i", X, V[task])
+    return X, y + 0.1 * rng.standard_normal(len(task)), task
+
+
+def test_features_that_vary_little_are_told_only_if_rows_do_not_determine_their_coefficients():
+    for scale in (0.1, 0.003):  # of most tasks
+        rows = with_narrow_features(scale)
+        model = ss.AdaptiveSpanRegressor(rank=3).fit(*rows[:2], task=rows[2])
+        assert not said(ss.diagnose(model, *rows), "hardly vary")
+    X, y, task = with_narrow_features(1.0)
+    few = np.isin(task, [3, 4])
+    for scale, told in ((0.1, False), (0.001, True)):
+        Z = np.where(few[:, None], scale * X, X)
+        z = np.where(few, 0.1 * np.random.default_rng(1).standard_normal(len(y)), y)
+        for model in (ss.AdaptiveSpanRegressor(rank=3), ss.SharedSpanRegressor(rank=3)):
+            diagnosis = ss.diagnose(model.fit(Z, z, task=task), Z, z, task)
+            assert said(diagnosis, "The features of tasks 3 and 4 hardly vary") == told
+            if told:
+                remedy = "read these as those of the other tasks"
+                if isinstance(model, ss.SharedSpanRegressor):
+                    remedy = "use AdaptiveSpanRegressor"
+                assert said(diagnosis, remedy)
+
+
+def test_columns_of_one_spline_are_not_called_collinear():
+    rng = np.random.default_rng(0)
+    day = pd.Series(pd.date_range("2000-01-01", periods=120, freq="MS"))
+    table = pd.DataFrame({"shop": np.repeat(np.arange(4), 120), "day": pd.concat([day] * 4)})
+    table["x"] = rng.standard_normal(480)
+    y = np.sin(np.arange(480) / 10) + table["x"] + 0.1 * rng.standard_normal(480)
+    columns = ss.Columns(spline=["day"])
+    model = ss.AdaptiveSpanRegressor(task_column="shop", columns=columns).fit(table, y)
+    assert not said(ss.diagnose(model, table, y), "cannot be told apart")
+    # A column beside the spline that says the same is named, with the column of the spline.
+    age = (table["day"] - day[0]).dt.days
+    table["age"] = age + 0.5 * rng.standard_normal(480)
+    model = ss.AdaptiveSpanRegressor(task_column="shop", columns=columns).fit(table, y)
+    assert said(ss.diagnose(model, table, y), "coefficients of day and age cannot be told apart")

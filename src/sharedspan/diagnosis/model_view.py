@@ -116,6 +116,21 @@ class ModelView:
         self.confined = bool(self.rank and not self.is_population and small)
 
     @cached_property
+    def collinear(self) -> list[list[str]]:
+        """Names of features that are nearly combinations of each other, group by group.
+
+        Those of a curve of one column are one variable, which has the name of the column.
+        """
+        columns = vars(self.model).get("columns_")
+        names = list(self.names)
+        if columns is not None:
+            sources = columns.column_of
+            curved = {sources[j] for j in np.flatnonzero(np.asarray(columns.groups) >= 0)}
+            names = [s if s in curved else n for s, n in zip(sources, names, strict=True)]
+        groups = [list(dict.fromkeys(names[f] for f in one)) for one in self.metric.groups]
+        return [group for group in groups if len(group) > 1]
+
+    @cached_property
     def levels(self) -> np.ndarray:
         """What the model predicts of each task at the mean of the features, less its mean, (T,)."""
         span, centre = self.span, np.zeros(len(self.names))
@@ -259,13 +274,14 @@ class ModelView:
         }
 
     @cached_property
-    def span_eigenvalues(self) -> dict[int, np.ndarray]:
-        """Eigenvalues (k,) of B'S_t B of each task with rows, whitened by their pooled mean.
+    def span_moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Codes (T',) of tasks with rows, their B'S_t B and their shifts along B, whitened.
 
-        Within the span this equals whitening all features first.
+        Within the span whitening by the pooled mean of B'S_t B, (T', k, k), equals whitening all
+        features first. Shifts are (T', k).
         """
         if self.rows is None or not self.rank or self.representation is None:
-            return {}
+            return None
         size = np.abs(self.representation * self.metric.deviation[:, None]).max(axis=0)
         basis = self.representation / np.where(size > 0, size, 1.0)  # whose squares are finite
         along = [X @ basis for _, X, _ in self.rows.tasks(self.centred)]
@@ -273,9 +289,36 @@ class ModelView:
         ids, counts = self.rows.sizes
         values, axes = np.linalg.eigh(np.average(moments, axis=0, weights=counts))
         if values[0] <= ROUNDING * values[-1]:
-            return {}
+            return None
         root = axes / np.sqrt(values)
-        return dict(zip(ids.tolist(), np.linalg.eigvalsh(root.T @ moments @ root), strict=True))
+        shift = (self.span.coef - self.span.coef.mean(axis=0)) @ np.linalg.pinv(basis).T
+        return ids, root.T @ moments @ root, shift[ids] @ axes * np.sqrt(values)
+
+    @cached_property
+    def span_eigenvalues(self) -> dict[int, np.ndarray]:
+        """Eigenvalues (k,) of the whitened B'S_t B of each task with rows."""
+        if self.span_moments is None:
+            return {}
+        ids, moments, _ = self.span_moments
+        return dict(zip(ids.tolist(), np.linalg.eigvalsh(moments), strict=True))
+
+    def undetermined(self, share: float) -> list[int]:
+        """Codes of tasks whose features hardly vary along some direction of the span.
+
+        They have less than ``share`` of the usual variance there, and their own rows give the
+        coefficient with a larger error than tasks differ by.
+        """
+        if self.span_moments is None or self.rows is None:
+            return []
+        ids, moments, shift = self.span_moments
+        values, axes = np.linalg.eigh(moments)
+        flat, direction = values[:, 0], axes[:, :, 0]
+        between = shift.T @ shift / len(shift)
+        spread = np.einsum("ij,ij->i", direction @ between, direction)  # along it
+        unsure = flat < share
+        if self.noise:
+            unsure &= self.rows.sizes[1] * flat * spread < self.noise**2
+        return ids[unsure].tolist()
 
     # Residuals
 

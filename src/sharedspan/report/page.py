@@ -157,7 +157,7 @@ def _render(facts: Facts, title: str) -> str:
         by_loading=np.argsort(-size, kind="stable"),
         largest_loading=size,
         constant=[view.names[j] for j in np.flatnonzero(view.metric.deviation == 0)],
-        collinear=named_groups(view.metric.groups, view.names),
+        collinear=named_groups(view.collinear),
     )
 
 
