@@ -113,15 +113,15 @@ class Crossover(Experiment):
     """Iterations are counted until the error is at most 1.05 times that of the best fit.
 
     They are plotted against κ for TPGD and its rivals.
+
+    Notes
+    -----
+    TPGD is given the best K₁, the one with the fewest iterations. With the paper's steps, GD on
+    Loss 1 has the same iterates as a Phase I that never ends. The step of Phase I exceeds that of
+    Phase II for κ < 11^(1/5) = 1.615. NSGD injects noise in the first 1000 iterations.
     """
 
     name, title, n_seeds, pace = "crossover", "where TPGD stops being fastest", (3, 20), (1.5, 0.0)
-    note = (
-        "TPGD is given the best K₁, the one with the fewest iterations. With the paper's steps, GD "
-        "on Loss 1 has the same iterates as a Phase I that never ends. The step of Phase I exceeds "
-        "that of Phase II for κ < 11^(1/5) = 1.615. NSGD injects noise in the first 1000 "
-        "iterations."
-    )
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
         kappas = [*sorted({*KAPPAS, *FINE[full]} - {GAUSSIAN}), GAUSSIAN]

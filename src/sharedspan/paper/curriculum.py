@@ -67,16 +67,17 @@ def predicted_error(cell: Cell, method: str, level: int) -> float:
 
 
 class Curriculum(Experiment):
-    """The curriculum, Algorithm 3 and its corollary, compared with pooling and weighting."""
+    """The curriculum, Algorithm 3 and its corollary, compared with pooling and weighting.
+
+    Notes
+    -----
+    Pooling is one fit of rank k to the tasks of all levels together, with equal weights; weighted
+    pooling weights the tasks by the inverse of their noise variance. For the levels after the
+    first, the variant "B_j w" uses the span after Phase II of that level, and "B_1 w" the span of
+    level 1; the paper's description of the output allows both interpretations.
+    """
 
     name, title = "curriculum", "easy tasks first"
-    note = (
-        "Pooling is one fit of rank k to the tasks of all levels together, with equal weights; "
-        "weighted pooling weights the tasks by the inverse of their noise variance. "
-        'For the levels after the first, the variant "B_j w" uses the span after Phase II of that '
-        'level, and "B_1 w" the span of level 1; the paper\'s description of the output allows '
-        "both interpretations."
-    )
     n_seeds, pace = (3, 20), (1.4, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:

@@ -52,14 +52,16 @@ def when_converged(table: ResultTable, method: str) -> ResultTable:
 
 
 class Figure1(Experiment):
-    """Figure 1: error against iterations, for several values of κ and N."""
+    """Figure 1: error against iterations, for several values of κ and N.
+
+    Notes
+    -----
+    TPGD changes phase after half of the iterations shown. Solid lines show the last iterate, dotted
+    lines the tail average. The paper plots the tail average of the rivals and the last iterate of
+    TPGD.
+    """
 
     name, title, n_seeds, pace = "figure1", "error against iterations", (1, 6), (4.5, 0.0)
-    note = (
-        "TPGD changes phase after half of the iterations shown. Solid lines show the last iterate, "
-        "dotted lines the tail average. The paper plots the tail average of the rivals and the "
-        "last iterate of TPGD."
-    )
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
         iterations = 2000 if full else 1000
@@ -88,19 +90,19 @@ class Figure1(Experiment):
             panel.set_title(f"{kappa_text(kappa)}, N = {size}, {setting}", fontsize=10)
             panel.set(xlabel="iteration", ylabel="error, mean over tasks")
             panel.set_xlim(left=5)
-        for panel in flat[len(shown) :]:
-            panel.set_visible(False)
         return drawing.add_legend(figure)
 
 
 class Figure2(Experiment):
-    """Figure 2: error after a fixed number of iterations, for several values of N and κ."""
+    """Figure 2: error after a fixed number of iterations, for several values of N and κ.
+
+    Notes
+    -----
+    Every budget is a run of its own, in which TPGD changes phase after half and NSGD injects noise
+    in the first half. Solid lines show the last iterate, dotted lines the tail average.
+    """
 
     name, title, n_seeds, pace = "figure2", "error at a fixed number of iterations", (5, 8), (5, 0)
-    note = (
-        "Every budget is a run of its own, in which TPGD changes phase after half and NSGD injects "
-        "noise in the first half. Solid lines show the last iterate, dotted lines the tail average."
-    )
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
         sizes = (150, N, 1600) if full else (N,)
@@ -144,20 +146,20 @@ class Figure2(Experiment):
             drawing.size_ticks(panel, sizes)
         for row in panels:
             row[0].set_ylabel("error, mean over tasks")
-        for panel in rest[len(along) :]:
-            panel.set_visible(False)
         return drawing.add_legend(figure)
 
 
 class Ablation(Experiment):
-    """The ablation: training and validation loss of TPGD and of each of its phases alone."""
+    """The ablation: training and validation loss of TPGD and of each of its phases alone.
+
+    Notes
+    -----
+    The paper states k = 70 = d, where nothing is of low rank and every variant ends at separate
+    least squares. Our interpretation is k = 7; we also fit rank 70 to data of rank 7, to show what
+    a rank that is too high does. We take K₁ = 1000, as the paper states none.
+    """
 
     name, title, n_seeds = "ablation", "the two phases, together and alone", (3, 4)
-    note = (
-        "The paper states k = 70 = d, where nothing is of low rank and every variant ends at "
-        "separate least squares. Our interpretation is k = 7; we also fit rank 70 to data of rank "
-        "7, to show what a rank that is too high does. We take K₁ = 1000, as the paper states none."
-    )
     pace = (3.0, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
@@ -194,6 +196,4 @@ class Ablation(Experiment):
             panel.set_title(f"{shown_part}, {kappa_text(kappa)}, N = {size}, {setting}", fontsize=9)
             panel.set(xlabel="iteration", ylabel="loss")
             panel.set_xlim(left=5)
-        for panel in flat[len(shown) :]:
-            panel.set_visible(False)
         return drawing.add_legend(figure, note="dotted: training loss; else: on fresh rows")

@@ -120,9 +120,10 @@ def size_ticks(panel: Any, values: Iterable[float]) -> None:
 
 
 def add_legend(figure: Any, note: str = "") -> Any:
-    """The figure with one legend for all panels, below them."""
+    """The figure with one legend for all panels, below them; panels without data are hidden."""
     entries: dict[str, Any] = {}
     for panel in figure.axes:
+        panel.set_visible(panel.has_data())
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     columns = min(len(entries), max(3, int(figure.get_figwidth() / 2.2)))

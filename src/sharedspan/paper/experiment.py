@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -60,15 +61,19 @@ def row_key(row: ResultRow) -> tuple[Any, ...]:
 class Experiment(ABC):
     """A grid of cells, a function that runs one of them, and a figure drawn from the table alone.
 
-    The docstring of a subclass opens its section of the results page.
+    The docstring of a subclass opens its section of the results page; its notes end the paragraph.
     """
 
     name: str  # also of the command's argument, the table and the figure
     title: str
-    note = ""  # a remark at the end of the first paragraph of the section
     n_seeds: tuple[int, int]  # with --quick, with --full
     # Measured seconds per cell and per entry of its Grams, to estimate the time remaining.
     pace = (1.0, 0.0)
+
+    def about(self) -> tuple[str, str]:
+        """What opens the section, and the notes."""
+        about, _, notes = inspect.cleandoc(self.__doc__ or "").partition("Notes\n-----\n")
+        return " ".join(about.split()), " ".join(notes.split())
 
     def grid(self, full: bool, seed: int) -> list[Cell]:
         """All cells, seeds counted from ``seed``."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 
 from sharedspan.diagnosis.text import listed
@@ -58,8 +56,8 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "gradient steps in B by turns (`altmin_gd`); GD + SVD (`svp`); ERM, empirical risk "
         "minimisation, by alternating least squares, ALS (`als`); MoM, the method of moments "
         "(`MomentRegressor`); SE, the spectral estimator (`SpectralRegressor`); ARMUL, adaptive "
-        "and robust multi-task learning (`ARMULRegressor`); and pERM, penalised ERM (`PenalizedERMRegressor`). The "
-        "docstrings of these classes name the papers.",
+        "and robust multi-task learning (`ARMULRegressor`); and pERM, penalised ERM "
+        "(`PenalizedERMRegressor`). The docstrings of these classes name the papers.",
         "",
         "Some settings are our interpretation, since the paper and its references leave them open. "
         "NSGD draws 16 rows of every task in each iteration and injects noise of size 0.1 σ₁^½ in "
@@ -129,10 +127,10 @@ def _section(name: str, table: ResultTable, times: ResultTable, verdicts: list[V
     counts = [len(rows.values("seed")) for _, rows in table.groups("part")]
     seeds = f"{_range(np.array(counts))} seeds" if max(counts) > 1 else "one seed"
     sizes = ", ".join(f"{n} = {_range(table.column(n))}" for n in ("d", "T", "k", "N"))
-    about = " ".join(inspect.cleandoc(experiment.__doc__ or "").split())
+    about, notes = experiment.about()
     about += f" {sizes}; {seeds}; table: [{name}.csv]({name}.csv)."
     lines = ["", f"## {name}: {experiment.title}", "", f"![{name}]({name}.png)", "",
-             f"{about} {experiment.note}".rstrip()]  # fmt: skip
+             f"{about} {notes}".rstrip()]  # fmt: skip
     if name == "table1":
         lines += ["", *_exponents(table), "", *_costs(table, times)]
     if name == "table2":

@@ -95,15 +95,15 @@ def iterations_text(value: float) -> str:
 
 
 class Table1(Experiment):
-    """Table 1: how the error grows with d, k, T and N, and what an iteration costs."""
+    """Table 1: how the error grows with d, k, T and N, and what an iteration costs.
 
-    note = (
-        "The nuclear norm, MoM (Duchi) and the likelihood methods without a bound are not in the "
-        "paper's table. Three parts of the experiment violate the paper's assumptions: in one the "
-        "noise and in one the rows have the heavy tails of a t distribution with 5 degrees of "
-        "freedom, and in one the rows have a covariance of condition number 10, in the norm of "
-        "which the error is then measured."
-    )
+    Notes
+    -----
+    The nuclear norm, MoM (Duchi) and the likelihood methods without a bound are not in the paper's
+    table. Three parts of the experiment violate the paper's assumptions: in one the noise and in
+    one the rows have the heavy tails of a t distribution with 5 degrees of freedom, and in one the
+    rows have a covariance of condition number 10, in the norm of which the error is then measured.
+    """
 
     name, title = "table1", "exponents of the error, cost of an iteration"
     n_seeds, pace = (3, 10), (1.0, 2.3e-6)

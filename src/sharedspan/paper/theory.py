@@ -37,13 +37,15 @@ SEPARATE = "separate"
 
 
 class Theory(Experiment):
-    """The theory's predictions: the end of Phase I, the rate of Phase II, flat iteration counts."""
+    """The theory's predictions: the end of Phase I, the rate of Phase II, flat iteration counts.
+
+    Notes
+    -----
+    Phase I is run with the paper's steps only up to κ = 3: beyond that, steps of 1.1/(κ⁵σ₁) need
+    hundreds of thousands of iterations.
+    """
 
     name, title = "theory", "what the theorems predict"
-    note = (
-        "Phase I is run with the paper's steps only up to κ = 3: beyond that, steps of 1.1/(κ⁵σ₁) "
-        "need hundreds of thousands of iterations."
-    )
     n_seeds, pace = (2, 5), (0.5, 1e-6)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:

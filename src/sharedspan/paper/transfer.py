@@ -97,14 +97,14 @@ class Transfer(Experiment):
 
     The error of the span is the excess risk of the best weights in the learned span; M is the
     number of rows of the new task.
-    """
 
-    note = (
-        '"Algorithm 2" is run with our safeguard, which clips steps that would enlarge a row\'s '
-        "own residual, and with a step size that is computed from the first rows. "
-        '"Algorithm 2 as printed" has no safeguard and takes the step size of Theorem 5.4, '
-        "1/(α trace), for which the truth is needed. The coefficients of new tasks have length one."
-    )
+    Notes
+    -----
+    "Algorithm 2" is run with our safeguard, which clips steps that would enlarge a row's own
+    residual, and with a step size that is computed from the first rows. "Algorithm 2 as printed"
+    has no safeguard and takes the step size of Theorem 5.4, 1/(α trace), for which the truth is
+    needed. The coefficients of new tasks have length one.
+    """
 
     name, title = "transfer", "new tasks in a learned span"
     n_seeds, pace = (3, 20), (0.6, 0.0)

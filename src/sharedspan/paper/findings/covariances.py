@@ -47,17 +47,18 @@ class Covariances(Finding):
     to all tasks; D has the condition number shown on the horizontal axis, and Q_t is a random basis
     for each task. σ is 0.4 and κ is 1.5. The right panel shows the iterations until the error is
     1.05 times that of the fit with the lowest loss.
+
+    Notes
+    -----
+    Features are whitened by the pooled covariance, as with `whiten=True`. DFW (de-bias and
+    feature-whiten; Zhang, Toso, Anderson and Matni, ICLR 2024) is implemented as we understand its
+    description, without its authors' code. It is AltMinGD, but in each iteration the rows of each
+    task are split anew into random halves; W is computed from one half, and the step in B is
+    preconditioned by the inverse covariance of the other half in each task. After 300 iterations W
+    is computed from all rows.
     """
 
     name, title = "covariances", "must features be whitened if their covariances differ?"
-    note = (
-        "Features are whitened by the pooled covariance, as with `whiten=True`. DFW (de-bias and "
-        "feature-whiten; Zhang, Toso, Anderson and Matni, ICLR 2024) is implemented as we "
-        "understand its description, without its authors' code. It is AltMinGD, but in each "
-        "iteration the rows of each task are split anew into random halves; W is computed from one "
-        "half, and the step in B is preconditioned by the inverse covariance of the other half in "
-        "each task. After 300 iterations W is computed from all rows."
-    )
     n_seeds, pace = (3, 30), (1.8, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:

@@ -49,15 +49,16 @@ class Misspecified(Finding):
     of outlier tasks have length 3; correlated features have a covariance of condition number 100;
     autocorrelated rows have a correlation of 0.8 with the row before; t₃ noise has the same
     variance as the noise of the other scenarios.
+
+    Notes
+    -----
+    TPGD and ARMUL are given a rank, which is 3 except in the two scenarios that name another; the
+    other methods choose their rank or have none. "TPGD, stopped early" is stopped after the number
+    of iterations that best predicts a held-out fifth of the rows. "Rank by cross-validation" is
+    `SharedSpanRegressor` with `rank="auto"`.
     """
 
     name, title = "misspecified", "what if the assumptions fail?"
-    note = (
-        "TPGD and ARMUL are given a rank, which is 3 except in the two scenarios that name "
-        'another; the other methods choose their rank or have none. "TPGD, stopped early" is '
-        "stopped after the number of iterations that best predicts a held-out fifth of the rows. "
-        '"Rank by cross-validation" is `SharedSpanRegressor` with `rank="auto"`.'
-    )
     n_seeds, pace = (3, 40), (1.5, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:

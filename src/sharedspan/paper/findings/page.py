@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 
 from sharedspan.diagnosis.text import listed
@@ -47,14 +46,13 @@ def findings_page(tables: Mapping[str, ResultTable], command: str) -> str:
     ]
     for name, answer in paragraphs(tables).items():
         finding, table = finding_named(name), tables[name]
-        note = finding.note
-        about = " ".join(inspect.cleandoc(finding.__doc__ or "").split())
+        about, notes = finding.about()
         sizes = ", ".join(f"{size} = {_range(table, size)}" for size in ("d", "T", "k", "N"))
         sizes += f"; {seeds_text(table)}"
         lines += [
             "", f"## {finding.title[0].upper()}{finding.title[1:]}",
             "", f"![{name}]({name}.png)",
-            "", f"{about} {sizes}; table: [{name}.csv]({name}.csv). {note}".rstrip(),
+            "", f"{about} {sizes}; table: [{name}.csv]({name}.csv). {notes}".rstrip(),
             "", answer,
         ]  # fmt: skip
         if medians := finding.medians(table):

@@ -41,20 +41,20 @@ class Speed(Finding):
     set, except in the curves labelled "paper's steps", where they are 1.1/(κ⁵σ₁), at most 0.5/σ₁,
     in Phase I and 0.1/σ₁ in Phase II. TPGD is run with the paper's steps only up to κ = 5, and the
     length of its Phase I is the one that our solver chooses.
+
+    Notes
+    -----
+    Gradient methods start from TPGD's small random factors. ScaledGD starts from factors to which
+    each of k eigendecompositions adds one direction. Anderson (accelerated ScaledGD) and variable
+    projection start from the leading eigenvectors of a matrix of moments, a single
+    eigendecomposition. ScaledGD and Anderson also invert k × k matrices in each iteration. AltMinGD
+    and GD + SVD are not in this comparison, because each of their iterations needs a matrix
+    decomposition. Variable projection, a quasi-Newton method, needs one as well and is shown for
+    reference only: each of its iterations makes k + 1 products with each task's data and a QR
+    decomposition of B.
     """
 
     name, title = "speed", "which first-order method is fastest, and is the factor κ⁻⁵ needed?"
-    note = (
-        "Gradient methods start from TPGD's small random factors. ScaledGD starts from factors to "
-        "which each of k eigendecompositions adds one direction. Anderson (accelerated ScaledGD) "
-        "and variable projection start from the leading eigenvectors of a matrix of moments, a "
-        "single eigendecomposition. "
-        "ScaledGD and Anderson also invert k × k matrices in each iteration. AltMinGD and GD + SVD "
-        "are not in this comparison, because each of their iterations needs a matrix "
-        "decomposition. Variable projection, a quasi-Newton method, needs one as well and is shown "
-        "for reference only: each of its iterations makes k + 1 products with each task's data and "
-        "a QR decomposition of B."
-    )
     n_seeds, pace = (3, 20), (1.5, 0.0)
 
     def cells(self, full: bool, seeds: Sequence[int]) -> list[Cell]:
