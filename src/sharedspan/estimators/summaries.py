@@ -370,7 +370,7 @@ def standard_loadings(B: np.ndarray, W: np.ndarray, covariance: np.ndarray | Non
     return loadings * np.where(np.where(np.abs(mean) > spread, mean, leading) < 0, -1.0, 1.0)
 
 
-def noise_words(model: TaskEstimator) -> tuple[str, ...]:
+def noise_notes(model: TaskEstimator) -> tuple[str, ...]:
     """How the noise differs between tasks, if it does, in a sentence."""
     variance = FittedSpan.of(model).noise_variance
     if variance is None or not np.isfinite(variance).all() or not np.ptp(variance):
@@ -385,7 +385,7 @@ def noise_words(model: TaskEstimator) -> tuple[str, ...]:
 def notes_on_fit(model: TaskEstimator) -> tuple[str, ...]:
     """What the fit cannot tell for want of rows, and whether it converged."""
     stopped = (convergence(model),) * hasattr(model, "converged_")
-    return noise_words(model) + saturation_notes(model) + stopped
+    return noise_notes(model) + saturation_notes(model) + stopped
 
 
 def convergence(model: TaskEstimator) -> str:
