@@ -121,13 +121,16 @@ def _estimate(
     if source.level:  # the intercepts of the user's units contain it
         posterior.mean[:, 0] += source.level
         posterior = replace(posterior, b=posterior.b + np.eye(source.p)[0] * source.level)
+    doubts: list[str] = []
     if flat and isinstance(family, Binomial) and np.abs(fit.evidence.mean).max() > SEPARATED:
-        warnings.warn(
+        doubts.append(
             f"Some features separate the classes, so method={model.method!r} has no finite "
-            "coefficients, and these are where the fit was stopped: use method='evidence'.",
-            ConvergenceWarning,
-            stacklevel=7,
+            "coefficients, and these are where the fit was stopped: use method='evidence'."
         )
+    if flat and (unbounded := unbounded_variance(fit.covariance, approximation)) is not None:
+        doubts.append(unbounded)
+    for doubt in doubts:
+        warnings.warn(doubt, ConvergenceWarning, stacklevel=7)
     if not fit.converged:
         warnings.warn(
             f"The fit was stopped after {optimizer.n_turns} passes over the rows: it is close to "
@@ -135,9 +138,6 @@ def _estimate(
             ConvergenceWarning,
             stacklevel=7,
         )
-    unbounded = unbounded_variance(fit.covariance, approximation) if flat else None
-    if unbounded is not None:
-        warnings.warn(unbounded, ConvergenceWarning, stacklevel=7)
     if model.method == "reml":  # b is integrated out in the user's units
         flat_means = (coefficients.groups < 0) & coefficients.fixed
         value += 0.5 * np.count_nonzero(flat_means) * np.log(2 * np.pi)
@@ -154,7 +154,9 @@ def _estimate(
         tasks = fit.modes.tasks
         extra["_retained"] = RetainedFit(tasks, fit, canonical, rows, restricted, optimizer)
     fitted = mixed_fit(canonical, scaling, fit, posterior, extra)
-    return replace(fitted, noise_variance=None, n_iter=optimizer.n_turns, message=unbounded)
+    return replace(
+        fitted, noise_variance=None, n_iter=optimizer.n_turns, message=" ".join(doubts) or None
+    )
 
 
 def unbounded_variance(covariance: Covariance, approximation: str) -> str | None:
