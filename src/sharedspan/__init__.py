@@ -1,4 +1,4 @@
-"""Regression over many related tasks that share a low-dimensional span.
+"""Regression of many tasks whose coefficients differ along a few common directions.
 
     y_t = intercept_t + X_t v_t + noise,   v_t = B w_t,   t = 1..T,   B is d x k and shared
 

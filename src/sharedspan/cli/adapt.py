@@ -37,7 +37,7 @@ def adapt_command(
     as_json: bool,
     out: Path,
 ) -> None:
-    """Fit new tasks from a few rows each, with the span and the prior of a saved model.
+    """Fit new tasks from a few rows each, with what a saved model has learned about its tasks.
 
     TABLE has the columns that MODEL was fitted to. The result is a model of the tasks in TABLE
     only, for use with `sharedspan predict` and `sharedspan report`; MODEL is not changed.

@@ -44,7 +44,7 @@ class Commands(click.Group):
 @click.group("sharedspan", cls=Commands, commands=COMMANDS, context_settings=CONTEXT_SETTINGS)
 @click.version_option(__version__, prog_name="sharedspan")
 def main() -> None:
-    """Regression over many related tasks that share a low-dimensional span.
+    """Fast mixed models for many groups, or tasks, such as schools, patients or shops.
 
     \b
     Begin with your own table, a row for each observation:

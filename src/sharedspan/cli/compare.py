@@ -60,7 +60,7 @@ def compare_command(
     out: Path | None,
     **given: Any,
 ) -> None:
-    """Say whether sharing helps, and recommend a method.
+    """Compare joint and separate fits of your tasks on held-out rows, and recommend a method.
 
     TABLE is a CSV, Parquet or Excel file. All columns except task, target and dropped ones are
     features; text becomes a factor and dates become days, as in `sharedspan fit`. Each split fits

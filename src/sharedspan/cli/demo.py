@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 )
 @options.json_output
 def demo_command(out: Path, seed: int, tables: Path | None, as_json: bool) -> None:
-    """Show how much sharing gains on real and on simulated tasks.
+    """Show how much a joint fit of all tasks gains, on real and on simulated data.
 
-    Fits growing numbers of rows of 42 patients by one model for all of them, one model per patient
+    The command fits growing numbers of rows of 42 patients by one model for all of them, one model per patient
     and AdaptiveSpanRegressor. Then fits simulated tasks by the paper's algorithm, TPGD. Prints the
     errors and writes one figure.
 

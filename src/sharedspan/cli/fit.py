@@ -85,7 +85,11 @@ REASONS = {  # why a family is chosen
 )
 @options.seed("the fit")
 @click.option("--memory-limit", metavar="SIZE", help="Maximum memory to use, such as 2GB.")
-@click.option("--checkpoint", metavar="FILE", help="Save the state of a long fit to this file.")
+@click.option(
+    "--checkpoint",
+    metavar="FILE",
+    help="Save the state of a long fit to this file, with --estimator SharedSpanRegressor.",
+)
 @click.option("--resume", metavar="FILE", help="Continue a killed fit from this checkpoint.")
 @click.option(
     "--engine",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sharedspan.inputs.reader import RowBatch, RowReader
 
 
-@click.command("predict", short_help="Predict rows with a saved model.")
+@click.command("predict", short_help="Predict the target for new rows with a saved model.")
 @options.model
 @options.tables
 @options.task_of_model
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @click.option(
     "--unseen",
     type=click.Choice(["error", "mean"]),
-    help="What to do with tasks that were not in the fit: refuse them, or predict them with the "
-    "mean over tasks.  [default: the setting of the model]",
+    help="What to do with tasks that were not in the fit: refuse them (error), or predict them "
+    "with the mean coefficients of all tasks (mean).  [default: the setting of the model]",
 )
 @click.option(
     "--interval",
@@ -46,7 +46,7 @@ def predict_command(
     as_json: bool,
     out: Path,
 ) -> None:
-    """Predict the rows of your files with a model that `sharedspan fit` has saved.
+    """Predict the target for each row of your files, with a model that `sharedspan fit` has saved.
 
     TABLE is a CSV, Parquet or Excel file, a folder of them, or a pattern in quotes, with the
     columns that the model was fitted to; it may be larger than memory. The output has a line for

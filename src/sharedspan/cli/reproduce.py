@@ -36,7 +36,7 @@ ALL_FINDINGS = "findings"
     required=False,
     type=click.Path(file_okay=False, path_type=Path),
 )
-@options.seed("the first of the repeated runs")
+@options.seed("the first run; the other runs use the integers that follow")
 @options.json_output
 def reproduce_command(
     names: tuple[str, ...], quick: bool, out: Path | None, seed: int, as_json: bool

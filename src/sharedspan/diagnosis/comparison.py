@@ -182,8 +182,8 @@ def compare(
     task : array-like of shape (rows,)
         One label per row.
     task_column : str, or tuple of str, optional
-        The column of a frame X that holds the labels, in the place of ``task``; of several columns
-        the labels are paths, as for estimators.
+        The column of a frame X that holds the labels, in the place of ``task``. With a tuple of
+        columns, outer groups first, each combination of their values is a task.
     repeats : int, default=5
         Splits, at least two. Each holds out a quarter of the rows of every task; of a task of two
         or three rows it holds out one or none. Tasks of one row are left out.

@@ -56,9 +56,9 @@ class Diagnosis:
         The reasons, in the same order; a task may have several.
     advice : list of str
     most_different : list
-        Labels of the three tasks whose predictions differ most from those of the mean task, in root
-        mean squares over rows with the features' mean and covariance within tasks. Tasks that tie
-        with others are left out.
+        Labels of the three tasks whose predictions differ most from those of the mean coefficients,
+        by the root mean square difference over rows whose features have the pooled mean and
+        within-task covariance. Tasks that tie with others are left out.
     most_different_in : list of (str, float)
         What these tasks differ in most, their level or a slope, and by how many standard deviations
         between tasks.

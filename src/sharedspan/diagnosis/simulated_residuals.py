@@ -57,8 +57,9 @@ def simulated_residuals(model: Any, random_state: Any = 0) -> np.ndarray:
     ----------
     model : fitted model with a formula
     random_state : int, numpy.random.Generator or None, default=0
-        Draws the coefficients, the noise variance and, for discrete responses, the place within a
-        step. Another one gives other residuals, of the same distribution.
+        Seed for drawing the coefficients, the noise variance and, for discrete responses, the
+        position within a jump of the distribution function. Other seeds give other residuals with
+        the same distribution.
 
     Returns
     -------

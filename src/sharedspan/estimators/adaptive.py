@@ -43,14 +43,15 @@ def structure(name: str, value: Any) -> None:
     "verbose engine keep_statistics family varying approximation"
 )
 class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
-    """Regressions of many tasks, each as far from the others as the data say; nothing to tune.
+    """Mixed model of many tasks that selects its random effects and covariance; nothing to tune.
 
     v_t = b + u_t, u_t ~ N(0, D + LL') over slopes and intercept together: b is shared, D says how
-    much each coefficient varies by itself, L along which k directions they vary together. u_t = 0
-    is pooled regression, L = 0 the classical mixed model, D = 0 the paper's shared span. Noise, D,
-    L, k and a Gaussian prior on b are found by marginal likelihood, from sums per task. Tasks that
-    fit none of it may be outliers, with a wide covariance of their own. The noise variance may
-    differ between tasks, or grow with the fitted value.
+    much each coefficient varies by itself, L along which k directions they vary together. Without
+    u_t all tasks have the same coefficients. With L = 0 this is the classical mixed model, and with
+    D = 0 and b in the span of L the paper's shared span. Noise, D, L, k and a Gaussian prior on b
+    are found by marginal likelihood, from sums per task. Tasks that do not follow this distribution
+    may be treated as outliers, with a wider covariance. The noise variance may differ between
+    tasks, or grow with the fitted value.
 
     Use it on real tables. ``SharedSpanRegressor`` is for the paper's model and the largest scales.
 
@@ -60,27 +61,30 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         k, the columns of L; 0 for none.
     slopes : {"auto", "zero", "none", "isotropic", "diagonal", "full"}, default="auto"
         D: "diagonal" gives each coefficient its own variance (log variances have a normal prior
-        around their mean), "isotropic" one to all slopes of standardised features, "none" only to
-        the intercepts, "zero" not even to these. "full" leaves the covariance of the coefficients
-        unrestricted, as mixed-model software does, and has no L; "auto" tries it if there are few
-        coefficients and many tasks.
+        around their mean). "isotropic" gives all slopes of standardised features one variance.
+        With "none" D has a variance for the intercepts only, and with "zero" D = 0. "full" leaves
+        the covariance of the coefficients unrestricted, as mixed-model software does, and has no
+        L; "auto" tries it if there are few coefficients and many tasks.
     noise : {"auto", "shared", "per_task", "fitted"}, default="auto"
         "per_task" gives each task a noise variance of its own, shrunk towards the common one.
-        "fitted" lets the variance of a row be a power of its fitted value, measured from the lower
-        end; the rows must be at hand, so not on a cluster, in ``partial_fit`` or ``merge``.
-        "auto" takes one of these if residuals show it decisively, unless left out rows are then
-        predicted worse, or, for "fitted", no better; not by maximum likelihood.
+        "fitted" makes the variance of a row a power of the distance of its fitted value from the
+        lower end of all fitted values (their 1 % quantile), as varPower of nlme does. It needs the
+        rows, so it is not available on a cluster, in ``partial_fit`` or in ``merge``. "auto"
+        selects one of these if the residuals show it decisively and held-out rows are then
+        predicted no worse (for "fitted": better). With ``method="ml"`` or "reml", "auto" is
+        "shared".
     method : {"evidence", "ml", "reml"}, default="evidence"
         "ml" is maximum likelihood with no prior on b nor on D, as mixed-model software has it.
         "reml" is the same with b integrated out; not for "student_t" and "huber".
     outliers : bool, default=True
-        Whether to look for tasks off the common covariance; not by maximum likelihood.
+        Whether to look for outlier tasks, which do not follow the common covariance. It has no
+        effect with ``method="ml"`` or "reml".
     {fit_intercept}
     {mixed:whiten}
     unseen : {"error", "mean"}, default="mean"
-        Prediction for a task that was not fitted: its mean over the population of tasks, which is
-        that of b for Gaussian responses, with its variation in standard deviations and intervals;
-        or an error.
+        "mean" predicts a task that was not in the fit by the mean response over the population of
+        tasks, which for Gaussian responses is the prediction with b; standard deviations and
+        intervals then include the variation between tasks. "error" raises an error.
     {task_column, mixed:random_state, mixed:verbose, engine, keep_statistics}
     family : str, default="gaussian"
         The distribution of the responses. "binomial": classes 0 and 1, or shares with the numbers
@@ -93,14 +97,16 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         and outlier tasks are modelled for "gaussian" alone.
     varying : list of str or int, optional
         Names or numbers of the features whose coefficients may differ between tasks; those of the
-        others are the same in all. Intercepts vary as ``slopes`` says. None: up to 12 numeric
-        features may all vary. Of more, a few do instead of all if the evidence for them alone is
-        decisively better. Factors and splines vary only if they gain decisively. All but splines
-        vary if ``slopes`` or ``rank`` is given, or with ``whiten``. See ``varying_``.
+        others are the same in all. Intercepts vary as ``slopes`` says. With None, all of up to 12
+        numeric features may vary. With more than 12, either all of them may vary or a selected few,
+        if the marginal likelihood of the latter model is decisively better. Coefficients of factors
+        and splines vary only if the marginal likelihood gains decisively. Nothing is selected if
+        ``slopes`` or ``rank`` is given, or with ``whiten``: all coefficients except those of
+        splines may then vary. See ``varying_``.
     approximation : {"auto", "laplace", "quadrature"}, default="auto"
         How the effects of binomial and count responses are integrated out. "auto" takes quadrature
         for one or two effects with few rows per task, where Laplace's approximation is biased;
-        mixed-model software takes Laplace's unless told.
+        lme4 and glmmTMB use Laplace's approximation by default.
 
     Attributes
     ----------
@@ -115,14 +121,14 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         Covariance of the slopes of a new task, the uncertainty of b and L included: the prior that
         ``NewTaskRegressor.from_model`` uses.
     slope_std_ : ndarray of shape (d,)
-        Deviation of each slope between tasks by D alone, or by all of an unrestricted covariance,
-        in the user's units.
+        Standard deviation of each slope between tasks, by D alone (by the whole covariance if
+        ``slopes_`` is "full"), in the user's units.
     intercept_std_ : float
         The same for the intercept of centred features.
     representation_ : ndarray of shape (d, rank_)
         Orthonormal basis of the slopes of L.
     task_weights_ : ndarray of shape (rank_, T)
-        Where ``coef_ - mean_coef_`` lies in this span.
+        Coordinates, in this basis, of the part of ``coef_ - mean_coef_`` in the span.
     rank_ : int
     slopes_ : str
         The kind of D that was chosen.
@@ -131,27 +137,26 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     noise_variance_ : ndarray of shape (T,)
         All equal if ``noise_`` is "shared"; the means over each task's rows if it is "fitted".
     noise_degrees_of_freedom_ : float
-        Of family="student_t" and "huber": those of Student's distribution, which the noise of new
-        responses has, between 2.1 and 100.
+        For family="student_t" and "huber": degrees of freedom, between 2.1 and 100, of the t
+        distribution of the noise of new responses.
     outlier_probability_ : ndarray of shape (T,)
     log_likelihood_ : float
-        Log marginal likelihood, b integrated out (at its best value with "ml", in the user's units
-        with "reml"). Outlier tasks count
-        by their probability of being none. Laplace's approximation for other families than the
-        Gaussian.
+        Log marginal likelihood with b integrated out (in the user's units with "reml"); with "ml"
+        at the best b. Each task is weighted by one minus its outlier probability. For families
+        other than the Gaussian it is an approximation, see ``approximation_``.
     dispersion_ : float
         Of family="negative_binomial": the variance is mean + mean^2 / dispersion.
     approximation_ : {"laplace", "quadrature"}
         How effects were integrated out; not for families whose likelihood is normal.
     widening_ : float
-        A factor on the covariance of the effects by which those of single tasks are shrunk less
-        than it says; 1 unless leave-one-out errors are smaller with a larger one, as they are if a
-        few tasks have far larger effects than the others.
+        Factor by which the fitted covariance of the effects is multiplied before the effects of
+        the tasks are shrunk with it. It is 1 unless a larger factor gives smaller leave-one-out
+        errors, for example because a few tasks have far larger effects than the others.
     varying_ : ndarray of str
         Names of the features whose coefficients differ between tasks.
     candidates_ : list of dict
         The fits that were compared: ``slopes``, ``rank``, ``n_varying`` (features that may vary),
-        ``log_likelihood``, ``score``, the last two in standard units.
+        ``log_likelihood``, ``score``, the last two for standardised features and responses.
     {n_iter_, converged_}
     degrees_of_freedom_ : float
         Effective number of parameters.
@@ -247,8 +252,8 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     ) -> Any:
         """Predict mean responses.
 
-        For other families than the Gaussian, the mean over the posterior distribution of each
-        task's coefficients.
+        For families other than the Gaussian, this is the mean over the posterior distribution of
+        each task's coefficients.
 
         Parameters
         ----------
@@ -276,8 +281,8 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     ) -> np.ndarray:
         """The log of the predictive density, or probability, of responses.
 
-        The uncertainty of each task's coefficients is averaged over, so the mean over held-out rows
-        is a fair score of the model's distribution, and not of its means alone.
+        It is averaged over the uncertainty of each task's coefficients, so the mean over held-out
+        rows is a proper score of the predictive distribution.
 
         Parameters
         ----------

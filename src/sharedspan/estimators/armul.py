@@ -119,9 +119,10 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     n_clusters : int, default=2
         K of ``variant="clustered"``; at most one per task is used.
     penalty : "auto" or float, default="auto"
-        C in units of the noise standard deviation, which is estimated. 0 fits each task alone, a
-        large one the structure alone; near 1 is the size at which noise does not move a task off
-        its centre. "auto" cross-validates it within tasks (5 folds, 10 values from 0.05 to 2).
+        C in units of the noise standard deviation, which is estimated. With 0 each task is fitted
+        by itself, and with a large value all tasks follow the structure exactly; with values near
+        1, noise alone does not move a task off its centre. "auto" cross-validates it within tasks
+        (5 folds, 10 values from 0.05 to 2).
     {fit_intercept, whiten, unseen, task_column, max_iter}
     tol : float, default=1e-7
         The fit ends when the objective changes by less than this share, three times in a row.
@@ -129,9 +130,9 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     structure
         Deprecated: the old name of ``variant``.
     penalty_norm : {"euclidean", "gram"}, default="euclidean"
-        How long the deviation of a task from its centre is: its Euclidean length, or the root mean
-        square of the predictions X_t (theta_t - gamma_t) that it changes. "gram" suits tasks whose
-        features are spread along different directions, which no common whitening mends: see Notes.
+        Norm of the deviation of a task from its centre: Euclidean, or the root mean square of
+        X_t (theta_t - gamma_t), the change of the task's predictions. "gram" suits tasks whose
+        features have different covariances, which a common whitening cannot remove: see Notes.
 
     Attributes
     ----------

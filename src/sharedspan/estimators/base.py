@@ -241,8 +241,8 @@ class TaskEstimator(BaseEstimator):
 
         ``sharedspan.statistics_query`` returns the SQL that makes the frame. The result is that of
         ``fit`` to the same rows, except where these are needed: ``rank="auto"`` uses the evidence,
-        unless the query made folds, and no left out rows confirm the structure or the noise of
-        ``AdaptiveSpanRegressor``. If the model retains the statistics, ``partial_fit`` and
+        unless the query made folds, and the structure and the noise of ``AdaptiveSpanRegressor``
+        are not checked on held-out rows. If the model retains the statistics, ``partial_fit`` and
         ``merge`` continue from them.
 
         Parameters
@@ -290,8 +290,8 @@ class TaskEstimator(BaseEstimator):
     ) -> Self:
         """Add rows, of known or new tasks, and fit again from all statistics.
 
-        The result does not depend on the order of rows and chunks, except for tasks with no more
-        rows than rank and intercept, whose best weights are not unique. The model retains
+        The result does not depend on the order of rows and chunks, except for tasks with fewer
+        rows than weights and intercept, whose best weights are not unique. The model retains
         d (d + 7) / 2 numbers per task and no rows, so ``rank="auto"`` uses the evidence here.
 
         Parameters
@@ -410,8 +410,8 @@ class TaskEstimator(BaseEstimator):
         Parameters
         ----------
         level : float, default=0.95
-            Share of the intervals that cover the truth, between 0 and 1, for each interval alone:
-            there is no correction for multiple intervals.
+            Nominal coverage of each single interval, between 0 and 1; there is no correction for
+            multiplicity.
 
         Returns
         -------
@@ -424,7 +424,7 @@ class TaskEstimator(BaseEstimator):
         return self.coef_ - reach, self.coef_ + reach
 
     def uncertainty(self) -> Uncertainty:
-        """The basis of standard errors; AttributeError if the fit has none."""
+        """The object that standard errors are computed from; AttributeError if there is none."""
         return self._uncertainty_
 
     def summary(self, level: float = 0.95) -> Summary:
@@ -436,7 +436,7 @@ class TaskEstimator(BaseEstimator):
         Parameters
         ----------
         level : float, default=0.95
-            Share of the intervals that cover the truth, between 0 and 1.
+            Nominal coverage of the intervals, between 0 and 1.
 
         Returns
         -------
@@ -462,7 +462,7 @@ class TaskEstimator(BaseEstimator):
             By custom it ends in ``.span``.
         statistics : bool, default=False
             Whether to save also the statistics from which ``partial_fit`` and ``merge`` continue;
-            they are d / k times larger than the rest.
+            they take 4 d (d + 7) bytes per task.
 
         Raises
         ------

@@ -174,7 +174,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         return each / each.sum(axis=1, keepdims=True)
 
     def decision_function(self, X: Any, task: Any = None, offset: Any = None) -> np.ndarray:
-        """Log odds of the second of two classes, from the probabilities of ``predict_proba``.
+        """Log odds of the second of two classes; for more classes, the probability of each.
 
         Parameters
         ----------
@@ -184,7 +184,8 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         Returns
         -------
         ndarray of shape (rows,), or (rows, n_classes) for more than two classes
-            For more than two classes, the probability of each against the others.
+            The log odds from the probabilities of ``predict_proba``. For more than two classes, the
+            probability of each class against all others, before these are divided by their sum.
         """
         check_is_fitted(self)
         if len(self.classes_) == 2:
@@ -326,12 +327,12 @@ def _counted(sample_weight: Any, as_list: bool, n_rows: int) -> np.ndarray:
     "rank slopes link method fit_intercept whiten unseen task_column random_state verbose varying"
 )
 class AdaptiveSpanClassifier(MixedClassifier):
-    """Classes of rows in many tasks, each task as far from the others as the data say.
+    """Mixed logistic or probit regression of many tasks that selects its random effects.
 
     The log odds of two classes are linear, with coefficients v_t = b + u_t, u_t ~ N(0, D + LL') as
     in ``AdaptiveSpanRegressor``. D, L, its rank and a Gaussian prior on b are found by the marginal
-    likelihood in Laplace's approximation, or by quadrature where that matters. More than two
-    classes are fitted one against the others; see ``estimators_``.
+    likelihood in Laplace's approximation, or by quadrature where that is biased. With more than two
+    classes, each is fitted against all others; see ``estimators_``.
 
     Parameters
     ----------
@@ -352,15 +353,15 @@ class AdaptiveSpanClassifier(MixedClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
     estimators_ : list
-        For more than two classes, the model of each class against the others; ``coef_``,
-        ``intercept_`` and ``representation_`` are then those of all, one after the other, and the
-        other attributes below are theirs.
+        For more than two classes, the model of each class against all others, in the order of
+        ``classes_``. ``coef_``, ``intercept_`` and ``representation_`` are then stacked over these
+        models, and the attributes that describe a single model exist only on the models.
     {tasks_, coef_, intercept_}
     mean_coef_ : ndarray of shape (d,)
     mean_intercept_ : float
         b.
     slope_std_ : ndarray of shape (d,)
-        Deviation of each slope between tasks by D alone, in the user's units.
+        Standard deviation of each slope between tasks by D alone, in the user's units.
     intercept_std_ : float
     representation_ : ndarray of shape (d, rank_)
         Orthonormal basis of the slopes of L.
@@ -408,8 +409,8 @@ class SharedSpanClassifier(MixedClassifier):
     """Classes of rows in many tasks whose coefficients differ along k common directions only.
 
     ``AdaptiveSpanClassifier`` with D = 0 for the slopes: v_t = b + B w_t with normal w_t, and
-    intercepts that vary. Weights without a prior would grow without bound in tasks whose classes
-    some direction separates, so this is a mixed model too.
+    intercepts that vary. Without a prior the weights of a task would grow without bound if its
+    classes are linearly separable; so this is a mixed model, too.
 
     Parameters
     ----------
@@ -417,7 +418,7 @@ class SharedSpanClassifier(MixedClassifier):
         k, at least 1; "auto" takes the one of the largest marginal likelihood.
     {link, fit_intercept}
     whiten : bool, default=False
-        Measure coefficients in whitened instead of standardised features.
+        Let the prior of the coefficients refer to whitened instead of standardised features.
     {class:unseen, task_column, mixed:random_state, mixed:verbose}
 
     Attributes

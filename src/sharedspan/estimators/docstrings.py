@@ -34,7 +34,8 @@ coef_ : ndarray of shape (T, d)
 intercept_ : ndarray of shape (T,)
     Intercept of each task.
 representation_ : ndarray of shape (d, k)
-    Orthonormal basis of the span, by singular value, largest loading positive.
+    Orthonormal basis of the span, in descending order of singular values; the largest loading of
+    each column is positive.
 task_weights_ : ndarray of shape (k, T)
     Coordinates of the tasks in the span: ``representation_ @ task_weights_`` is the part of
     ``coef_.T`` in it.
@@ -45,16 +46,16 @@ rank_path_ : RankPath
 noise_variance_ : ndarray of shape (T,)
     Noise variance of each task.
 feature_covariance_ : ndarray of shape (d, d)
-    S, the pooled covariance of the features within tasks (about zero without intercepts): the
-    variance that coefficients v explain within tasks is v'Sv. Stored for up to 500 features, if
-    their squares can be represented.
+    S, the pooled covariance of the features within tasks (second moments about zero if there are
+    no intercepts): the variance that coefficients v explain within tasks is v'Sv. Stored for up to
+    500 features, unless its entries overflow or underflow.
 n_iter_ : int
     Iterations made.
 converged_ : bool
     Whether the fit ended by ``tol``.
 coef_names_ : ndarray of shape (d,)
-    Names of the features: the columns of X, or of what they became. ``columns_`` then holds what
-    was learned about them.
+    Names of the features: of the columns of X, or of the features made from them. ``columns_``
+    then holds what was learned about the columns.
 n_features_in_ : int
     Columns of X as passed, task column included.
 feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -65,15 +66,15 @@ feature_names_in_ : ndarray of shape (n_features_in_,)
 ARGUMENTS = entries(
     """
 mixed:whiten : bool, default=False
-    Measure D in whitened instead of standardised features.
+    Let D refer to whitened instead of standardised features.
 mixed:random_state : int, numpy.random.Generator or None, default=None
-    Draws the tasks that structures are compared on, where there are very many; None always draws
-    the same.
+    If there are very many tasks, structures are compared on a random sample of them, which this
+    seed determines. None always gives the same sample.
 mixed:verbose : int, default=0
     1 prints each fit that was compared.
 class:unseen : {"error", "mean"}, default="mean"
-    Prediction for a task that was not fitted: its mean probabilities over the population of tasks,
-    or an error.
+    "mean" predicts a task that was not in the fit by the mean probabilities over the population of
+    tasks. "error" raises an error.
 link : {"logit", "probit"}, default="logit"
     What is linear: log odds, or normal quantiles of probabilities.
 X : array-like or frame of shape (rows, d), or a list of T arrays (n_t, d)
@@ -123,10 +124,10 @@ features : str or iterable of str, optional
 drop : str or iterable of str, optional
     Columns that are not features.
 memory_limit : int or str, optional
-    The most memory that the whole process may take, in bytes or as "2GB" or "1.5 GiB". Python takes
-    about 0.5 GB of it, DuckDB gets half of the rest for reading, and then all of the rest must hold
-    the statistics, about 4 T d (d + 7) bytes for T tasks of d features, twice. None reads within 2
-    GB and lets the fit take what the machine has.
+    The most memory that the whole process may take, in bytes or as "2GB" or "1.5 GiB". Of this,
+    Python takes about 0.5 GB. While files are read, DuckDB gets half of the rest. After that, the
+    rest must hold two copies of the statistics, each of about 4 T d (d + 7) bytes for T tasks of d
+    features. None reads within 2 GB and lets the fit take what the machine has.
 missing : str, optional
     Deprecated: use ``columns=ss.Columns(missing=...)``.
 text : str, optional

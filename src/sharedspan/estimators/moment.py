@@ -44,7 +44,8 @@ class MomentRegressor(SpanTransformer, TaskRegressor):
     variant : {"duchi", "niu", "tripuraneni"}, default="duchi"
         "duchi" averages (x_i y_i)(x_j y_j)' over all pairs of different rows of a task; "niu" takes
         the mean of x y over one half of the rows times its mean over the other half, which is one
-        random split of "duchi"; "tripuraneni" averages y^2 x x', with noise of fourth moments.
+        random split of "duchi"; "tripuraneni" averages y^2 x x', whose sampling error depends on
+        fourth moments and is larger.
     symmetrise : bool, default=True
         For "niu": eigenvectors of (Z + Z') / 2 instead of left singular vectors of Z.
     {fit_intercept, whiten}

@@ -172,7 +172,8 @@ SHARED = {
         'int, "auto", "evidence" or "threshold"',
         """k, the dimension of the span. "auto" cross-validates within tasks; among ranks that
         differ by less than one paired standard error, the evidence decides. "evidence" uses the
-        marginal likelihood alone, which is faster for hundreds of tasks, not for many thousands.
+        marginal likelihood alone, and needs no rows. It takes about as long as "auto" with up to
+        hundreds of tasks, and much longer with many thousands.
         "threshold" counts singular values of separate fits above the noise, for tasks with at
         least three rows per feature.""",
         "auto",
@@ -190,7 +191,8 @@ SHARED = {
     ),
     "unseen": Parameter(
         '{"error", "mean"}',
-        "Prediction for a task that was not fitted: an error, or the mean over tasks.",
+        """What ``predict`` does for a task that was not in the fit: raise an error, or predict with
+        the mean of the coefficients and of the intercepts over the fitted tasks.""",
         "error",
         partial(one_of, known=("error", "mean")),
     ),
@@ -202,7 +204,8 @@ SHARED = {
     "columns": Parameter(
         "Columns, or the ``columns_`` of a fitted model, optional",
         """How text, dates, missing values and codes become features; see ``Columns``. None applies
-        its defaults where columns are not numbers. Learned columns are used as they are.""",
+        the defaults of ``Columns`` if some columns are not numeric. The ``columns_`` of a fitted
+        model are applied without learning levels, means or knots again.""",
         None,
         check_columns,
     ),
@@ -219,9 +222,9 @@ SHARED = {
     "engine": Parameter(
         '{"local", "dask"}, Client, str or DaskEngine',
         """The place of the statistics: this machine, or a Dask cluster (the current client, a
-        client, or the address of a scheduler; ``pip install 'sharedspan[dask]'``). The rows are
-        freed there once the statistics are built, except for ``rank="auto"``, which needs
-        them.""",
+        client, or the address of a scheduler; ``pip install 'sharedspan[dask]'``). The cluster
+        frees the rows once the statistics are built, but keeps them for estimators with
+        ``rank="auto"``.""",
         "local",
     ),
     "verbose": Parameter("int", "1 shows progress.", 0, check_verbose),

@@ -71,10 +71,11 @@ class PenalizedERMRegressor(SpanTransformer, TaskRegressor):
     Step one minimises sum_t |y_t - X_t A_t theta_t|^2 / 2 + mu sqrt(n_t) |P(A_t) - P(B)|_2 with
     mu = C1 sigma sqrt(k (d + log T)), step two lets each task leave its fit v_t if its rows are
     evidence against it: minimise |y_t - X_t b|^2 / (2 n_t) + C2 sigma sqrt((d + log T) / n_t)
-    |b - v_t|. The penalty of a task off the span is bounded, so a few of them do not turn the span.
+    |b - v_t|. The penalty that a task can incur for leaving the span is bounded, so a few such
+    tasks hardly change the estimated span.
 
-    The penalty is as published: it grows with the unit of y and the loss with its square, so the
-    fit depends on that unit. Scale y to effects of about one.
+    As published, the penalty is linear and the loss quadratic in the scale of y, so the fit depends
+    on the unit of y. Scale y so that the coefficients of the whitened features are about one.
 
     Parameters
     ----------

@@ -76,13 +76,13 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
     {fit_intercept}
     whiten : bool, default=True
         Whether to whiten the features by their pooled within-task covariance first. This changes
-        the path of the solver, not its minimum, and few iterations suffice only with it: without
-        it, on features far from isotropic, a fit takes long.
-        Directions with less than 1e-10 of the largest variance (after standardising) get
-        coefficient zero.
+        the iterates, not the minimum. Without it a fit needs many iterations if the features are
+        far from isotropic. Directions with less than 1e-10 of the largest variance (after
+        standardising) get coefficient zero.
     noise : {"shared", "per_task"}, default="shared"
         "per_task" estimates each task's noise level, shrunk towards a common one, and weights the
-        tasks by it: four fits, of which ``n_iter_`` and ``trace_`` describe the last.
+        tasks by its inverse square. This takes four fits; ``n_iter_`` and ``trace_`` describe the
+        last.
     {unseen, task_column, max_iter}
     tol : float, default=1e-7
         The fit ends when the gradient along the rank-k matrices is at most tol |V|; with 0 it
@@ -90,8 +90,8 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
     {random_state}
     backend : {"auto", "numpy", "torch"} or TorchBackend, default="auto"
         Hardware of the passes over the tasks: "numpy" for the CPU, "torch" for a GPU with PyTorch
-        (without a GPU the CPU, slowly), for the solvers that work with sums over tasks. "auto"
-        uses a GPU if there is one and the table is large enough to gain.
+        (without a GPU it runs on the CPU, slowly). "als", "altmin_gd", "svp", "lf_fo" and "nsgd"
+        have "numpy" only. "auto" uses a GPU if there is one and the table is large enough to gain.
     dtype : {"float64", "float32"}, default="float64"
         Precision in which the iterations read the statistics; they are built, and summed, in
         double precision. float32 halves the bytes of a pass and needs a second, smaller copy.
@@ -107,19 +107,20 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
     ----------
     {tasks_, coef_, intercept_}
     representation_ : ndarray of shape (d, k)
-        Orthonormal basis of the span, by singular value of ``coef_``, largest loading positive.
+        Orthonormal basis of the span, in descending order of the singular values of ``coef_``; the
+        largest loading of each column is positive.
     task_weights_ : ndarray of shape (k, T)
         ``coef_ = (representation_ @ task_weights_).T``.
     {rank_, rank_path_, noise_variance_, feature_covariance_}
     coef_std_ : ndarray of shape (T, d)
         Standard errors of ``coef_``, the uncertainty of the span included. They assume that the
-        fit is the least squares of its rank, and that the rank is right. If rows do not determine
-        a coefficient they are very large. Computed when first used.
+        fit is the least squares solution of rank k, and that k is the true rank. If rows do not
+        determine a coefficient they are very large. Computed when first used.
     representation_covariance_ : ndarray of shape (k * d, k * d) or None
         Covariance of the entries of ``representation_``, its columns one after the other; None
         with more than 2,000 entries, for which ``coef_std_`` uses a Kronecker product.
     degrees_of_freedom_ : int
-        Free numbers of the fit: k (d + T - k), and the intercepts.
+        Number of free parameters: k (d + T - k), plus the number of intercepts.
     {n_iter_, converged_}
     message_ : str
         Why the solver ended.

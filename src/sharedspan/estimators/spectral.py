@@ -59,8 +59,9 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
     step_two : bool, default=True
         Whether a task may leave the span if its rows are evidence against it.
     penalty : float, default=1.0
-        gamma over sigma sqrt(d + log T), in units of the noise standard deviation sigma. Below
-        one, step 2 falls back towards separate regressions.
+        The penalty gamma of step two of the paper, divided by sigma sqrt(d + log T), where sigma is
+        the estimated noise standard deviation. Below one, step 2 falls back towards separate
+        regressions.
     {fit_intercept, whiten, unseen, task_column, random_state, engine, keep_statistics}
 
     Attributes

@@ -61,8 +61,8 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         "prior" is the same as "least_squares".
     noise_variance : float, optional
         sigma^2. None estimates it from the residuals of least squares in the span, pooled over
-        tasks, with degrees of freedom for rank and intercepts; if no rows are left for that, from
-        the variance of the responses beyond the prior.
+        tasks, with degrees of freedom for rank and intercepts; if no degrees of freedom are left,
+        from the part of the variance of the responses that the prior does not explain.
     representation_covariance : array-like of shape (k * d, k * d), optional
         Covariance of the entries of B, its columns one after the other, which standard errors
         then include. None takes B as exact.
@@ -149,8 +149,8 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
     def from_model(cls, model: Any, method: str = "prior") -> Self:
         """An estimator for new tasks with the span, prior and noise of a fitted model.
 
-        The prior has the mean and the covariance C of the T fitted task weights, the latter
-        widened by trace(C) / T in every direction: T tasks do not determine it better, and it stays
+        The prior has the mean and the covariance C of the T fitted task weights, with trace(C) / T
+        added to the diagonal of C: T tasks determine C only to about this accuracy, and the sum is
         positive definite. The estimation noise of the weights is not subtracted, so the prior is a
         little wide. ``fit_intercept`` and ``task_column`` are the model's, and so is the covariance
         of the entries of B if the model has it. A model of the distribution of slopes between tasks

@@ -39,16 +39,17 @@ def anova(
 
     Models with the same fixed effects that were both fitted by REML are compared by the restricted
     likelihood. All others are compared by maximum likelihood, and refitted by it if they were not
-    fitted so; the result says so. If the smaller model has one variance less, which is at the edge
-    of what it may be, the statistic is compared with a mixture of chi-square distributions.
+    fitted so; the result says so. If the models differ by one random effect, whose variance is zero
+    under the smaller model and so on the boundary of its range, the statistic is compared with a
+    mixture of two chi-square distributions in equal shares.
 
     Parameters
     ----------
     model, other : fitted models of ``ss.mixed``
         In any order. Without ``other``, the model is compared with one without random effects.
     n_simulations : int, default=0
-        If above zero, the null distribution is that of so many data sets that are simulated from
-        the smaller model, both models being fitted to each.
+        If above zero, the null distribution is simulated: both models are fitted to this number of
+        data sets drawn from the smaller model.
     random_state : int, numpy.random.Generator or None, default=None
 
     Returns

@@ -98,11 +98,12 @@ def effects(
     scale: str = "response",
     level: float = 0.95,
 ) -> MarginalEffects:
-    """Mean responses at values of a column, with intervals, and their differences.
+    """Predictions at values of a column, with intervals, and their differences.
 
-    The column is set to each value in the rows of the fit, and the linear predictor of a task whose
-    effects are zero is averaged over these rows. In a model with interactions that is the effect at
-    the other columns as they are distributed.
+    For each value, the column is set to it in the rows of the fit, and the linear predictor with
+    random effects of zero is averaged over these rows. In a model with interactions this is the
+    effect averaged over the observed values of the other columns. Differences are those of the
+    linear predictor.
 
     Parameters
     ----------
@@ -113,7 +114,9 @@ def effects(
     data : table, optional
         Rows to average over, if the model was read from a file.
     scale : {"response", "link"}, default="response"
-        For other families than the Gaussian: mean responses, or the linear predictor.
+        For families other than the Gaussian: "link" returns the averaged linear predictor, and
+        "response" its inverse link, the response at the averaged predictor. This is not the average
+        of the responses.
     level : float, default=0.95
 
     Returns

@@ -50,9 +50,9 @@ class Columns:
         "week" or a "day", in sines and cosines.
     spline : list of str, or "all", optional
         Columns of numbers and dates with a curved effect, as natural cubic splines; "all" for those
-        with at least four different values.
+        with at least four distinct values.
     knots : int, default=10
-        Knots of each spline, at quantiles of the different values.
+        Knots of each spline, at quantiles of the distinct values.
     interactions : list of (str, str), optional
         Pairs of columns whose products are features, too.
     missing : {"error", "drop", "indicator"}, default="error"

@@ -139,8 +139,8 @@ def plot_curve(model: Any, column: str, ax: Any = None, *, task: Any = None,
                level: float = 0.95) -> Any:  # fmt: skip
     """The fitted effect of a column of numbers or dates, with its band.
 
-    The response at the mean of all other features, over the values that the column had in the fit:
-    of the mean task, or of one task. The band is pointwise.
+    Draws the response against the values that the column had in the fit, with all other features
+    at their means, for a task with the mean coefficients or for one task. The band is pointwise.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def plot_curve(model: Any, column: str, ax: Any = None, *, task: Any = None,
         A column of X, usually one of ``columns=ss.Columns(spline=...)``.
     ax : matplotlib axes, optional
     task : label of a task, optional
-        None draws the mean task.
+        None draws a task with the mean coefficients.
     level : float, default=0.95
         Coverage of the band at each value.
 

@@ -24,11 +24,12 @@ KOLMOGOROV = 1.358  # quantile 0.95 of the distance to the uniform distribution,
 def plot_residuals(
     model: Any, axes: Sequence[Any] | None = None, *, random_state: Any = 0
 ) -> list[Any]:
-    """Simulated residuals of a fit, beside what those of a right model are like.
+    """Simulated residuals of a fit, compared with their distribution under a correct model.
 
-    On the left the residuals in ascending order beside the quantiles of the uniform distribution,
-    in the band that 95 % of right models do not leave. On the right the residuals over the rank of
-    the prediction, with their quartiles. Lines are orange if a test has a p-value below 0.05.
+    The left panel is a Q-Q plot of the residuals against the uniform distribution, with a band that
+    contains all points for 95 % of correct models. The right panel shows the residuals against the
+    order of the predictions, with their quartiles. Lines are orange if a test has a p-value below
+    0.05.
 
     Parameters
     ----------
