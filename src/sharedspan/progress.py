@@ -137,13 +137,14 @@ def progress_bar(*, show: bool = True, transient: bool = True) -> Iterator[Progr
     )
 
     console = Console(stderr=True)
+    if not console.is_terminal:  # where Rich before 14.3 writes an empty line
+        yield no_progress
+        return
     columns = (
         TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(),
         TimeElapsedColumn(), TextColumn("remaining"), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(
-        *columns, console=console, transient=transient, disable=not console.is_terminal
-    ) as bar:
+    with Progress(*columns, console=console, transient=transient) as bar:
         stages = {"starting": bar.add_task("starting", total=None)}
 
         def progress(stage: str, done: float, total: float) -> None:

@@ -253,9 +253,7 @@ def arrow_batches(
     """The result of a query of one file as Arrow batches, while the next ones are read."""
     with reading(path):
         relation: Any = connection.sql(sql)
-        # Releases before 1.4 have only the older name.
-        reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
-        source = reader(batch_rows)
+        source = relation.to_arrow_reader(batch_rows)
     while True:
         with reading(path):
             batch = next(source, None)
