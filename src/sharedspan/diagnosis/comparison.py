@@ -33,6 +33,7 @@ from sharedspan.diagnosis.verdict import SharingVerdict
 from sharedspan.estimators.base import TaskEstimator
 from sharedspan.estimators.preparation import prepared_rows
 from sharedspan.families import Binomial, Family, Gaussian, family_of, suggested_family
+from sharedspan.inputs.classes import coded_words
 from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.frame_table import row_labels
 from sharedspan.inputs.frames import as_table, column_names, find_task_column, without_columns
@@ -179,6 +180,7 @@ def compare(
     ----------
     X : array-like or frame of shape (rows, d)
     y : array-like of shape (rows,)
+        Numbers, or two words, such as "no" and "yes".
     task : array-like of shape (rows,)
         One label per row.
     task_column : str, or tuple of str, optional
@@ -227,7 +229,9 @@ def compare(
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"time_limit={time_limit} must be a positive number of seconds, or None.")
     X, task = _with_labels(as_table(X), task, task_column)
+    y, words = coded_words(y)
     X, y, task, learned = prepared_rows(X, y, task, columns)
+    classes = words or getattr(learned, "classes", ())
     tasks = validate_rows(X, y, task)
     size = np.diff(tasks.starts)
     large = size >= FEWEST_ROWS
@@ -269,7 +273,7 @@ def compare(
     return Comparison(
         entries, choice.method, choice.advice, sharing=choice.sharing, family=chosen.name,
         notes=(
-            *_notes(family, chosen, looks_like, names),
+            *_notes(family, chosen, looks_like, names, classes),
             *_absent(left_out, made, repeats, time_limit),
         ),
         n_rows=len(y), n_tasks=n_tasks, n_features=tasks.n_features, left_out=left_out,
@@ -298,10 +302,16 @@ def _with_labels(X: Any, task: Any, task_column: Any) -> tuple[Any, Any]:
     return without_columns(X, places), labels
 
 
-def _notes(given: str, chosen: Family, looks_like: str, methods: Sequence[str]) -> Iterator[str]:
+def _notes(
+    given: str, chosen: Family, looks_like: str, methods: Sequence[str], classes: Sequence[str]
+) -> Iterator[str]:
     """Sentences on the family: how it was chosen, what its methods are, or a better one."""
+    zero_or_one = "every response is 0 or 1"
+    if classes:
+        first, second = map(repr, classes)
+        zero_or_one = f"every response is {first} or {second}, and {second} counts as 1"
     if given == "auto" and not isinstance(chosen, Gaussian):
-        what = "every response is 0 or 1" if isinstance(chosen, Binomial) else "they are counts"
+        what = zero_or_one if isinstance(chosen, Binomial) else "they are counts"
         yield (
             f"Responses are taken as {chosen.name}, because {what}; family='gaussian' (--family "
             "gaussian) compares errors of normal ones."
@@ -313,7 +323,7 @@ def _notes(given: str, chosen: Family, looks_like: str, methods: Sequence[str]) 
             f"task, {SEPARATE!r} is one such regression per task."
         )
     if isinstance(chosen, Gaussian) and looks_like != "gaussian":
-        what = "every response is 0 or 1" if looks_like == "binomial" else "they are counts"
+        what = zero_or_one if looks_like == "binomial" else "they are counts"
         yield (
             f"Responses are taken as normal, as family='gaussian' asks, though {what}: "
             f"family={looks_like!r} (--family {looks_like}) compares models of such responses."

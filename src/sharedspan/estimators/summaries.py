@@ -25,6 +25,7 @@ from sharedspan.inference.summary import Estimate, FixedTable, Summary, Variance
 from sharedspan.inference.summary_numbers import format_p
 from sharedspan.inference.summary_text import wrap_text
 from sharedspan.inference.variance_intervals import ParameterInterval
+from sharedspan.inputs.classes import counted
 from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.mixed_model.objective import INTERCEPT, VarianceComponent
@@ -98,7 +99,7 @@ def formula_summary(model: MixedModel, level: float) -> Summary:
         sigma=None if not residual else sigma_of(residual[0], inferred, level),
         family_parameters=family_parameters(model),
         span=span_words(model),
-        notes=(*inferred.notes, *corrected, *notes_on_fit(model)),
+        notes=(*class_notes(model), *inferred.notes, *corrected, *notes_on_fit(model)),
     )
 
 
@@ -258,7 +259,7 @@ def plain_summary(model: TaskEstimator, level: float) -> Summary:
         sigma=None if np.isnan(variance).any() else Estimate(float(np.sqrt(np.mean(variance)))),
         family_parameters=family_parameters(model),
         span=span_words(model),
-        notes=notes_on_fit(model),
+        notes=(*class_notes(model), *notes_on_fit(model)),
     )
 
 
@@ -380,6 +381,14 @@ def noise_notes(model: TaskEstimator) -> tuple[str, ...]:
         f"The noise differs between tasks: its standard deviation is {low} to {high}, with median "
         f"{median}. The residual above is the root of the mean variance.",
     )
+
+
+def class_notes(model: TaskEstimator) -> tuple[str, ...]:
+    """Which of two words counts as 1, if the responses were words."""
+    columns, classes = vars(model).get("columns_"), vars(model).get("classes_")
+    if classes is not None and len(classes) == 2 and classes.dtype.kind in "OUT":
+        return tuple(counted(classes.tolist()))
+    return () if columns is None else tuple(counted(columns.classes))
 
 
 def notes_on_fit(model: TaskEstimator) -> tuple[str, ...]:

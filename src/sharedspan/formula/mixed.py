@@ -123,6 +123,8 @@ def mixed(
     learned = design.columns
     if design.levels is None and isinstance(parsed.response, Variable):
         learned = replace(learned, target=parsed.response.name)
+    if design.levels is not None:
+        learned = replace(learned, classes=design.levels)
     model = AdaptiveSpanRegressor(
         slopes=effects,
         columns=learned,

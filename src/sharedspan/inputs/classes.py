@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sharedspan.inputs.files import literal, quoted, shortened
 from sharedspan.inputs.recognition import recognise
@@ -37,10 +39,29 @@ def find_classes(table: OpenTable, name: str, text: TextFormat) -> tuple[str, ..
         return ()
     if kinds[name] != "text" or findings:
         return ()
+    return in_order(words)
+
+
+def in_order(words: Sequence[str]) -> tuple[str, str]:
+    """Two words, the one that counts as 1 last."""
     first, second = sorted(words)
     if first.casefold() in AFFIRMATIVE and second.casefold() not in AFFIRMATIVE:
         first, second = second, first
     return first, second
+
+
+def coded_words(y: Any) -> tuple[Any, tuple[str, ...]]:
+    """Responses as 0 and 1, and their words, if y holds two words; else y as it is, and ()."""
+    values = np.asarray(y)
+    if values.dtype.kind not in "OUT" or values.ndim != 1:
+        return y, ()
+    words = set(values.tolist())
+    if len(words) != 2 or not all(isinstance(word, str) and word.strip() for word in words):
+        return y, ()
+    if any(character.isdigit() for word in words for character in word):
+        return y, ()
+    classes = in_order(list(words))
+    return (values == classes[1]).astype(float), classes
 
 
 def another_word(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,9 @@ def _response(facts: Facts, y: np.ndarray) -> Fact:
     family, name = facts.view.family, short(facts.target_name or "response")
     mean = format_number(float(y.mean()))
     if isinstance(family, Binomial):
-        classes = getattr(facts.view.model, "classes_", (0, 1))
+        columns = vars(facts.view.model).get("columns_")
+        words: tuple[str, ...] = () if columns is None else columns.classes
+        classes: Any = words or getattr(facts.view.model, "classes_", (0, 1))
         if np.isin(y, (0, 1)).all():
             return name, percent(float(y.mean())), f"of the rows are of class {short(classes[1])}"
         return name, mean, "mean share"
