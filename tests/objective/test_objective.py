@@ -8,7 +8,7 @@ from conftest import statistics_of
 from oracles import per_task_sums
 from sharedspan.kernels import cpu, grams
 from sharedspan.objective import GramObjective, RowObjective, build_objective
-from sharedspan.objective.base import UnevaluatedPoint
+from sharedspan.objective.base import UnevaluatedPoint, task_scale
 from sharedspan.statistics.canonical import whitening
 
 
@@ -234,3 +234,31 @@ def test_an_unevaluated_point_makes_a_pass_only_when_it_is_asked_for_one(small, 
     assert len(passes) == 3
     with pytest.raises(AttributeError, match="unknown"):
         _ = point.unknown
+
+
+def test_a_point_measures_its_gradient_by_its_size(objective, rng):
+    B, W = rng.standard_normal((8, 3)), rng.standard_normal((3, 40))
+    point = objective.evaluate(B, W)
+    left, right = np.linalg.qr(B)[0], np.linalg.qr(W.T)[0]
+    projected = point.R - left @ (left.T @ point.R)
+    tangent = point.R - (projected - projected @ right @ right.T)
+    relative = np.linalg.norm(tangent) / np.linalg.norm(B @ W)
+    assert_allclose(point.relative_gradient(), relative, rtol=1e-9)
+    assert objective.evaluate(0 * B, 0 * W).relative_gradient() == 0.0
+
+
+def test_the_balance_is_a_penalty_on_unequal_factors(objective, rng):
+    B, W = rng.standard_normal((8, 3)), rng.standard_normal((3, 40))
+    point = objective.evaluate(B, W)
+    unequal = np.sum((B.T @ B - W @ W.T) ** 2)
+    assert point.value(0.0) == point.loss
+    assert_allclose(point.value(0.125), point.loss + 0.125 * unequal, rtol=1e-12)
+
+
+def test_tasks_weigh_as_their_rows_over_their_noise():
+    n, noise = np.array([10.0, 20.0, 0.0, 30.0]), np.array([1.0, 4.0, 1.0, 0.25])
+    scale = task_scale(n, noise)
+    for i, j in ((0, 1), (0, 3), (1, 3)):
+        assert_allclose((scale[i] / scale[j]) ** 2, n[i] / n[j] * noise[j] / noise[i])
+    assert_allclose(task_scale(n, 100 * noise), scale, rtol=1e-12)
+    assert_allclose(task_scale(n[:2], None) ** 2, [10 / 15, 20 / 15])
