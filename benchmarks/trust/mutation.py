@@ -36,6 +36,7 @@ OWN_TESTS = {
     "families": ("tests/mixed_model", "tests/estimators"),
     "columns of tables": ("tests/inputs", "tests/formula"),
 }  # of other packages, those in the folder of the same name
+KILLED = ("killed", "timeout")
 RESULTS = WORK / "mutants.jsonl"
 REASONS = Path(__file__).parent / "survivors.json"
 # Imported once, before processes are forked. All but the first are optional.
@@ -283,19 +284,32 @@ def read_results(out):
                 one = json.loads(line)
                 if "baseline" in one:
                     baseline |= one["baseline"]
-                else:
-                    results[tuple(one["key"])] = one
+                    continue
+                key = tuple(one["key"])
+                # Once killed, always killed: tests are only added.
+                if key not in results or results[key]["outcome"] not in KILLED:
+                    results[key] = one
     return results, baseline
 
 
 def run_sample(
-    known, out, *, size=SAMPLE, seed=0, workers=1, seconds=1e9, again=False, here=False, root=None
+    known,
+    out,
+    *,
+    size=SAMPLE,
+    seed=0,
+    workers=1,
+    seconds=1e9,
+    again=False,
+    here=False,
+    root=None,
+    only=(),
 ):
     """Test a sample of mutants, and append the results to a file; known ones are not repeated.
 
     With ``here`` the map is of this machine, so that all its tests that passed need not run first.
     With ``again`` the survivors among the known results, and mutants that had no test, are tested
-    instead, unless the same tests would run.
+    instead, unless the same tests would run; with ``only`` by the tests whose names begin so.
     """
     deadline = time.monotonic() + seconds - min(15.0, seconds / 10)
     root = Path(root or (COPY if COPY.exists() else ROOT)).resolve()
@@ -321,8 +335,8 @@ def run_sample(
         prepare(root, scratch)
         plan = [
             ((package, mutant), names)
-            for (package, mutant), names in plan_of(todo, known)
-            if results.get(mutant.key, {}).get("tried") != tried(names)
+            for (package, mutant), names in plan_of(todo, known, only)
+            if names and results.get(mutant.key, {}).get("tried") != tried(names)
         ]
         if here:
             baseline = {t["name"]: t["cpu"] for t in known["tests"] if t["passed"]}
@@ -342,9 +356,13 @@ def run_sample(
     return read_results(out)[0]
 
 
-def plan_of(todo, known):
+def plan_of(todo, known, only=()):
     """Mutants and the names of the tests for each, by the times of the map."""
-    cpu = {test["name"]: test.get("cpu", 0.0) for test in known["tests"] if test["passed"]}
+    cpu = {
+        test["name"]: test.get("cpu", 0.0)
+        for test in known["tests"]
+        if test["passed"] and (not only or test["name"].startswith(tuple(only)))
+    }
     plan = []
     for package, mutant, numbers in todo:
         names = {known["tests"][number]["name"] for number in numbers} & cpu.keys()
@@ -506,6 +524,7 @@ def main():
     runs.add_argument("--root", type=Path, help="the checkout of the map")
     runs.add_argument("--site", type=Path, help="a folder of more packages to import")
     runs.add_argument("--again", action="store_true", help="test the survivors of the file again")
+    runs.add_argument("--only", nargs="+", default=(), metavar="TEST", help="with --again: tests")
     runs.add_argument("--here", action="store_true", help="the map is of this machine")
     shows = commands.add_parser("survivors", help="show survivors without a reason")
     shows.add_argument("results", type=Path, nargs="?", default=RESULTS)
@@ -520,6 +539,7 @@ def main():
     results = run_sample(
         known, options.out, size=options.size, seed=options.seed, workers=options.workers,
         seconds=options.seconds, again=options.again, here=options.here, root=options.root,
+        only=options.only,
     )  # fmt: skip
     for line in summary(results) if results else ():
         print(f"{line.claim}: {line.figure}")

@@ -90,6 +90,8 @@ def test_tasks_without_residual_degrees_share_what_is_left():
     level, degrees = shrink_noise(np.array([2.0, 4.0]), np.zeros(2))
     assert level.tolist() == [6.0, 6.0]
     assert degrees.tolist() == [1.0, 1.0]
+    level, degrees = shrink_noise(np.array([5.0, 0.0]), np.array([0.0, 4.0]))
+    assert level.tolist() == [1.25, 1.25]
     level, degrees = shrink_noise(np.zeros(3), np.array([2.0, 1.0, 0.0]))
     assert level.tolist() == [0.0, 0.0, 0.0]
     assert degrees.tolist() == [3.0, 3.0, 3.0]

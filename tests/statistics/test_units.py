@@ -67,6 +67,15 @@ def test_axes_of_few_rows_are_those_of_their_gram(rng, n_rows):
     assert_allclose(cosines, 1.0, rtol=1e-7)
 
 
+def test_one_large_negative_response_is_not_safe(rng):
+    y = np.ones(12)
+    X, task, units = rng.standard_normal((12, 2)), np.repeat([0, 1], 6), Units.plain
+    for value, is_safe in ((-SAFE * 4, False), (-4.0, True)):
+        y[3] = value
+        rows = validate_rows(X, y, task)
+        assert has_safe_values(collect(rows, units(rows, False), False, "gram"), rows) == is_safe
+
+
 def test_features_that_do_not_vary_span_one_direction_of_zero():
     rows = validate_rows(np.ones((8, 3)), np.arange(8.0), np.repeat([0, 1], 4))
     sums = collect(rows, Units(np.ones(3), np.ones(3), 1.0), True, "gram")
