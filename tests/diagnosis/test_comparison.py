@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -14,11 +15,21 @@ from numpy.testing import assert_allclose, assert_array_equal
 import sharedspan as ss
 from sharedspan.cli import main
 from sharedspan.diagnosis import compared_methods, split_runs
-from sharedspan.diagnosis.compared_methods import COMPARED, DEFAULTS
-from sharedspan.diagnosis.holdout_errors import random_folds
+from sharedspan.diagnosis.compared_methods import (
+    COMPARED,
+    DEFAULTS,
+    IGNORED,
+    POOLED,
+    how_to_use,
+    make_estimator,
+)
+from sharedspan.diagnosis.holdout_errors import HoldoutErrors, holdout_errors, random_folds
 from sharedspan.diagnosis.leaderboard import leaderboard, recommend
+from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.split_runs import Runs
+from sharedspan.diagnosis.verdict import holdout_gains
 from sharedspan.estimators import ESTIMATORS
+from sharedspan.families import family_of
 
 QUICK = ("PooledRegressor", "PerTaskRegressor", "SharedSpanRegressor")
 
@@ -57,9 +68,19 @@ def on(table, *more):
     return run(table, "--task", "shop", "--target", "sales", "--drop", "city", *more)
 
 
+def runs_with(rmse, **more):
+    """Runs with these errors of tasks of one held-out row each."""
+    errors = np.asarray(rmse, dtype=float)
+    return Runs(rmse=list(errors), task_losses=errors**2, n_held=len(errors), **more)
+
+
 def board(rmse):
-    """The leaderboard of methods with these test errors, without failures."""
-    return leaderboard({name: Runs(rmse=list(values)) for name, values in rmse.items()})
+    """The leaderboard of methods with these errors of tasks, without failures."""
+    return leaderboard({name: runs_with(values) for name, values in rmse.items()})
+
+
+TASKS = np.array([1.0, 2.0, 1.5, 0.7, 1.1, 3.0])  # errors of six tasks
+NOISY = 1 + np.array([0.3, -0.3, 0.25, -0.25, 0.3, 0.1])  # a difference that is not clear
 
 
 def test_a_quarter_of_every_task_is_held_out(rng):
@@ -96,9 +117,10 @@ def test_a_column_of_the_table_names_the_tasks(sim):
 
 
 def test_large_errors_are_written_out_and_called_far_off():
-    entries = board({"A": [5.0, 6.0], "B": [9_000.0, 29_040.0], "C": [8.0, 9.0]})
+    entries = board({"A": [5.0, 5, 6, 6, 5], "B": [19_020.0] * 5, "C": [8.0, 9, 8, 9, 8]})
     cells = {entry.method: entry.cells() for entry in entries}
-    assert cells["B"][2:4] == ("19,020", "+19,014 ± 10,020, far off")
+    assert cells["B"][2] == "19,020"
+    assert re.fullmatch(r"\+19,015 ± \d+, far off", cells["B"][3])
     assert "far off" not in cells["C"][3]
 
 
@@ -110,25 +132,43 @@ def test_held_out_rows_are_a_quarter_on_average_and_leave_three_to_fit(rows, rng
     assert (rows - n_held).min() >= 3
 
 
-def test_paired_differences_are_those_by_hand():
-    rmse = {"A": [1.0, 2.0, 3.0], "B": [1.5, 2.1, 3.3], "C": [0.0, 9.0, 9.0]}
-    runs = {name: Runs(rmse=values) for name, values in rmse.items()}
+def test_differences_are_those_of_the_reports_rule():
+    rmse = {"A": TASKS, "B": 1.2 * TASKS, "C": 3 * TASKS[::-1]}
+    runs = {name: runs_with(values) for name, values in rmse.items()}
     runs["A"].seconds, runs["B"].warned = [2.0, 4.0], ["hm", "hm"]
     entries = leaderboard(runs)
     assert [entry.method for entry in entries] == ["A", "B", "C"]
     assert [entry.rank for entry in entries] == [1, 2, 3]
     a, b, c = entries
-    assert (a.rmse, a.difference, a.standard_error, a.seconds) == (2.0, 0.0, 0.0, 3.0)
-    assert_allclose(b.difference, 0.3)  # of 0.5, 0.1 and 0.3
-    assert_allclose(b.standard_error, 0.2 / np.sqrt(3))
-    assert_allclose(c.difference, 4.0)  # of -1, 7 and 6
-    assert_allclose(c.standard_error, np.sqrt((25 + 9 + 4) / 2 / 3))
+    root = np.sqrt(np.mean(TASKS**2))
+    assert_allclose([a.rmse, a.difference, a.standard_error, a.seconds], [root, 0, 0, 3])
+    assert_allclose([b.difference, b.standard_error], [0.2 * root, 0], atol=1e-12)
+    assert_allclose(c.difference, 2 * root)
+    errors = HoldoutErrors(
+        {"model": 9 * TASKS[::-1] ** 2, "pooled": TASKS**2}, np.ones(6, int), 1.0, 0, ()
+    )
+    assert_allclose(c.standard_error, root * errors.change("pooled").standard_error)
     assert b.note == "hm"
 
 
+def test_few_tasks_have_no_standard_error_in_the_table():
+    cells = {e.method: e.cells() for e in board({"A": [1.0, 2, 3], "B": [1.5, 2.5, 3.5]})}
+    assert re.fullmatch(r"\+0\.\d+", cells["B"][3])
+
+
+def test_a_method_whose_error_is_that_of_a_few_tasks_is_called_unstable():
+    wild = np.ones(40)
+    wild[3] = 20.0
+    entries = board({"A": np.ones(40), "B": wild, "C": 9 * np.ones(40)})
+    told = {e.method: e.unstable for e in entries}
+    assert told == {"A": None, "B": "1 of 40 tasks make up more than half of its error", "C": None}
+    assert next(e for e in entries if e.method == "B").cells()[3].endswith(", unstable")
+    assert all(e.unstable is None for e in board({"A": wild, "B": 1.1 * wild}))
+
+
 def test_failed_methods_are_last_without_a_rank_and_never_the_best():
-    runs = {"A": Runs(rmse=[1.0, 1.0], unconverged=["it did not converge"]),
-            "B": Runs(rmse=[2.0, 2.0]), "C": Runs(rmse=[0.5], error="it broke")}  # fmt: skip
+    runs = {"A": runs_with([1.0, 1.0], unconverged=["it did not converge"]),
+            "B": runs_with([2.0, 2.0]), "C": Runs(rmse=[0.5], error="it broke")}  # fmt: skip
     entries = leaderboard(runs)
     assert [(e.method, e.rank) for e in entries] == [("B", 1), ("A", None), ("C", None)]
     assert_allclose(entries[1].difference, -1.0)
@@ -141,20 +181,34 @@ def test_failed_methods_are_last_without_a_rank_and_never_the_best():
 @pytest.mark.parametrize(
     ("rmse", "chosen", "words"),
     [
-        ({"ARMULRegressor": [1, 2], "PooledRegressor": [2, 3.1]}, "ARMULRegressor", "by more than"),
-        ({"ARMULRegressor": [1, 2], "PooledRegressor": [1, 2.1]}, "PooledRegressor", "simpler"),
         (
-            {"PooledRegressor": [1, 2], "ARMULRegressor": [1, 2.1]},
-            "PooledRegressor",
-            "lowest, though ARMULRegressor is within",
+            {"ARMULRegressor": TASKS, "PooledRegressor": 1.5 * TASKS},
+            "ARMULRegressor",
+            "Its test error is clearly the lowest.",
         ),
         (
-            {"PooledRegressor": [1, 2], "AdaptiveSpanRegressor": [1, 2.1]},
+            {"ARMULRegressor": TASKS, "PooledRegressor": TASKS * NOISY},
+            "PooledRegressor",
+            "not clearly above the lowest (ARMULRegressor), and it is simpler",
+        ),
+        (
+            {"PooledRegressor": TASKS, "ARMULRegressor": TASKS * NOISY},
+            "PooledRegressor",
+            "the lowest, but not clearly below that of ARMULRegressor",
+        ),
+        (
+            {"PooledRegressor": TASKS, "AdaptiveSpanRegressor": TASKS * NOISY},
+            "AdaptiveSpanRegressor",
+            "use AdaptiveSpanRegressor, or PooledRegressor, which is simpler. The test error of "
+            "AdaptiveSpanRegressor is not clearly above the lowest (PooledRegressor), and it",
+        ),
+        (
+            {"SharedSpanRegressor": TASKS, "AdaptiveSpanRegressor": 1.0003 * TASKS},
             "AdaptiveSpanRegressor",
             "adapts",
         ),
     ],
-    ids=["alone", "simpler", "best and simplest", "preferred"],
+    ids=["alone", "simpler", "best and simplest", "preferred", "irrelevant difference"],
 )
 def test_advice_prefers_the_adaptive_then_the_simplest_of_equals(rmse, chosen, words):
     method, sentence, _ = recommend(board(rmse))
@@ -163,8 +217,8 @@ def test_advice_prefers_the_adaptive_then_the_simplest_of_equals(rmse, chosen, w
 
 
 def test_a_model_that_loses_clearly_to_a_baseline_is_not_preferred():
-    rmse = {"SharedSpanRegressor": [1.0, 2.0, 3.0], "AdaptiveSpanRegressor": [0.9, 2.2, 3.2],
-            "PooledRegressor": [0.8, 2.1, 3.1]}  # fmt: skip
+    rmse = {"SharedSpanRegressor": TASKS * NOISY[::-1], "AdaptiveSpanRegressor": 1.05 * TASKS,
+            "PooledRegressor": TASKS}  # fmt: skip
     entries = board(rmse)
     assert entries[0].method == "PooledRegressor"
     method, sentence, sharing = recommend(entries)
@@ -174,12 +228,13 @@ def test_a_model_that_loses_clearly_to_a_baseline_is_not_preferred():
 
 
 def test_the_advice_begins_with_what_sharing_gains():
-    rmse = {"AdaptiveSpanRegressor": [0.84, 0.85], "PooledRegressor": [1.0, 1.0],
-            "PerTaskRegressor": [0.868, 0.872]}  # fmt: skip
+    rmse = {"AdaptiveSpanRegressor": 0.84 * TASKS, "PooledRegressor": TASKS,
+            "PerTaskRegressor": 0.865 * TASKS}  # fmt: skip
     method, sentence, sharing = recommend(board(rmse))
     assert sentence.replace("\u00a0", " ").startswith(
-        "Sharing cuts the error by 16 % against one model for all and by 2.9 % against separate "
-        "models: use AdaptiveSpanRegressor. Its test error is the lowest"
+        "Sharing cuts the error by 16 % against the same slopes for all (an intercept for each) "
+        "and by 2.9 % against separate models: use AdaptiveSpanRegressor. Its test error is "
+        "clearly the lowest."
     )
     assert method == "AdaptiveSpanRegressor"
     assert [gain.against for gain in sharing.gains] == ["pooled", "separate"]
@@ -188,7 +243,7 @@ def test_the_advice_begins_with_what_sharing_gains():
 def runs_of(**means):
     """Runs of methods with these predictions in each of two splits."""
     return {
-        name: Runs(rmse=[1 + values[0], 1 + values[0]], means=[np.array(values)] * 2)
+        name: runs_with([1 + values[0], 1 + values[0]], means=[np.array(values)] * 2)
         for name, values in means.items()
     }
 
@@ -198,7 +253,7 @@ def test_methods_with_the_same_predictions_share_a_rank_and_a_row():
         PooledRegressor=[0.1, 1.0], AdaptiveSpanRegressor=[0.1 + 1e-13, 1.0],
         ARMULRegressor=[0.1 + 1e-3, 1.0], MomentRegressor=[0.1, 1.0 + 1e-13],
     )  # fmt: skip
-    runs["PerTaskRegressor"] = Runs(rmse=[2.0, 2.1], means=[np.array([0.1, 1.0])])
+    runs["PerTaskRegressor"] = runs_with([2.0, 2.1], means=[np.array([0.1, 1.0])])
     entries = leaderboard(runs)
     assert [(e.method, e.rank, e.equal_to) for e in entries] == [
         ("AdaptiveSpanRegressor", 1, None),
@@ -209,7 +264,7 @@ def test_methods_with_the_same_predictions_share_a_rank_and_a_row():
     ]
     method, sentence, _ = recommend(entries)
     assert method == "AdaptiveSpanRegressor"
-    assert "no clear difference against one model for all" in sentence
+    assert "no clear difference against the same slopes for all (an intercept for" in sentence
 
 
 def test_tables_show_equal_methods_once_and_files_show_them_all(tmp_path):
@@ -232,7 +287,7 @@ def test_tables_show_equal_methods_once_and_files_show_them_all(tmp_path):
     assert len(rows) == 4
 
 
-def test_four_methods_are_compared_and_the_span_wins_where_there_is_one(sim):
+def test_five_methods_are_compared_and_the_span_wins_where_there_is_one(sim):
     result = ss.compare(sim.X, sim.y, sim.task, repeats=2)
     assert {entry.method for entry in result.entries} == set(DEFAULTS)
     rmse = {entry.method: entry.rmse for entry in result.entries}
@@ -246,7 +301,7 @@ def test_four_methods_are_compared_and_the_span_wins_where_there_is_one(sim):
 
 def test_all_methods_are_compared_if_asked_for(sim):
     result = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods="all")
-    assert {entry.method for entry in result.entries} == set(COMPARED)
+    assert {entry.method for entry in result.entries} == {IGNORED, *COMPARED}
     classifiers = {"AdaptiveSpanClassifier", "SharedSpanClassifier"}
     assert set(COMPARED) == set(ESTIMATORS) - classifiers - {"NewTaskRegressor"}
 
@@ -257,7 +312,7 @@ def test_all_methods_are_compared_if_asked_for(sim):
         (["PooledRegressor", "SharedSpanRegresor"], "Did you mean 'SharedSpanRegressor'"),
         (["pooled glm"], "Did you mean 'pooled GLM'"),
         ("al", "Did you mean 'all'"),
-        (["xgboost"], "The methods are PooledRegressor, "),
+        (["xgboost"], "The methods are one model ignoring tasks, PooledRegressor, "),
         ([], "methods is empty"),
     ],
     ids=str,
@@ -304,15 +359,15 @@ def limited(sim, monkeypatch, limit, methods=(A, B, C), first=(A, B), **seconds)
 
 def test_without_a_limit_all_splits_are_made(sim, monkeypatch):
     result, fits = limited(sim, monkeypatch, None)
-    assert fits == [A, A, B, B, C, C, *[A, B, C] * 3]
-    assert (result.repeats, result.left_out, result.notes) == (5, (), ())
+    assert fits == [A, A, B, B, C, C, *[A, B, C] * 2]
+    assert (result.repeats, result.left_out, result.notes) == (4, (), ())
 
 
 def test_a_limit_leaves_out_further_splits_first(sim, monkeypatch):
     result, fits = limited(sim, monkeypatch, 10.5)
     assert fits == [A, A, B, B, C, C, A, B, C]
     assert (result.repeats, result.left_out) == (3, ())
-    assert "The time limit of 10.5 s allowed 3 of 5 splits." in str(result)
+    assert "The time limit of 10.5 s allowed 3 of 4 splits." in str(result)
     assert {len(entry.rmse_per_split) for entry in result.entries} == {3}
 
 
@@ -366,7 +421,7 @@ def test_the_error_is_that_of_the_held_out_rows(sim):
     large = sim.task < 30
     X, y, task = sim.X[large], sim.y[large], sim.task[large]
     for repeat, rmse in enumerate(result.entries[0].rmse_per_split):
-        held = random_folds(np.bincount(task), np.random.default_rng([4, repeat])) == 0
+        held = random_folds(np.bincount(task), np.random.default_rng(4)) == repeat
         model = ss.PooledRegressor().fit(X[~held], y[~held], task=task[~held])
         errors = y[held] - model.predict(X[held], task=task[held])
         assert_allclose(rmse, np.sqrt(np.mean(errors**2)), rtol=1e-10)
@@ -464,3 +519,68 @@ def test_a_comparison_does_not_depend_on_the_order_of_methods(sim):
     one = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods=QUICK)
     two = ss.compare(sim.X, sim.y, sim.task, repeats=2, methods=QUICK[::-1])
     assert_array_equal([e.rmse for e in one.entries], [e.rmse for e in two.entries])
+
+
+def test_the_comparison_and_the_report_agree(tmp_path):
+    """Their folds are the same, whatever the order of the rows."""
+    rng = np.random.default_rng(0)
+    sizes = np.r_[rng.integers(2, 12, 40), 1, 1]
+    sim = ss.simulate(n_tasks=42, n_features=3, rank=1, n_samples=sizes, noise=1, random_state=0)
+    mixed = rng.permutation(len(sim.y))
+    X, y, task = sim.X[mixed], sim.y[mixed], sim.task[mixed]
+    result = ss.compare(X, y, task)
+    entries = {entry.method: entry for entry in result.entries}
+    large = task < 40
+    X, y, task = X[large], y[large], task[large]
+    model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+    errors = holdout_errors(ModelView(model, X, y, task))
+    for key, method in (("model", "AdaptiveSpanRegressor"), ("pooled", "PooledRegressor"),
+                        ("separate", "PerTaskRegressor")):  # fmt: skip
+        assert_allclose(entries[method].rmse, errors.error(key), rtol=1e-6)
+    if result.recommended == "AdaptiveSpanRegressor":
+        shown = {gain.against: gain for gain in result.sharing.gains}
+        for gain in holdout_gains(errors):
+            assert_allclose(gain.interval, shown[gain.against].interval, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+def test_advice_names_calls_that_fit_what_the_table_compares(family, rng):
+    """Calls of scikit-learn that are printed, run on standardised features."""
+    from sklearn import linear_model
+
+    chosen = family_of(family)
+    X, task = rng.standard_normal((300, 2)), np.repeat(np.arange(10), 30)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    eta = X[:, 0] + (task - 5) / 10
+    y = {"gaussian": eta + rng.standard_normal(300), "poisson": rng.poisson(np.exp(eta)) * 1.0,
+         "binomial": (rng.random(300) < 1 / (1 + np.exp(-eta))) * 1.0}[family]  # fmt: skip
+    known = {"np": np, "pd": pd, "X": X, "y": y, "task": task, **vars(linear_model)}
+    for name in [IGNORED] + [POOLED] * (family != "gaussian"):
+        call = how_to_use(name, chosen).removeprefix("scikit-learn's ")
+        fitted = eval(call, known)
+        rows = X if name == IGNORED else np.column_stack([X, pd.get_dummies(task)])
+        means = fitted.predict_proba(rows)[:, 1] if family == "binomial" else fitted.predict(rows)
+        model = make_estimator(name, 0, chosen).fit(X, y, task)
+        assert_allclose(model.predict(X, task), means, rtol=0.05 if family == "gaussian" else 1e-3)
+
+
+def test_a_regression_that_ignores_tasks_is_a_row_of_the_table(sim):
+    result = ss.compare(sim.X, sim.y, sim.task, methods=[IGNORED, "PooledRegressor"])
+    one = next(entry for entry in result.entries if entry.method == IGNORED)
+    large = sim.task < 30
+    X, y, task = sim.X[large], sim.y[large], sim.task[large]
+    squares = 0.0
+    for fold in range(4):
+        held = random_folds(np.bincount(task), np.random.default_rng(0)) == fold
+        model = ss.PerTaskRegressor().fit(X[~held], y[~held], task=np.zeros(np.sum(~held), int))
+        squares += np.sum((y[held] - model.predict(X[held], task=np.zeros(held.sum(), int))) ** 2)
+    assert_allclose(one.rmse, np.sqrt(squares / len(y)), rtol=1e-10)
+
+
+def test_where_tasks_do_not_differ_a_model_that_ignores_them_is_named():
+    rmse = {"AdaptiveSpanRegressor": 1.1 * TASKS, "PooledRegressor": 1.12 * TASKS, IGNORED: TASKS}
+    method, sentence, sharing = recommend(board(rmse))
+    assert method == IGNORED
+    assert sharing.outcome == "loss"
+    assert "raises the error by 10 % against one model ignoring tasks" in sentence
+    assert "use scikit-learn's RidgeCV().fit(X, y). Its test error is clearly" in sentence

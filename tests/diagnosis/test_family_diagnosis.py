@@ -156,7 +156,7 @@ def test_the_log_loss_is_that_of_the_held_out_rows(binary):
     result = ss.compare(X, y, task, repeats=2, methods=methods)
     found = {entry.method: entry.loss_per_split for entry in result.entries}
     for repeat in range(2):
-        held = random_folds(np.bincount(task), np.random.default_rng([0, repeat])) == 0
+        held = random_folds(np.bincount(task), np.random.default_rng(0)) == repeat
         model = ss.AdaptiveSpanClassifier(random_state=repeat)
         model.fit(X[~held], y[~held], task=task[~held])
         loss = reference_log_loss(y[held], model.predict_proba(X[held], task=task[held])[:, 1])

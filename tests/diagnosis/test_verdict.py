@@ -19,18 +19,20 @@ def verdict(pooled, separate, **options):
 @pytest.mark.parametrize(
     ("pooled", "separate", "outcome", "sentence"),
     [
-        (0.16, 0.026, "gain", "Sharing cuts the error by 16 % against one model for all and by "
-         "2.6 % against separate models."),
-        (0.16, 0.009, "gain", "Sharing cuts the error by 16 % against one model for all, but makes "
-         "no clear difference against separate models."),
+        (0.16, 0.026, "gain", "Sharing cuts the error by 16 % against the same slopes for all (an "
+         "intercept for each) and by 2.6 % against separate models."),
+        (0.16, 0.009, "gain", "Sharing cuts the error by 16 % against the same slopes for all (an "
+         "intercept for each), but makes no clear difference against separate models."),
         (-0.009, 0.026, "gain", "Sharing cuts the error by 2.6 % against separate models, but "
-         "makes no clear difference against one model for all."),
-        (0.01, -0.01, "even", "Sharing makes no clear difference against one model for all or "
+         "makes no clear difference against the same slopes for all (an intercept for each)."),
+        (0.01, -0.01, "even", "Sharing makes no clear difference against the same slopes for all "
+         "(an intercept for each) or separate models."),
+        (-0.03, 0.5, "loss", "Sharing does not help here. It raises the error by 3.0 % against the "
+         "same slopes for all (an intercept for each) and cuts the error by 50 % against "
          "separate models."),
-        (-0.03, 0.5, "loss", "Sharing does not help here. It raises the error by 3.0 % against one "
-         "model for all and cuts the error by 50 % against separate models."),
         (0.0, -0.03, "loss", "Sharing does not help here. It raises the error by 3.0 % against "
-         "separate models and makes no clear difference against one model for all."),
+         "separate models and makes no clear difference against the same slopes for all (an "
+         "intercept for each)."),
     ],
     ids=["both", "not separate", "not pooled", "even", "worse than pooled", "worse than separate"],
 )  # fmt: skip
@@ -47,7 +49,7 @@ def sentence_with(result, end):
 
 def test_the_verdict_takes_other_words():
     result = verdict(0.2, 0.1, error="log loss", words={"separate": "one model per shop"})
-    assert "cuts the log loss by 20\u00a0% against one model for all" in result.statement
+    assert "cuts the log loss by 20\u00a0% against the same slopes for all (an" in result.statement
     assert "by 10\u00a0% against one model per shop" in result.statement
 
 
@@ -95,3 +97,24 @@ def test_gains_on_held_out_rows_agree_with_the_ratio_and_its_interval(rng):
     assert [gain.against for gain in result.gains] == ["pooled", "separate"]
     few = HoldoutErrors({n: v[:4] for n, v in losses.items()}, np.full(4, 5), 1.0, 0, ())
     assert sharing_verdict(holdout_gains(few)).outcome == "even"
+
+
+def test_few_tasks_have_a_difference_if_all_of_them_have_it():
+    other = np.array([1.0, 2.0, 3.0])
+    for factors, said in (
+        ([0.5, 0.5, 0.5], "cuts the error by 29 % against the same slopes for all (an intercept "
+         "for each) in all 3 tasks"),
+        ([0.5, 0.5, 1.1], "makes no clear difference against the same slopes for all (an intercept "
+         "for each)"),
+    ):  # fmt: skip
+        losses = {"model": other * factors, "pooled": other}
+        errors = HoldoutErrors(losses, np.full(3, 5), 1.0, 0, ())
+        result = sharing_verdict(holdout_gains(errors)).sentence().replace("\u00a0", " ")
+        assert result == f"Sharing {said} (3 tasks are too few for an interval)."
+
+
+def test_a_difference_of_less_than_a_thousandth_is_none():
+    other = np.ones(50)
+    losses = {"model": other * 0.999, "pooled": other, "separate": other * 1.003}
+    gains = holdout_gains(HoldoutErrors(losses, np.full(50, 5), 1.0, 0, ()))
+    assert {gain.against: gain.sign for gain in gains} == {"separate": 1, "pooled": 0}

@@ -49,7 +49,10 @@ def fit(kind, rows, **options):
 def test_a_gain_says_to_keep_the_model_and_names_both_simpler_ones():
     rows = shared_rows()
     said = headline(facts_of(fit("SharedSpan", rows, rank=1), *rows))
-    pattern = r"Sharing cuts the error by \d+ % against one model for all and by [\d.]+ % against "
+    pattern = (
+        r"Sharing cuts the error by \d+ % against the same slopes for all "
+        r"\(an intercept for each\) and by [\d.]+ % against "
+    )
     assert said.outcome == "gain"
     assert re.fullmatch(pattern + "one model per shop: keep this model.",
                         said.sentence.replace("\u00a0", " "))  # fmt: skip
@@ -62,9 +65,12 @@ def test_a_model_as_good_as_one_for_all_names_the_simpler_one():
     facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.2, 0.01)]
     said = headline(facts)
     use = "use PooledRegressor (--estimator PooledRegressor), which is simpler."
-    assert said.sentence.endswith(f"against one model for all: keep this model, or {use}")
+    assert said.sentence.endswith(f"(an intercept for each): keep this model, or {use}")
     facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.002, 0.01)]
     assert headline(facts).outcome == "even"
+    assert headline(facts).sentence.endswith(f"one model per shop: keep this model, or {use}")
+    facts = facts_of(fit("SharedSpan", rows, rank=1), *rows)
+    facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.002, 0.01)]
     assert headline(facts).sentence.endswith(f"one model per shop: {use}")
 
 

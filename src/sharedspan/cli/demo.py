@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 def demo_command(out: Path, seed: int, tables: Path | None, as_json: bool) -> None:
     """Show how much a joint fit of all tasks gains, on real and on simulated data.
 
-    The command fits growing numbers of rows of 42 patients by one model for all of them, one model
-    per patient and AdaptiveSpanRegressor. Then it fits simulated tasks with TPGD, the algorithm of
-    Ding, Du and Fang (2026). It prints the errors and writes one figure.
+    The command fits growing numbers of rows of 42 patients by the same slopes for all of them (an
+    intercept for each), one model per patient and AdaptiveSpanRegressor. Then it fits simulated
+    tasks with TPGD, the algorithm of Ding, Du and Fang (2026). It prints the errors and writes one
+    figure.
 
     Example: sharedspan demo -o demo.png
     """

@@ -42,7 +42,7 @@ def report_command(
 
     The page needs no network and no other file. With --data (a CSV, Parquet or Excel file, a
     folder, or a pattern in quotes, preferably the data of the fit) it also shows errors on held-out
-    rows, compared with separate and pooled regressions.
+    rows, compared with separate models and the same slopes for all tasks.
 
     Example: sharedspan report school.span --data school.csv -o school.html
     """

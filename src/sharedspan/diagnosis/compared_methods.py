@@ -10,28 +10,40 @@ from typing import Any
 import numpy as np
 
 from sharedspan.estimators import ESTIMATORS, estimator_class
-from sharedspan.estimators.glm_baselines import GLMBaseline
-from sharedspan.families import Binomial, Family, Gaussian, family_of, suggested_family
+from sharedspan.estimators.glm_baselines import MAX_ITER, GLMBaseline, IgnoringTasks
+from sharedspan.families import (
+    Binomial,
+    Counts,
+    Family,
+    Gaussian,
+    family_of,
+    suggested_family,
+)
 from sharedspan.inputs.files import nearest
 
 _BASELINES = [name for name, module in ESTIMATORS.items() if module.endswith(".baselines")]
 _OTHERS = ("NewTaskRegressor", "AdaptiveSpanClassifier", "SharedSpanClassifier")
 # The simplest first. NewTaskRegressor is for tasks that come after a fit, so it is not compared.
 COMPARED = (*_BASELINES, *(n for n in ESTIMATORS if n not in (*_BASELINES, *_OTHERS)))
-POOLED, SEPARATE = "pooled GLM", "separate GLMs"  # of scikit-learn, see estimators/glm_baselines.py
+IGNORED = "one model ignoring tasks"  # this and the next two: see estimators/glm_baselines.py
+POOLED, SEPARATE = "pooled GLM", "separate GLMs"  # of scikit-learn
 FAMILY_MODELS = {  # methods that are an estimator with another family
     f"AdaptiveSpanRegressor(family={name!r})": name
     for name in ("binomial", "poisson", "negative_binomial")
 }
 COMPARED_FAMILIES = ("gaussian", *FAMILY_MODELS.values())
 BASELINES_COMPARED = {  # what they stand for in a verdict
+    IGNORED: "ignored",
     "PooledRegressor": "pooled", POOLED: "pooled",
     "PerTaskRegressor": "separate", SEPARATE: "separate",
 }  # fmt: skip
-DEFAULTS = ("PooledRegressor", "PerTaskRegressor", "AdaptiveSpanRegressor", "SharedSpanRegressor")
-DEFAULT_CLASSES = (POOLED, SEPARATE, "AdaptiveSpanClassifier", "SharedSpanClassifier")
-DEFAULT_SHARES = (POOLED, SEPARATE, *list(FAMILY_MODELS)[:1])
-DEFAULT_COUNTS = (POOLED, SEPARATE, *list(FAMILY_MODELS)[1:])
+DEFAULTS = (
+    IGNORED, "PooledRegressor", "PerTaskRegressor", "AdaptiveSpanRegressor", "SharedSpanRegressor"
+)  # fmt: skip
+DEFAULT_GLMS = (IGNORED, POOLED, SEPARATE)
+DEFAULT_CLASSES = (*DEFAULT_GLMS, "AdaptiveSpanClassifier", "SharedSpanClassifier")
+DEFAULT_SHARES = (*DEFAULT_GLMS, *list(FAMILY_MODELS)[:1])
+DEFAULT_COUNTS = (*DEFAULT_GLMS, *list(FAMILY_MODELS)[1:])
 SIMPLEST_FIRST = (*BASELINES_COMPARED, *COMPARED, *_OTHERS, *FAMILY_MODELS)
 # Preferred among methods that are equally good, of normal responses and of families.
 ADAPTIVE = ("AdaptiveSpanRegressor",)
@@ -84,6 +96,10 @@ def chosen_methods(
 
 def make_estimator(name: str, seed: int, family: Family) -> Any:
     """The estimator with default parameters, and with this seed if it has one."""
+    if name == IGNORED:
+        is_normal = isinstance(family, Gaussian)
+        separate: Any = estimator_class("PerTaskRegressor")
+        return IgnoringTasks(separate() if is_normal else GLMBaseline(family, per_task=True))
     if name in (POOLED, SEPARATE):
         return GLMBaseline(family, per_task=name == SEPARATE)
     if name in FAMILY_MODELS:
@@ -91,6 +107,26 @@ def make_estimator(name: str, seed: int, family: Family) -> Any:
         return adaptive(family=FAMILY_MODELS[name], random_state=seed)
     model: Any = estimator_class(name)()
     return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
+
+
+def how_to_use(name: str, family: Family, is_coded: bool = False) -> str:
+    """A method as something that can be called: its name, or the call of scikit-learn.
+
+    ``is_coded`` says that columns were not numbers, so that calls make indicators of their levels.
+    """
+    X = "pd.get_dummies(X)" if is_coded else "X"
+    if isinstance(family, Gaussian):
+        glm = "RidgeCV()"
+    elif isinstance(family, Counts):
+        glm = f"PoissonRegressor(alpha=1 / len(y), max_iter={MAX_ITER})"
+    else:
+        glm = f"LogisticRegression(max_iter={MAX_ITER})"
+    calls = {
+        IGNORED: f"{glm}.fit({X}, y)",
+        POOLED: f"{glm}.fit(np.column_stack([{X}, pd.get_dummies(task)]), y)",
+        SEPARATE: f"{glm}.fit({X}[task == t], y[task == t]) for each task t",
+    }
+    return f"scikit-learn's {calls[name]}" if name in calls else name
 
 
 def compile_kernels(name: str, family: Family) -> None:

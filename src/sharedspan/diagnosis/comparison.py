@@ -1,7 +1,7 @@
 """Comparison of methods on the same repeated splits of a table.
 
-Each split holds out a quarter of every task's rows. Methods are compared by the paired differences
-of their errors (leaderboard.py).
+Each split holds out a quarter of every task's rows, and four splits hold out each row once. Methods
+are compared task by task (leaderboard.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sharedspan.diagnosis.compared_methods import (
 )
 from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS
 from sharedspan.diagnosis.leaderboard import Entry, Recommendation, leaderboard, recommend
-from sharedspan.diagnosis.losses import loss_of, score_names
+from sharedspan.diagnosis.losses import score_names
 from sharedspan.diagnosis.split_runs import FEWEST_SPLITS, SplitRows, is_complete, run_splits
 from sharedspan.diagnosis.text import count, listed
 from sharedspan.diagnosis.verdict import SharingVerdict
@@ -85,10 +85,10 @@ class Comparison:
     @property
     def caption(self) -> str:
         """How the numbers of the leaderboard were computed."""
-        return (
-            f"Means over {self.repeats} splits, a quarter of each task's rows held out; ± standard "
-            "error of the difference."
-        )
+        caption = f"{self.repeats} splits, a quarter of each task's rows held out"
+        if any(entry.standard_error for entry in self.entries):
+            caption += "; ± standard error of the difference, by the spread over tasks"
+        return f"{caption}."
 
     def header(self) -> tuple[str, ...]:
         """The names of the columns of a printed leaderboard."""
@@ -109,7 +109,10 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain Python types, without NaN: ready for JSON."""
-        return asdict(self)
+        values = asdict(self)
+        for entry in values["entries"]:
+            del entry["task_losses"]
+        return values
 
     def write_csv(self, path: str | Path) -> None:
         """Write the leaderboard to a file; cells without a number are empty."""
@@ -134,8 +137,16 @@ class Comparison:
                 lines.append(f"{listed(equal)} {predict} the same as {entry.method}.")
         lines += [f"{e.method} failed: {e.failure}." for e in self.entries if e.failure]
         lines += [f"{e.method} warned: {e.note}." for e in self.entries if e.note]
+        lines += [
+            f"{e.method} is unstable on these rows: {e.unstable}."
+            for e in self.entries
+            if e.unstable and e.equal_to is None
+        ]
         if small := self.n_small_tasks:
-            lines.append(f"Left out: {count(small, 'task')} with fewer than {FEWEST_ROWS} rows.")
+            lines.append(
+                f"Left out: {count(small, 'task')} with fewer than {FEWEST_ROWS} rows, which the "
+                "report fits but does not score."
+            )
         return lines
 
     def __str__(self) -> str:
@@ -165,7 +176,7 @@ def compare(
     task: Any = None,
     *,
     task_column: Any = None,
-    repeats: int = 5,
+    repeats: int = 4,
     seed: int = 0,
     methods: Sequence[str] | str | None = None,
     time_limit: float | None = None,
@@ -186,13 +197,15 @@ def compare(
     task_column : str, or tuple of str, optional
         The column of a frame X that holds the labels, in the place of ``task``. With a tuple of
         columns, outer groups first, each combination of their values is a task.
-    repeats : int, default=5
-        Splits, at least two. Each holds out a quarter of the rows of every task; of a task of two
-        or three rows it holds out one or none. Tasks of one row are left out.
+    repeats : int, default=4
+        Splits, at least two. Each holds out a quarter of the rows of every task, and the first four
+        hold out each row once, as the report does; of a task of two or three rows a split holds out
+        one or none. Tasks of one row are left out.
     seed : int, default=0
         Seed of the splits and of the estimators.
     methods : sequence of str, or "all", optional
-        Names of estimators of the package. None compares one model for all tasks
+        Names of estimators of the package. None compares a ridge regression that ignores tasks
+        ("one model ignoring tasks"), the same slopes for all with an intercept for each
         (PooledRegressor), separate models (PerTaskRegressor), the adaptive model
         (AdaptiveSpanRegressor) and the shared span (SharedSpanRegressor), or for classes and counts
         the methods that take their place. "all" adds every other method that suits the responses.
@@ -209,7 +222,7 @@ def compare(
     family : {"auto", "gaussian", "binomial", "poisson", "negative_binomial"}, default="auto"
         The family of the responses. Methods are ranked by root mean squared errors of normal
         responses, the log loss of classes 0 and 1, and the mean Poisson deviance of counts.
-        "auto" looks at the values of y. For classes and counts one model for all tasks is
+        "auto" looks at the values of y. For classes and counts the same slopes for all are
         scikit-learn's logistic or Poisson regression with an intercept per task ("pooled GLM"), and
         separate models are one such regression per task ("separate GLMs"). "all" adds the normal
         model, whose means are clipped to possible values.
@@ -249,10 +262,11 @@ def compare(
     looks_like, chosen = suggested_family(y), checked_family(family, y)
     names = chosen_methods(methods, chosen, y)
 
-    def make(name: str, split: int) -> Any:
-        model = make_estimator(name, seed + split, chosen)
-        if learned is not None and isinstance(model, TaskEstimator):
-            model.set_params(columns=learned)
+    def make(name: str) -> Any:
+        model = make_estimator(name, seed, chosen)
+        inner = getattr(model, "model", model)  # of one that ignores tasks
+        if learned is not None and isinstance(inner, TaskEstimator):
+            inner.set_params(columns=learned)
         return model
 
     runs = run_splits(
@@ -265,9 +279,9 @@ def compare(
     counts = [len(run.rmse) for run in listed_runs.values() if run.error is None]
     made = max(counts, default=repeats if listed_runs else 0)
     adaptive = ADAPTIVE if isinstance(chosen, Gaussian) else ADAPTIVE_FAMILIES
-    entries, loss = leaderboard(listed_runs, adaptive), loss_of(chosen)
+    entries = leaderboard(listed_runs, adaptive)
     if entries:
-        choice = recommend(entries, adaptive, error="error" if loss.is_root else loss.words)
+        choice = recommend(entries, adaptive, family=chosen, is_coded=learned is not None)
     else:
         choice = Recommendation(None, "No method had time for two splits: allow more time.")
     return Comparison(

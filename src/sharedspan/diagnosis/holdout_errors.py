@@ -1,8 +1,8 @@
 """Errors on held-out rows, task by task: the model against separate and pooled regressions.
 
 Rows of each task are assigned to folds, and each fold is predicted by fits to the others: the model
-with the rank and penalty that it selected, one regression per task, and one for all tasks. Errors
-are those of the family of the responses (losses.py).
+with its own parameters, one regression per task, and one with the same slopes for all. Errors are
+those of the family of the responses (losses.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sharedspan.diagnosis.calibration import INTERVAL_LEVELS, covered_rows
+from sharedspan.diagnosis.changes import Change, compared
 from sharedspan.diagnosis.losses import RMSE, Loss, loss_of
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.estimators import estimator_class
@@ -29,12 +30,10 @@ from sharedspan.statistics.folds import folds_by_hash
 
 N_FOLDS = 4
 FEWEST_ROWS = 2  # of a task: one to hold out, one to fit
-FEWEST_TASKS = 5  # that an interval by their spread needs
 STEADY = 1e-24  # share of the response's sum of squares within tasks that is rounding
 NOTHING_TO_PREDICT = (
     "The response does not vary within tasks: there is nothing for features to predict."
 )
-ROUNDING = 1e-9  # relative difference of two errors that is rounding
 # Parameters of the refits, if the model has them.
 REFIT_OPTIONS = {"engine": "local", "verbose": 0, "keep_statistics": False, "task_column": None,
          "random_state": 0, "callback": None}  # fmt: skip
@@ -83,28 +82,6 @@ class ScoredRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Change:
-    """Ratio of the model's error to a baseline's: below one the model is better."""
-
-    ratio: float  # of errors over all rows
-    low: float  # 95 % interval, by the spread over tasks; 0 to infinity with too few tasks
-    high: float
-    gains: int  # tasks with a smaller error
-    losses: int  # tasks with a larger one
-    standard_error: float = math.inf  # of the ratio, by the spread over tasks
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there were enough tasks for an interval."""
-        return math.isfinite(self.high)
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval excludes a ratio of one."""
-        return not self.low <= 1 <= self.high
-
-
-@dataclass(frozen=True)
 class HoldoutErrors:
     """Held-out losses; ``losses`` maps "model", "separate" and "pooled" to (T,) sums.
 
@@ -144,28 +121,7 @@ class HoldoutErrors:
     def change(self, baseline: str) -> Change:
         """The model against a baseline."""
         held = self.rows > 0
-        mine, other = self.losses["model"][held], self.losses[baseline][held]
-        if not (mine.sum() > 0 and other.sum() > 0):
-            return Change(1.0, 1.0, 1.0, 0, 0)
-        ratio = self.loss.shown(mine.sum() / other.sum())
-        # To first order, the error of the log ratio is a sum over tasks.
-        power = 0.5 if self.loss.is_root else 1.0
-        parts = power * (mine / mine.sum() - other / other.sum())
-        error = math.sqrt(np.sum(parts**2) * len(parts) / max(len(parts) - 1, 1))
-        margin, interval = ROUNDING * other, _interval(ratio, error, len(parts))
-        gains, losses = np.sum(mine < other - margin), np.sum(mine > other + margin)
-        spread = ratio * error if len(parts) >= FEWEST_TASKS else math.inf
-        return Change(ratio, *interval, int(gains), int(losses), spread)
-
-
-def _interval(ratio: float, error: float, n_tasks: int) -> tuple[float, float]:
-    """95 % interval of a ratio whose logarithm has this standard error, by Student's t."""
-    if n_tasks < FEWEST_TASKS:
-        return 0.0, math.inf
-    from scipy.stats import t
-
-    reach = min(float(t.ppf(0.975, n_tasks - 1)) * error, 700.0)
-    return ratio * math.exp(-reach), ratio * math.exp(reach)
+        return compared(self.losses["model"][held], self.losses[baseline][held], self.loss)
 
 
 def holdout_errors(
@@ -184,7 +140,8 @@ def holdout_errors(
             "give more rows."
         )
     # Rows of small tasks are always fitted, and never held out.
-    fold = np.where(large[rows.codes], random_folds(size, np.random.default_rng(0)), -1)
+    fold = np.full(len(rows.codes), -1)
+    fold[large[rows.codes]] = folds_of_partition(size[large], 0)
     scored = np.where(fold >= 0, rows.codes, T)
 
     def per_task(values: np.ndarray) -> np.ndarray:
@@ -273,6 +230,11 @@ def random_folds(size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return folds_by_hash(hashes, starts, np.arange(len(size)), N_FOLDS)
 
 
+def folds_of_partition(size: np.ndarray, seed: int, partition: int = 0) -> np.ndarray:
+    """The folds (rows,) of the report, and of the splits of a comparison (split_runs.py)."""
+    return random_folds(size, np.random.default_rng([seed, partition]))
+
+
 def fit_and_predict(
     model: Any, X: np.ndarray, y: np.ndarray, task: np.ndarray, held: np.ndarray
 ) -> tuple[np.ndarray, float, list[warnings.WarningMessage]]:
@@ -293,16 +255,11 @@ def mean_responses(model: Any, X: Any, task: Any) -> np.ndarray:
 
 
 def _refits(view: ModelView) -> dict[str, Callable[[], Any]]:
-    """Constructors of the model, with what it selected, and of baselines that differ from it."""
-    model, params, span = view.model, view.params, view.span
+    """Constructors of the model with its parameters, and of baselines that differ from it."""
+    model, params = view.model, view.params
     again = params | {name: value for name, value in REFIT_OPTIONS.items() if name in params}
     again["columns"] = for_coded_rows(model).columns  # the rows are features already
-    for name in ("penalty", "slopes"):
-        if params.get(name) == "auto" and name in span.extra:
-            again[name] = span.extra[name]
-    if "rank" in params and span.rank:
-        again["rank"] = span.rank
-    if isinstance(model, MixedModel) and "varying" in params and not model.whiten:
+    if isinstance(model, MixedModel) and params.get("varying") is not None:
         varying = np.isin(model.coef_names_, model.varying_)
         again["varying"] = np.flatnonzero(varying).tolist()  # the rows have no names
     makers: dict[str, Callable[[], Any]] = {"model": partial(type(model), **again)}

@@ -1,8 +1,7 @@
 """The ranking of methods by their test errors, and the choice among them.
 
-Errors of two methods on one split are correlated, so they are compared by their *paired*
-difference: its mean over splits, and the standard error of that mean. Splits share rows, so this
-standard error is a little too small.
+Errors of two methods on the same rows are correlated, so they are compared task by task, by the
+rule of the report (changes.py and verdict.py): methods tie unless their difference is clear.
 """
 
 from __future__ import annotations
@@ -15,15 +14,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sharedspan.diagnosis.compared_methods import ADAPTIVE, BASELINES_COMPARED, SIMPLEST_FIRST
+from sharedspan.diagnosis.changes import compared
+from sharedspan.diagnosis.compared_methods import (
+    ADAPTIVE,
+    BASELINES_COMPARED,
+    SIMPLEST_FIRST,
+    how_to_use,
+)
+from sharedspan.diagnosis.losses import Loss, loss_of
 from sharedspan.diagnosis.split_runs import Runs
-from sharedspan.diagnosis.text import listed
-from sharedspan.diagnosis.verdict import Gain, SharingVerdict, paired_gain, sharing_verdict
+from sharedspan.diagnosis.text import count, listed
+from sharedspan.diagnosis.verdict import Gain, SharingVerdict, gain_of, sharing_verdict
+from sharedspan.families import Family, Gaussian
 
 SAME = 1e-6  # difference of predictions, relative to their standard deviation, that is rounding
 DIGITS = 1e-12  # the same relative to their size
 FAR_OFF = 10  # times the loss of the best method, from which a method did not generalise
 LARGE = 1e6  # from which numbers are shown with an exponent
+FEW_TASKS = 0.05  # share of the tasks that make up half of the loss of an unstable method,
+FEW_OF_BEST = 0.25  # and less than this share of the loss of the best method
 
 
 @dataclass(frozen=True)
@@ -32,18 +41,20 @@ class Entry:
 
     method: str
     rank: int | None  # 1 is the best; methods that are equal share it, a failed method has none
-    rmse: float | None  # mean over splits of the test RMSE
-    difference: float | None  # mean over splits of the RMSE minus the best method's
-    standard_error: float | None  # of this mean difference
+    rmse: float | None  # over the held-out rows of all splits
+    difference: float | None  # of the loss from the best method's
+    standard_error: float | None  # of this difference by the spread over tasks; None with few tasks
     seconds: float | None  # mean time of a fit
     failure: str | None  # why the method failed
     note: str | None  # the warnings of its fits
     rmse_per_split: tuple[float, ...]
-    # Means over splits of other scores, for classes and counts: their loss, which takes the place
-    # of the RMSE, and for classes AUC and Brier score.
+    # Other scores, for classes and counts: their loss over all held-out rows, which takes the place
+    # of the RMSE, and for classes means over splits of AUC and Brier score.
     scores: Mapping[str, float] = field(default_factory=dict)
     loss_per_split: tuple[float, ...] = ()  # equal to rmse_per_split unless there are scores
     equal_to: str | None = None  # the method of another entry, which has the same predictions
+    unstable: str | None = None  # where most of the loss of an unstable method is
+    task_losses: np.ndarray | None = field(default=None, repr=False, compare=False)  # (T,) sums
 
     def cells(self, others: Sequence[str] = (), label: str = "") -> tuple[str, ...]:
         """The entry as text: rank, method, loss, difference with its standard error, seconds.
@@ -65,13 +76,14 @@ class Entry:
         if loss is not None and self.difference is not None:
             best = loss - self.difference
             difference += ", far off" if loss > FAR_OFF * max(best, 0.0) and self.rank != 1 else ""
+            difference += ", unstable" if self.unstable else ""
         return rank, label or self.method, shown, *more, difference, seconds
 
     def _difference_with_error(self) -> str:
         """The difference and its error, both rounded to the second digit of the error."""
-        if self.difference is None or self.standard_error is None:
+        if self.difference is None:
             return "-"
-        if not self.standard_error > 0:
+        if self.standard_error is None or not self.standard_error > 0:
             return f"{self.difference:+.3g}"
         decimals = max(1 - math.floor(math.log10(self.standard_error)), 0)
         if decimals > 6 or max(abs(self.difference), self.standard_error) >= LARGE:
@@ -90,40 +102,63 @@ def _seconds(value: float) -> str:
 
 
 def leaderboard(runs: Mapping[str, Runs], adaptive: Sequence[str] = ADAPTIVE) -> tuple[Entry, ...]:
-    """Entries by mean loss over all splits, the failed methods last."""
-    mean = {name: float(np.mean(run.loss)) for name, run in runs.items() if run.error is None}
+    """Entries by their loss over all held-out rows, the failed methods last."""
+    mean = {name: run.mean_loss for name, run in runs.items() if run.error is None}
     equal = _equal_methods({name: run for name, run in runs.items() if not run.failure}, adaptive)
     ranked = sorted(equal, key=lambda name: (mean[equal[name]], equal[name], name != equal[name]))
     leaders = list(dict.fromkeys(equal[name] for name in ranked))
     entries = []
     for name in [*ranked, *(name for name in runs if name not in ranked)]:
-        run, difference, error = runs[name], None, None
+        run, difference, error, unstable = runs[name], None, None, None
         if ranked and name in mean:
-            differences = np.subtract(run.loss, runs[ranked[0]].loss)
-            difference = float(differences.mean())
-            error = float(differences.std(ddof=1) / math.sqrt(len(differences)))
+            best = runs[ranked[0]]
+            assert run.task_losses is not None
+            assert best.task_losses is not None
+            difference = mean[name] - mean[ranked[0]]
+            change = compared(run.task_losses, best.task_losses, run.kind)
+            if math.isfinite(change.standard_error):
+                error = change.standard_error * mean[ranked[0]]
+            unstable = _unstable(run.task_losses, best.task_losses)
         entry = Entry(
             method=name,
             rank=leaders.index(equal[name]) + 1 if name in equal else None,
-            rmse=float(np.mean(run.rmse)) if name in mean else None,
+            rmse=_rmse(run) if name in mean else None,
             difference=difference,
             standard_error=error,
             seconds=float(np.mean(run.seconds)) if run.seconds else None,
             failure=run.failure,
             note="; ".join(dict.fromkeys(run.warned)) or None,
             rmse_per_split=tuple(run.rmse) if name in mean else (),
-            scores=_mean_scores(run) if name in mean else {},
+            scores=_scores(run) if name in mean else {},
             loss_per_split=tuple(run.loss) if name in mean else (),
             equal_to=equal[name] if equal.get(name, name) != name else None,
+            unstable=unstable,
+            task_losses=run.task_losses if name in mean else None,
         )
         entries.append(entry)
     return tuple(entries)
 
 
-def _mean_scores(run: Runs) -> dict[str, float]:
-    """Means of the scores over the splits that have them."""
+def _rmse(run: Runs) -> float:
+    """The root mean squared error over the splits of a method."""
+    return run.mean_loss if run.kind.is_root else float(np.sqrt(np.mean(np.square(run.rmse))))
+
+
+def _scores(run: Runs) -> dict[str, float]:
+    """The loss over all held-out rows, and means of other scores over the splits that have them."""
     names = dict.fromkeys(name for each in run.scores for name in each)
-    return {name: float(np.mean([s[name] for s in run.scores if name in s])) for name in names}
+    means = {name: float(np.mean([s[name] for s in run.scores if name in s])) for name in names}
+    return means | {name: run.mean_loss for name in names if name == run.kind.name}
+
+
+def _unstable(losses: np.ndarray, best: np.ndarray) -> str | None:
+    """The tasks that make up most of a loss, if they are few and the best method predicts them."""
+    order = np.argsort(-losses, kind="stable")
+    n_worst = int(np.searchsorted(np.cumsum(losses[order]), losses.sum() / 2)) + 1
+    worst = order[:n_worst]
+    if n_worst > FEW_TASKS * len(losses) or best[worst].sum() > FEW_OF_BEST * best.sum():
+        return None
+    return f"{n_worst:,} of {count(len(losses), 'task')} make up more than half of its error"
 
 
 def _equal_methods(runs: Mapping[str, Runs], adaptive: Sequence[str]) -> dict[str, str]:
@@ -159,45 +194,69 @@ class Recommendation(NamedTuple):
 
 
 def recommend(
-    entries: Sequence[Entry], adaptive: Sequence[str] = ADAPTIVE, *, error: str = "error"
+    entries: Sequence[Entry],
+    adaptive: Sequence[str] = ADAPTIVE,
+    *,
+    family: Family | None = None,
+    is_coded: bool = False,
 ) -> Recommendation:
-    """The method to use: of those within one standard error of the best, the preferred one.
+    """The method to use: of those that tie with the best, the preferred one.
 
-    This is an adaptive model, or else the simplest, but none that clearly has a larger error than
-    one model for all or separate models. ``error`` is what the loss is called.
+    Methods tie if the difference of their errors is not clear. The preferred one is an adaptive
+    model, or else the simplest, but none that clearly has a larger error than a baseline.
+    ``is_coded`` says that columns of the table are not numbers.
     """
+    family = Gaussian() if family is None else family
+    kind = loss_of(family)
     ranked = [entry for entry in entries if entry.rank is not None and entry.equal_to is None]
     if not ranked:
         return Recommendation(
             None, "No estimator could be fitted to this table: the reasons are above."
         )
-    place = partial(_preference, adaptive)
-    tied = [e.method for e in ranked if (e.difference or 0.0) <= (e.standard_error or 0.0)]
-    verdicts = {e.method: _verdict(e, entries, error) for e in ranked}
+    # Of adaptive models that tie, the one with the lowest error, which is the first.
+    place = {e.method: max(_preference(adaptive, e.method), len(adaptive) - 1) for e in ranked}
+    tied = [e.method for e in ranked if e is ranked[0] or _gain("", e, ranked[0], kind).sign == 0]
+    verdicts = {e.method: _verdict(e, entries, kind) for e in ranked}
     losing = [name for name, one in verdicts.items() if one is not None and one.outcome == "loss"]
     best = tied[0]
-    method = min((name for name in tied if name == best or name not in losing), key=place)
+    method = min(
+        (name for name in tied if name == best or name not in losing), key=place.__getitem__
+    )
     others = [name for name in tied if name != method]
     if not others:
-        why = "the lowest, by more than one standard error"
+        why = "clearly the lowest"
     elif method != best:
         reason = "it adapts to what the tasks share" if method in adaptive else "it is simpler"
-        why = f"within one standard error of the best ({best}), and {reason}"
+        why = f"not clearly above the lowest ({best}), and {reason}"
     else:
-        verb = "is" if len(others) == 1 else "are"
-        why = f"the lowest, though {listed(others)} {verb} within one standard error of it"
+        why = f"the lowest, but not clearly below that of {listed(others)}"
     # If a baseline is the choice, the verdict is on the method that would be preferred to it.
     sharing = verdicts[method] or next(
-        (verdicts[name] for name in sorted(verdicts, key=place) if verdicts[name]), None
+        (verdicts[name] for name in sorted(verdicts, key=place.__getitem__) if verdicts[name]), None
     )
+    use = how_to_use(method, family, is_coded)
     if sharing is None:
-        return Recommendation(method, f"Use {method}: its test error is {why}.")
-    sentence = sharing.sentence(f"use {method}").replace("\u00a0", " ")  # for terminals
-    advice = f"{sentence} Its test error is {why}."
+        return Recommendation(method, f"Use {use}: its test error is {why}.")
+    whose = "Its test error"
+    if method not in BASELINES_COMPARED and any(
+        gain.against == "pooled" and gain.sign == 0 for gain in sharing.gains
+    ):
+        pooled = next(e.method for e in entries if BASELINES_COMPARED.get(e.method) == "pooled")
+        whose = f"The test error of {method}"
+        use = f"{use}, or {how_to_use(pooled, family, is_coded)}, which is simpler"
+    sentence = sharing.sentence(f"use {use}").replace("\u00a0", " ")  # for terminals
+    advice = f"{sentence} {whose} is {why}."
     return Recommendation(method, advice, sharing)
 
 
-def _verdict(entry: Entry, entries: Sequence[Entry], error: str) -> SharingVerdict | None:
+def _gain(against: str, entry: Entry, other: Entry, kind: Loss) -> Gain:
+    """The gain of one entry against another."""
+    assert entry.task_losses is not None
+    assert other.task_losses is not None
+    return gain_of(against, compared(entry.task_losses, other.task_losses, kind))
+
+
+def _verdict(entry: Entry, entries: Sequence[Entry], kind: Loss) -> SharingVerdict | None:
     """The verdict on a method that shares; None for a baseline, and without one to compare."""
     if entry.method in BASELINES_COMPARED:
         return None
@@ -205,6 +264,9 @@ def _verdict(entry: Entry, entries: Sequence[Entry], error: str) -> SharingVerdi
     for other in entries:
         against = BASELINES_COMPARED.get(other.method)
         if against is not None and other.rank is not None:
-            gain = paired_gain(against, entry.loss_per_split, other.loss_per_split)
-            gains.setdefault(against, gain)  # against the best of them
+            gain = _gain(against, entry, other, kind)
+            # One model of all rows is a reference: it is named only where it is better.
+            if against != "ignored" or gain.sign < 0:
+                gains.setdefault(against, gain)  # against the best of them
+    error = "error" if kind.is_root else kind.words
     return sharing_verdict(gains.values(), error=error) if gains else None

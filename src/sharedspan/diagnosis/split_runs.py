@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.compared_methods import compile_kernels
-from sharedspan.diagnosis.holdout_errors import fit_and_predict, random_folds
-from sharedspan.diagnosis.losses import RMSE, scores
-from sharedspan.estimators.glm_baselines import GLMBaseline
+from sharedspan.diagnosis.holdout_errors import N_FOLDS, fit_and_predict, folds_of_partition
+from sharedspan.diagnosis.losses import RMSE, Loss, loss_of, scores
 from sharedspan.families import Family, Gaussian
 from sharedspan.progress import ProgressCallback
 
@@ -40,11 +39,20 @@ class Runs:
     warned: list[str] = field(default_factory=list)
     means: list[np.ndarray] = field(default_factory=list)  # some of the predictions of each split
     elapsed: list[float] = field(default_factory=list)  # seconds of fits with their predictions
+    kind: Loss = RMSE
+    task_losses: np.ndarray | None = None  # (T,) sums over all splits
+    n_held: int = 0  # rows of all splits
 
     @property
     def loss(self) -> list[float]:
         """The losses by which methods are ranked: the first of the scores, or the RMSE."""
         return [next(iter(each.values())) for each in self.scores] or self.rmse
+
+    @property
+    def mean_loss(self) -> float:
+        """The loss over the held-out rows of all splits."""
+        assert self.task_losses is not None
+        return self.kind.shown(float(self.task_losses.sum()) / self.n_held)
 
     @property
     def failure(self) -> str | None:
@@ -64,13 +72,16 @@ class SplitRows:
     family: Family
 
     def held_out(self, seed: int, split: int) -> np.ndarray:
-        """Whether a row is held out of a split, (n,)."""
-        size = np.bincount(self.codes)
-        return random_folds(size, np.random.default_rng([seed, split])) == 0
+        """Whether a row is held out of a split, (n,): once in four splits.
+
+        The first four splits of seed 0 are the folds of the report.
+        """
+        partition, fold = divmod(split, N_FOLDS)
+        return folds_of_partition(np.bincount(self.codes), seed, partition) == fold
 
 
 def run_splits(
-    rows: SplitRows, methods: Sequence[str], make: Callable[[str, int], Any], *, repeats: int,
+    rows: SplitRows, methods: Sequence[str], make: Callable[[str], Any], *, repeats: int,
     seed: int, time_limit: float | None, first: Sequence[str], progress: ProgressCallback,
 ) -> dict[str, Runs]:  # fmt: skip
     """Fit methods, made by name and number of the split, to all splits that the limit allows.
@@ -86,7 +97,7 @@ def run_splits(
         if split == 0:
             compile_kernels(name, rows.family)
         began = clock()
-        add_fit(runs[name], make(name, split), rows, rows.held_out(seed, split))
+        add_fit(runs[name], make(name), rows, rows.held_out(seed, split))
         runs[name].elapsed.append(clock() - began)
 
     for i, name in enumerate(methods):
@@ -121,10 +132,15 @@ def add_fit(run: Runs, model: Any, rows: SplitRows, held: np.ndarray) -> None:
         run.error = _first_sentence(error, name) or type(error).__name__
         return
     run.rmse.append(rmse)
+    run.kind = loss_of(rows.family)
+    losses = np.bincount(rows.codes[held], run.kind.of_rows(y, means), rows.codes[-1] + 1)
+    run.task_losses = losses if run.task_losses is None else run.task_losses + losses
+    run.n_held += len(y)
     run.means.append(means[:: -(-len(means) // MOST_MEANS)].copy())
     if not isinstance(rows.family, Gaussian):
         run.scores.append(scores(rows.family, y, means))
-    converged = isinstance(model, GLMBaseline) or model.fitted_span.converged in (None, True)
+    span = getattr(model, "fitted_span", None)  # scikit-learn's baselines have none
+    converged = span is None or span.converged in (None, True)
     messages = {_first_sentence(w.message, name): w.category.__name__ for w in caught}
     reasons = [text for text, kind in messages.items() if kind == "ConvergenceWarning"]
     if not converged:

@@ -1,7 +1,8 @@
-"""Whether sharing helps: the errors of a model against one model for all and separate models.
+"""Whether sharing helps: errors of a model against the same slopes for all and separate models.
 
-A difference of errors counts only if its 95 % interval excludes zero: the interval that is printed
-beside it, or else two standard errors on either side.
+A difference of errors is clear if its 95 % interval by the spread over tasks excludes zero, and
+with too few tasks for an interval if all of them have it. ``ss.compare`` and the report have this
+one rule.
 """
 
 from __future__ import annotations
@@ -13,31 +14,39 @@ from typing import Literal
 
 import numpy as np
 
+from sharedspan.diagnosis.changes import Change
 from sharedspan.diagnosis.holdout_errors import HoldoutErrors
 from sharedspan.diagnosis.text import listed, percent
 
-AGAINST = {"pooled": "one model for all", "separate": "separate models"}  # the order of a sentence
+AGAINST = {  # in the order of a sentence
+    "ignored": "one model ignoring tasks",
+    "pooled": "the same slopes for all",
+    "separate": "separate models",
+}
+INTERCEPTS = {"pooled": " (an intercept for each)"}  # where the name stands for the first time
 ERRORS = 2  # standard errors on either side of a difference that has no interval
-LEAST = 0.0005  # share of an error that is shown: the sentence has one digit after the point
+LEAST = 0.001  # share of an error below which a difference is of no use
 
 
 @dataclass(frozen=True)
 class Gain:
     """The share by which a model cuts the error of a simpler one; below zero it raises it."""
 
-    against: str  # the simpler model, "pooled" or "separate"
+    against: str  # the simpler model, a key of AGAINST
     share: float
     standard_error: float  # of the share; infinite if nothing is known about it
     # 95 % interval of the share where one is printed; None stands for two standard errors.
     interval: tuple[float, float] | None = None
+    few: int = 0  # number of tasks, if these are too few for an interval
+    in_all: bool = False  # whether all of these few have the difference
 
     @property
     def sign(self) -> int:
-        """1 for a smaller error, -1 for a larger one, 0 if the interval contains no difference."""
+        """1 for a smaller error, -1 for a larger one, 0 if the difference is not clear."""
         reach = ERRORS * self.standard_error
         low, high = self.interval or (self.share - reach, self.share + reach)
-        clear = abs(self.share) >= LEAST and (low > 0 or high < 0)
-        return int(math.copysign(1, self.share)) if clear else 0
+        clear = self.in_all if self.few else low > 0 or high < 0
+        return int(math.copysign(1, self.share)) if clear and abs(self.share) >= LEAST else 0
 
 
 @dataclass(frozen=True)
@@ -60,37 +69,47 @@ class SharingVerdict:
 def sharing_verdict(
     gains: Iterable[Gain], *, error: str = "error", words: dict[str, str] | None = None
 ) -> SharingVerdict:
-    """The verdict on a model that shares, by its gains against one model for all and separate ones.
+    """The verdict on a model that shares, by its gains against simpler ones.
 
     Parameters
     ----------
     gains : iterable of Gain
-        At least one, against "pooled" or "separate".
+        At least one, against keys of ``AGAINST``.
     error : str, default="error"
         What the error is called, such as "log loss".
     words : dict of str, optional
-        What the simpler models are called: by default "one model for all", "separate models".
+        What the simpler models are called, by default as in ``AGAINST``.
 
     Returns
     -------
     SharingVerdict
     """
     names = AGAINST | (words or {})
+    names = {key: name + INTERCEPTS.get(key, "") for key, name in names.items()}
     gains = tuple(sorted(gains, key=lambda gain: list(AGAINST).index(gain.against)))
     cuts, raises, even = ([g for g in gains if g.sign == sign] for sign in (1, -1, 0))
     less = f"cuts the {error} {_sizes(cuts, names)}"
     more = f"raises the {error} {_sizes(raises, names)}"
     same = f"makes no clear difference against {' or '.join(names[g.against] for g in even)}"
+    few = max((gain.few for gain in gains), default=0)
+    end = f" ({few} tasks are too few for an interval)" if few else ""
     if raises:
         parts = [more, *[same] * bool(even), *[less] * bool(cuts)]
-        return SharingVerdict("loss", f"Sharing does not help here. It {listed(parts)}", gains)
+        return SharingVerdict("loss", f"Sharing does not help here. It {listed(parts)}{end}", gains)
     if not cuts:
-        return SharingVerdict("even", f"Sharing {same}", gains)
-    return SharingVerdict("gain", f"Sharing {less}{f', but {same}' if even else ''}", gains)
+        return SharingVerdict("even", f"Sharing {same}{end}", gains)
+    return SharingVerdict("gain", f"Sharing {less}{f', but {same}' if even else ''}{end}", gains)
 
 
 def _sizes(gains: Sequence[Gain], names: dict[str, str]) -> str:
-    return listed(f"by {percent(abs(g.share))} against {names[g.against]}" for g in gains)
+    return listed(
+        f"by {percent(abs(g.share))} against {names[g.against]}{_in_all(g.few)}" for g in gains
+    )
+
+
+def _in_all(few: int) -> str:
+    """That all of the few tasks have a difference."""
+    return "" if not few else " in both tasks" if few == 2 else f" in all {few} tasks"
 
 
 def paired_gain(against: str, model: Sequence[float], simple: Sequence[float]) -> Gain:
@@ -102,10 +121,17 @@ def paired_gain(against: str, model: Sequence[float], simple: Sequence[float]) -
     return Gain(against, float(differences.mean()) / mean, spread / mean)
 
 
+def gain_of(against: str, change: Change) -> Gain:
+    """The gain by the change of the error over all tasks."""
+    if change.bounded:
+        interval = 1 - change.high, 1 - change.low
+        return Gain(against, 1 - change.ratio, change.standard_error, interval)
+    better = change.ratio < 1
+    agree, others = (change.gains, change.losses)[:: 1 if better else -1]
+    few = max(change.n_tasks, 1)
+    return Gain(against, 1 - change.ratio, math.inf, few=few, in_all=agree == few and not others)
+
+
 def holdout_gains(errors: HoldoutErrors) -> list[Gain]:
     """The gains of a model over all tasks, with intervals by the spread over tasks."""
-    changes = {name: errors.change(name) for name in errors.baselines}
-    return [
-        Gain(name, 1 - one.ratio, one.standard_error, (1 - one.high, 1 - one.low))
-        for name, one in changes.items()
-    ]
+    return [gain_of(name, errors.change(name)) for name in errors.baselines]

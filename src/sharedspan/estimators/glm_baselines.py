@@ -1,7 +1,8 @@
 """Ridge-penalised logistic and Poisson regression by scikit-learn: baselines of classes and counts.
 
 They are fitted by ``ss.compare`` and the report beside the mixed models, and have no name of their
-own in the package: scikit-learn's estimators are what a user would take.
+own in the package: scikit-learn's estimators are what a user would take. So has one regression that
+ignores the tasks.
 """
 
 from __future__ import annotations
@@ -78,3 +79,19 @@ class GLMBaseline:
         if isinstance(self.family, Binomial):
             return model.predict_proba(Z)[:, 1]
         return model.predict(Z)
+
+
+class IgnoringTasks:
+    """One regression of all rows, whatever their task, by a model of separate regressions."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def fit(self, X: np.ndarray, y: np.ndarray, task: np.ndarray) -> Self:
+        """Fit rows X (rows, d) with responses y (rows,) as those of a single task."""
+        self.model.fit(X, y, task=np.zeros(len(task), dtype=np.int64))
+        return self
+
+    def predict(self, X: np.ndarray, task: np.ndarray) -> np.ndarray:
+        """Mean responses (rows,)."""
+        return self.model.predict(X, task=np.zeros(len(task), dtype=np.int64))

@@ -22,7 +22,7 @@ from sharedspan.inference.noise import error_floor, parameter_error
 from sharedspan.report import figures
 from sharedspan.report.figures import BLUE, GREEN, GREY, ORANGE
 
-ALL, EACH, SHARED = "one model for all patients", "one model per patient", "sharedspan"
+ALL, EACH, SHARED = "the same slopes for all patients", "one model per patient", "sharedspan"
 ON_PATIENTS: dict[str, Callable[[], TaskEstimator]] = {
     ALL: PooledRegressor,
     EACH: PerTaskRegressor,
@@ -35,7 +35,7 @@ DRAWS = 3  # of these rows
 SIZE: dict[str, Any] = {"n_tasks": 200, "n_features": 50, "rank": 3, "n_samples": 80, "noise": 0.5}
 SEPARATE, POOLED, SPAN = (
     "separate ridge per task",
-    "pooled slopes, task intercepts",
+    "the same slopes, task intercepts",
     "shared span (TPGD)",
 )
 METHODS: dict[str, Callable[[], TaskEstimator]] = {

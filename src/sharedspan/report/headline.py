@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from sharedspan.diagnosis.calibration import INTERVAL_LEVELS
+from sharedspan.diagnosis.compared_methods import POOLED, SEPARATE, how_to_use
 from sharedspan.diagnosis.holdout_errors import BASELINES
 from sharedspan.diagnosis.text import change, listed, percent
 from sharedspan.diagnosis.verdict import SharingVerdict, sharing_verdict
@@ -65,19 +65,20 @@ def _what_to_do(facts: Facts, verdict: SharingVerdict) -> str:
         assert facts.errors is not None
         losing = [gain.against for gain in verdict.gains if gain.sign < 0]
         return _use(facts, min(losing, key=facts.errors.error))
-    if not all(math.isfinite(gain.standard_error) for gain in verdict.gains):
-        return "there are too few tasks to be sure"
     if "pooled" not in even:
         return "keep this model"
     simpler = f"{_use(facts, 'pooled')}, which is simpler"
-    return simpler if verdict.outcome == "even" else f"keep this model, or {simpler}"
+    if verdict.outcome == "even" and not facts.view.is_population:
+        return simpler
+    return f"keep this model, or {simpler}"
 
 
 def _use(facts: Facts, baseline: str) -> str:
     """How to fit a simpler model."""
     if facts.view.is_normal:
         return f"use {BASELINES[baseline].estimator} (--estimator {BASELINES[baseline].estimator})"
-    return f"use scikit-learn's {facts.glm} regression, {facts.simpler[baseline]}"
+    method = POOLED if baseline == "pooled" else SEPARATE
+    return f"use {how_to_use(method, facts.view.family, is_coded=facts.columns is not None)}"
 
 
 def advice(facts: Facts) -> Iterator[str]:

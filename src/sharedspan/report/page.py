@@ -49,11 +49,11 @@ def write_report(
 ) -> Path:
     """Write a self-contained HTML page about a fitted model.
 
-    It begins with the answer to whether sharing helps: errors on held-out rows, compared with one
-    model for all tasks and with one per task. It shows advice, what the data looked like, observed
-    against predicted responses, the coverage of intervals, what the tasks have in common and how
-    they differ, tasks that do not fit, ``model.summary()``, and a table of all coefficients to
-    filter and download. The same model and rows give the same page.
+    It begins with the answer to whether sharing helps: errors on held-out rows, compared with the
+    same slopes for all tasks and with one model per task. It shows advice, what the data looked
+    like, observed against predicted responses, the coverage of intervals, what the tasks have in
+    common and how they differ, tasks that do not fit, ``model.summary()``, and a table of all
+    coefficients to filter and download. The same model and rows give the same page.
 
     Parameters
     ----------

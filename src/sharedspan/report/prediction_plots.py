@@ -72,7 +72,7 @@ def holdout_plot(errors: HoldoutErrors, baseline: str, tasks: np.ndarray, name: 
     panel.plot(ends, ends, color=GREY, ls="--", lw=1, zorder=1)
     error = "error" if errors.loss.is_root else errors.loss.name
     panel.set(xlim=ends, ylim=ends, ylabel=f"{error} of this model")
-    panel.set_xlabel(f"{error} of {name}", **figures.AS_IT_IS)
+    panel.set_xlabel(f"{error} with {name}", **figures.AS_IT_IS)
     inside: dict[str, Any] = {"transform": panel.transAxes, "fontsize": 9, "gid": "note"}
     panel.text(0.98, 0.04, "this model better ↘", ha="right", **inside)
     panel.text(0.02, 0.94, "↖ this model worse", **inside)

@@ -96,7 +96,7 @@ def against_means(errors: HoldoutErrors) -> tuple[str, str]:
 
 def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
     """Explain how the errors were computed."""
-    fits = ["by the model" + (" with its rank as selected" if _selected_rank(facts) else "")]
+    fits = ["by the model" + (", its rank selected anew," if _selected_rank(facts) else "")]
     for name in reversed(errors.baselines):
         fit = BASELINES[name].fit if facts.view.is_normal else BASELINES[name].glm
         fits.append(fit.format(facts.glm))
@@ -113,8 +113,6 @@ def holdout_reading(facts: Facts, errors: HoldoutErrors) -> Iterator[str]:
     yield "Below the line this model predicts it better."
     if any(errors.change(name).bounded for name in errors.baselines):
         yield "Intervals are computed from the spread over tasks."
-    if _selected_rank(facts):
-        yield "The rank was selected with all rows, which favours the model a little."
 
 
 def _selected_rank(facts: Facts) -> bool:
