@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import lgamma
 
 import numpy as np
 
-from sharedspan.kernels.threads import one_blas_thread
+from sharedspan.kernels.threads import one_blas_thread, over_tasks
 from sharedspan.objective import Objective
 
 ROUNDING = 1e-12  # noise below this share of the squared responses counts as rounding error
+AT_ONCE = 2048  # tasks
 EM_ROUNDS, EM_GAIN = 100, 0.01  # most rounds, and the least gain of log-likelihood per round
 
 
@@ -101,28 +103,39 @@ def _integrated(
     c = np.einsum("tij,tj->ti", S, w)
     variance = max(squares / max(rows - T * k, 1.0), floor, np.finfo(float).tiny)
     C = w.T @ w / T
-    value = -np.inf
+    value, spread, mean, log_det = -np.inf, np.empty((T, k, k)), np.empty((T, k)), np.empty(T)
     for _ in range(EM_ROUNDS):
         # A root of C instead of its inverse: C may be singular.
         values, U = np.linalg.eigh(C)
-        root = U * np.sqrt(np.maximum(values, 0.0))
-        values, U = np.linalg.eigh(np.eye(k) + root.T @ S @ root / variance)
-        values = np.maximum(values, 1.0)  # smaller ones are rounding errors
-        half = root @ (U / np.sqrt(values)[:, None, :])
-        spread = half @ half.swapaxes(1, 2)
-        mean = np.einsum("tij,tj->ti", spread, c) / variance
+        posteriors = S, c, U * np.sqrt(np.maximum(values, 0.0)), variance, spread, mean, log_det
+        over_tasks(partial(_posteriors, *posteriors), T, 50.0 * S.size)
         before = value
         misfit = squares + np.sum((w - mean) * c)
-        value = -0.5 * (
-            rows * np.log(2 * np.pi * variance) + misfit / variance + np.log(values).sum()
-        )
+        value = -0.5 * (rows * np.log(2 * np.pi * variance) + misfit / variance + log_det.sum())
         if value - before < EM_GAIN:
             break
         off = w - mean
         C = (mean.T @ mean + spread.sum(axis=0)) / T
-        residual = squares + np.einsum("ti,tij,tj->", off, S, off) + np.sum(S * spread)
+        residual = squares + np.sum((S @ off[:, :, None])[:, :, 0] * off) + np.vdot(S, spread)
         variance = max(residual / rows, floor, np.finfo(float).tiny)
     return float(value), mean, spread, variance
+
+
+def _posteriors(
+    S: np.ndarray, c: np.ndarray, root: np.ndarray, variance: float, spread: np.ndarray,
+    mean: np.ndarray, log_det: np.ndarray, first: int, last: int,
+) -> None:  # fmt: skip
+    """Write the posteriors of the weights of tasks first <= t < last, and log |I + root'S root|.
+
+    S is relative to the noise variance there, and the weights are N(0, root root').
+    """
+    for lo in range(first, last, AT_ONCE):
+        part = slice(lo, min(lo + AT_ONCE, last))
+        L = np.linalg.cholesky(np.eye(len(root)) + root.T @ S[part] @ root / variance)
+        half = np.linalg.solve(L, np.broadcast_to(root.T, L.shape))
+        np.matmul(half.swapaxes(1, 2), half, out=spread[part])
+        mean[part] = (spread[part] @ c[part, :, None])[:, :, 0] / variance
+        log_det[part] = 2 * np.log(np.einsum("tii->ti", L)).sum(axis=1)
 
 
 def _log_frames(d: int, k: int) -> float:
