@@ -367,7 +367,7 @@ def test_a_limit_leaves_out_further_splits_first(sim, monkeypatch):
     result, fits = limited(sim, monkeypatch, 10.5)
     assert fits == [A, A, B, B, C, C, A, B, C]
     assert (result.repeats, result.left_out) == (3, ())
-    assert "The time limit of 10.5 s allowed 3 of 4 splits." in str(result)
+    assert "The time limit of 10.5 s allowed 3 of 4 splits.\nThe report makes 4, so" in str(result)
     assert {len(entry.rmse_per_split) for entry in result.entries} == {3}
 
 

@@ -24,7 +24,7 @@ from sharedspan.diagnosis.compared_methods import (
     default_methods,
     make_estimator,
 )
-from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS
+from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, N_FOLDS
 from sharedspan.diagnosis.leaderboard import Entry, Recommendation, leaderboard, recommend
 from sharedspan.diagnosis.losses import score_names
 from sharedspan.diagnosis.split_runs import FEWEST_SPLITS, SplitRows, is_complete, run_splits
@@ -355,3 +355,5 @@ def _absent(
         )
     if 0 < made < repeats and time_limit is not None:
         yield f"The time limit of {time_limit:g} s allowed {made} of {repeats} splits."
+        if made < N_FOLDS:
+            yield f"The report makes {N_FOLDS}, so its figures differ a little."
