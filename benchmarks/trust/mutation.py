@@ -103,7 +103,7 @@ def drawn(found, known, size, seed):
     return sorted(chosen, key=lambda one: order(one[1:]))
 
 
-def selected(tests, seconds, folders=()):
+def selected(tests, seconds, folders=(), budget=MOST_SECONDS):
     """Names of tests within the budget, fastest first.
 
     One case of each function of tests is taken before a second case of any: first those in some
@@ -119,7 +119,7 @@ def selected(tests, seconds, folders=()):
     )
     names, spent = [], 0.0
     for _, _, cost, name in turns:
-        if len(names) < MOST_TESTS and spent + cost <= MOST_SECONDS:
+        if len(names) < MOST_TESTS and spent + cost <= budget:
             names.append(name)
             spent += cost
     if not names and turns:  # one test that takes longer than the budget
@@ -304,12 +304,14 @@ def run_sample(
     here=False,
     root=None,
     only=(),
+    budget=MOST_SECONDS,
 ):
     """Test a sample of mutants, and append the results to a file; known ones are not repeated.
 
     With ``here`` the map is of this machine, so that all its tests that passed need not run first.
     With ``again`` the survivors among the known results, and mutants that had no test, are tested
     instead, unless the same tests would run; with ``only`` by the tests whose names begin so.
+    ``budget`` is what the tests of a mutant may take, in CPU seconds.
     """
     deadline = time.monotonic() + seconds - min(15.0, seconds / 10)
     root = Path(root or (COPY if COPY.exists() else ROOT)).resolve()
@@ -335,7 +337,7 @@ def run_sample(
         prepare(root, scratch)
         plan = [
             ((package, mutant), names)
-            for (package, mutant), names in plan_of(todo, known, only)
+            for (package, mutant), names in plan_of(todo, known, only, budget)
             if names and results.get(mutant.key, {}).get("tried") != tried(names)
         ]
         if here:
@@ -356,7 +358,7 @@ def run_sample(
     return read_results(out)[0]
 
 
-def plan_of(todo, known, only=()):
+def plan_of(todo, known, only=(), budget=MOST_SECONDS):
     """Mutants and the names of the tests for each, by the times of the map."""
     cpu = {
         test["name"]: test.get("cpu", 0.0)
@@ -367,7 +369,7 @@ def plan_of(todo, known, only=()):
     for package, mutant, numbers in todo:
         names = {known["tests"][number]["name"] for number in numbers} & cpu.keys()
         folders = OWN_TESTS.get(package, (f"tests/{package}",))
-        plan.append(((package, mutant), selected(names, cpu, folders)))
+        plan.append(((package, mutant), selected(names, cpu, folders, budget)))
     return plan
 
 
@@ -525,6 +527,7 @@ def main():
     runs.add_argument("--site", type=Path, help="a folder of more packages to import")
     runs.add_argument("--again", action="store_true", help="test the survivors of the file again")
     runs.add_argument("--only", nargs="+", default=(), metavar="TEST", help="with --again: tests")
+    runs.add_argument("--budget", type=float, default=MOST_SECONDS, help="seconds of tests each")
     runs.add_argument("--here", action="store_true", help="the map is of this machine")
     shows = commands.add_parser("survivors", help="show survivors without a reason")
     shows.add_argument("results", type=Path, nargs="?", default=RESULTS)
@@ -539,7 +542,7 @@ def main():
     results = run_sample(
         known, options.out, size=options.size, seed=options.seed, workers=options.workers,
         seconds=options.seconds, again=options.again, here=options.here, root=options.root,
-        only=options.only,
+        only=options.only, budget=options.budget,
     )  # fmt: skip
     for line in summary(results) if results else ():
         print(f"{line.claim}: {line.figure}")

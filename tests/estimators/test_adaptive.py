@@ -482,3 +482,15 @@ def test_intervals_count_the_error_of_a_tasks_own_noise_variance():
         low, high = model.predict_interval(X[held], task[held], level=0.9)
         covered.append(np.mean((low <= y[held]) & (y[held] <= high)))
     assert 0.875 < np.mean(covered) < 0.925
+
+
+def test_the_summary_shows_how_the_effects_of_a_task_are_correlated():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(200), 15)
+    x = rng.standard_normal(len(task))
+    u = rng.standard_normal((200, 2)) @ np.linalg.cholesky([[1.0, 0.6], [0.6, 1.0]]).T
+    y = 1 + u[task, 0] + (0.5 + u[task, 1]) * x + 0.5 * rng.standard_normal(len(task))
+    model = ss.AdaptiveSpanRegressor().fit(x[:, None], y, task=task)
+    text = str(model.summary())
+    row = next(line for line in text.splitlines() if line.split()[:1] == ["x0"])
+    assert 0.45 < float(row.split()[-1]) < 0.75

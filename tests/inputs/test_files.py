@@ -653,14 +653,14 @@ def test_simulate_writes_what_fit_reads(tmp_path):
 SHARED = "SharedSpanRegressor"
 
 
-def fit(folder, *more):
-    return run("fit", folder, "--task", "task", "--target", "y", *more)
+def fit(folder, *more, target="y"):
+    return run("fit", folder, "--task", "task", "--target", target, *more)
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--target", "z", "-o", "c.span"), "There is no column 'z'"),
+        (("--target", "z", "-o", "c.span"), "--target was given twice"),
         (("-o", "c.csv"), "would hold a model, not a table"),
         (("-o", "c.span", "--coefficients", "c.txt"), "must end in .csv or .parquet"),
         (("-o", "no/c.span"), "There is no folder"),
@@ -691,6 +691,14 @@ def test_mistakes_of_fit_exit_with_two_and_write_nothing(more, words, tmp_path, 
     assert words in done.output
     assert len(done.output.strip().splitlines()) == 1
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_a_target_that_no_column_has_is_named(tmp_path):
+    simulate_files(tmp_path / "s", n_tasks=5, n_features=3, rank=1, n_samples=9, random_state=0)
+    done = fit(tmp_path / "s", "-o", tmp_path / "c.span", target="z")
+    assert done.exit_code == 2
+    assert "There is no column 'z'" in done.output
+    assert not (tmp_path / "c.span").exists()
 
 
 @pytest.mark.parametrize("estimator", ["AdaptiveSpanRegressor", "PooledRegressor"])

@@ -61,7 +61,7 @@ def test_the_length_of_the_theorem_is_its_formula():
 @pytest.mark.parametrize("alpha", [1e-2, 1e-6])
 def test_phase_one_is_long_enough_for_the_smallest_direction_to_grow(alpha):
     """The mean of both factors grows by 1 + eta s_k until it has the size of sqrt(s_k)."""
-    s, eta, d = np.array([9.0, 1.0]), 0.02, 30
+    s, eta, d = np.array([9.0, 0.5]), 0.04, 30
     length = phase_one_length(s, eta, alpha, d)
     smallest = 1e-5 * alpha / (2 * math.sqrt(d * 2))
     grown = smallest * (1 + eta * s[-1]) ** length

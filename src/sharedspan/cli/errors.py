@@ -141,10 +141,10 @@ def check_model_output(out: Path, tables: Sequence[str], inputs: Iterable[str | 
 
 def read_model(path: Path) -> Any:
     """Load a model; the error about a missing file suggests the most similar name."""
-    from sharedspan.inputs.files import nearest
+    from sharedspan.inputs.files import nearest_file
     from sharedspan.persistence.model_file import load
 
     if not path.exists():
         near = [other.name for other in path.parent.glob("*.span")]
-        raise MistakeError(f"There is no model file {path}.{nearest(path.name, near)}")
+        raise MistakeError(f"There is no model file {path}.{nearest_file(path.name, near)}")
     return load(path)

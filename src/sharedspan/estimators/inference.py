@@ -349,8 +349,13 @@ def effects_of(model: MixedModel) -> tuple[tuple[str, ...], np.ndarray, np.ndarr
 
 def std_between_tasks(model: MixedModel) -> np.ndarray:
     """Standard deviations of coefficients between tasks, zero for those that do not vary, (p,)."""
+    return np.sqrt(np.maximum(np.diag(covariance_between_tasks(model)), 0.0))
+
+
+def covariance_between_tasks(model: MixedModel) -> np.ndarray:
+    """Covariance of coefficients between tasks, (p, p)."""
     posterior = model._uncertainty_
     A, _ = map_to_user(posterior.scaling, posterior.canonical, len(posterior.b))
     # Models of version 0.1 do not hold the covariance between tasks alone.
     between = posterior.new if posterior.between is None else posterior.between
-    return np.sqrt(np.maximum(np.einsum("ip,pq,iq->i", A, between, A), 0.0))
+    return A @ between @ A.T

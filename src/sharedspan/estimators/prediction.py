@@ -14,6 +14,7 @@ from sharedspan.estimators.saturation import require_noise
 from sharedspan.inputs.frames import (
     as_table,
     refuse_column_as_label,
+    require_task_column,
     row_count,
     split_columns,
     task_column_of,
@@ -37,6 +38,7 @@ def feature_columns(model: TaskEstimator, X: Any, task: Any = None) -> tuple[np.
     """
     X = as_table(X)
     columns, task_column = vars(model).get("columns_"), task_column_of(X, model.task_column, task)
+    require_task_column(X, task_column)
     if columns is not None and is_prepared(X, columns, task_column):
         features, column = encoded_columns(X, columns, task_column)
     else:

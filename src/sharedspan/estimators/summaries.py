@@ -11,12 +11,12 @@ from sklearn.utils.validation import check_is_fitted
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.inference import (
     coefficient_names,
+    covariance_between_tasks,
     crossed_groups,
     group_name,
     has_inference,
     infer,
     outer_name,
-    std_between_tasks,
 )
 from sharedspan.estimators.saturation import saturation_notes
 from sharedspan.inference.fixed_effects import t_quantile
@@ -44,6 +44,7 @@ TITLES = {  # by what tasks share
     "nothing": "Separate regressions",
     "prior": "Regressions of new tasks with a known span",
 }
+SMALLEST_CORRELATION = 0.005  # that is shown
 NOTICEABLE = 1.005  # ratio of standard errors with and without the error of the variances
 CORRECTED = " (p-values and bounds corrected for the error of the variances)"
 MEANS_OF = {True: "Means of the population of tasks", False: "Means over the fitted tasks"}
@@ -320,9 +321,16 @@ def plain_variances(model: TaskEstimator) -> tuple[VarianceEntry, ...]:
     """Standard deviations between tasks of the coefficients that vary, if these are modelled."""
     if model.shares != "population" or model._uncertainty_.between is None:
         return ()
-    std = std_between_tasks(model)
-    names = tuple(name for name, s in zip(coefficient_names(model), std, strict=True) if s)
-    return (VarianceEntry(group_name(model), names, std[std > 0]),) if names else ()
+    covariance = covariance_between_tasks(model)
+    varies = np.flatnonzero(np.diag(covariance) > 0)
+    names = tuple(coefficient_names(model)[i] for i in varies)
+    if not names:
+        return ()
+    std = np.sqrt(np.diag(covariance)[varies])
+    correlation = np.clip(covariance[np.ix_(varies, varies)] / np.outer(std, std), -1.0, 1.0)
+    off = np.abs(correlation - np.eye(len(std))).max()
+    together = correlation if off > SMALLEST_CORRELATION else None
+    return (VarianceEntry(group_name(model), names, std, together),)
 
 
 def span_words(model: TaskEstimator) -> tuple[str, ...]:

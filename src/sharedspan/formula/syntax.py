@@ -61,6 +61,9 @@ def read_sides(text: str) -> tuple[Expression, Expression]:
             f"The formula has {len(text):,} characters, and at most {MOST_CHARACTERS:,} are read: "
             "write a shorter one."
         )
+    if "~" not in text and (equal := re.match(r"([^~(=<>!]*)=(?!=)", text)):
+        advice = "a formula has ~ between response and terms"
+        raise refusal(equal[0], f"{advice}, so write {excerpt(equal[1])} ~")
     tokens = tokens_of(text)
     tildes = [i for i, token in enumerate(tokens) if token.text == "~" and token.kind == "sign"]
     if len(tildes) != 1:
@@ -180,9 +183,12 @@ class SideReader:
             raise self._nothing(token)
         following = self._token()
         if following.kind not in ("sign", "end") or following.text == "(":
+            missing = "write + or : there"
+            after = self.tokens[self.at + 1]
+            if self.level and following.kind != "sign" and after.text == ")":
+                missing += f", or | if `{excerpt(following.text)}` is the column of groups"
             raise self._refused(
-                f"no operator stands before `{excerpt(following.text)}`, so write + or : there",
-                token,
+                f"no operator stands before `{excerpt(following.text)}`, so {missing}", token
             )
         return tree
 

@@ -94,7 +94,7 @@ def require_file(path: Path) -> Path:
         raise ValueError(f"{path} is a folder: give one CSV or Parquet file.")
     if not path.is_file():
         others = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise ValueError(f"There is no file {path}.{nearest(path.name, others)}")
+        raise ValueError(f"There is no file {path}.{nearest_file(path.name, others)}")
     if not path.name.lower().endswith(CSV_ENDINGS + PARQUET_ENDINGS + EXCEL_ENDINGS):
         raise ValueError(
             f"{path} is of an unknown format: give a file that ends in .csv, .tsv, .txt (or these "
@@ -315,6 +315,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     by_lower = {other.lower(): other for other in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
+
+
+def nearest_file(name: str, others: Iterable[str]) -> str:
+    """The most similar name of a file, as a question; endings alone make none similar."""
+    others = list(others)
+    stem, stems = name.partition(".")[0], [other.partition(".")[0] for other in others]
+    similar = nearest(stem, stems) or any(len(stem) == len(other) == 1 for other in stems)
+    return nearest(name, others) if similar else ""
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.inputs.files import shortened
+from sharedspan.inputs.files import nearest, shortened
 from sharedspan.inputs.labels import as_numpy, is_missing
 from sharedspan.inputs.recognition import recognise
 from sharedspan.inputs.resources import in_words, machine_memory
@@ -130,10 +130,29 @@ def find_task_column(names: Sequence[Any], task_column: Any) -> Any:
             f"Several columns of X may be the task column {task_column!r}, {listed}: give one of "
             "these names, or pass that column through one transformer only."
         )
-    shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
     raise ValueError(
-        f"There is no task column {task_column!r} in X: give one of its columns, {shown}."
+        f"There is no task column {task_column!r} in X: give one of its columns, "
+        f"{first_names(names)}."
+        f"{nearest(str(task_column), map(str, names))}"
     )
+
+
+def first_names(names: Sequence[Any]) -> str:
+    """The first names of columns, for a message."""
+    return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+
+
+def require_task_column(X: Any, task_column: Any) -> None:
+    """Raise if new rows lack the column that held the tasks in the fit."""
+    names = column_names(X)
+    if names is None or task_column is None or isinstance(task_column, tuple):
+        return
+    if not any(n == task_column or str(n).endswith(f"__{task_column}") for n in names):
+        raise ValueError(
+            f"There is no task column {task_column!r} in X, which held the tasks in the fit: add "
+            f"it to the new rows, or give the labels as task=. The columns are {first_names(names)}."
+            f"{nearest(str(task_column), map(str, names))}"
+        )
 
 
 def task_column_of(X: Any, task_column: Any, task: Any) -> Any:

@@ -42,6 +42,11 @@ class IntegerLabels(Sequence[int]):
 
 def given_labels(task: Any, column: Any, task_column: Any) -> Any:
     """Labels given as ``task`` or as the column ``task_column`` of X; None without either."""
+    if column is not None and isinstance(task, float) and 0 < task < 1:
+        raise ValueError(
+            f"task={task}, and the labels are in the column {task_column!r}: if this is the level "
+            f"of intervals, give level={task}."
+        )
     if column is not None and task is not None:
         raise ValueError(
             f"Task labels were given twice, as task= and as the column {task_column!r}: give only "

@@ -70,9 +70,9 @@ class Findings:
     def __bool__(self) -> bool:
         return bool(self.notation or self.words)
 
-    def add_notation(self, kind: str, name: str, example: str) -> None:
-        """Add a column of numbers or dates in another notation."""
-        self.notation.setdefault(kind, {})[name] = example
+    def add_notation(self, kind: str, name: str, example: str, where: str = "") -> None:
+        """Add a column of numbers or dates in another notation, in all rows or as told."""
+        self.notation.setdefault(kind, {})[name] = f"{example!r}{where}"
 
     def add_words(self, kind: str, name: str, words: Sequence[str], n_rows: int) -> None:
         """Add a column of numbers or dates with a few words among them."""
@@ -85,7 +85,7 @@ class Findings:
         """The columns and what they hold."""
         parts = []
         for kind, columns in self.notation.items():
-            listed = joined([f"{name!r} ({example!r})" for name, example in columns.items()])
+            listed = joined([f"{name!r} ({example})" for name, example in columns.items()])
             holds = "holds" if len(columns) == 1 else "hold"
             parts.append(f"{listed} {holds} {kind}s in another notation")
         for (kind, words), rows in self.words.items():
@@ -205,7 +205,13 @@ def recognise(
         findings.na_values += [word for word in words if word not in findings.na_values]
         if form is not None and kind == "number":
             findings.marks |= {k: v for k, v in form.items() if v != getattr(given, k)}
-            findings.add_notation(kind, name, max(values, key=lambda text: (len(text), text)))
+            odd = [value for value in values if not given.reads(value)] or values
+            where, n_rows = "", sum(counts[value] for value in odd)
+            if len(odd) < len(values) and 2 * n_rows < sum(counts.values()):
+                plain = next(value for value in values if value not in odd)
+                rows = "1 row" if n_rows == 1 else f"{n_rows:,} rows"
+                where = f" in {rows}, beside {plain!r}"
+            findings.add_notation(kind, name, max(odd, key=lambda t: (len(t), t)), where)
         elif form is not None:
             _add_date(findings, name, values, form["form"])
     if findings.marks == {"thousands": ","} and all(
