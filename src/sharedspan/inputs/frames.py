@@ -150,8 +150,8 @@ def require_task_column(X: Any, task_column: Any) -> None:
     if not any(n == task_column or str(n).endswith(f"__{task_column}") for n in names):
         raise ValueError(
             f"There is no task column {task_column!r} in X, which held the tasks in the fit: add "
-            f"it to the new rows, or give the labels as task=. The columns are {first_names(names)}."
-            f"{nearest(str(task_column), map(str, names))}"
+            "it to the new rows, or give the labels as task=. The columns are "
+            f"{first_names(names)}.{nearest(str(task_column), map(str, names))}"
         )
 
 
