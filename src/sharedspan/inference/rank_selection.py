@@ -2,8 +2,9 @@
 
 ``rank="auto"`` cross-validates. Each of five folds has a fifth of every task's rows, which are
 subtracted from the statistics (Grams) or masked (rows). Along the path of ranks each fit starts
-from the previous one, and scaled gradient descent is run until its error is small relative to the
-statistical error. If that takes long although every task has rows to spare, variable projection
+from the previous one, and runs until its error is small relative to the statistical error: by
+variable projection if every task has three rows or more for each feature, and else by scaled
+gradient descent. If that takes long although every task has rows to spare, variable projection
 finishes the fit: the rows of tasks determine some directions far better than others.
 
 The fit of a fold has a fifth fewer rows than the final fit, so held-out losses are biased against
@@ -69,6 +70,7 @@ STEPS_OF_DESCENT = 100  # most fits need 20 to 100
 MAX_ITER = 3000  # of descent, where tasks have hardly more rows than ranks or very different noise
 STEPS_OF_PROJECTION = 300
 ROWS_TO_SPARE = 1.0  # per feature, in the smallest task, for variable projection
+ROWS_FOR_EXACT_WEIGHTS = 3.0  # per feature, for variable projection from the start
 ROWS_PER_FEATURE = 3  # with fewer in any task, the threshold mistakes noise for directions
 
 
@@ -382,15 +384,16 @@ def noise_deviation(objective: Objective, V: np.ndarray, ranks: np.ndarray, cent
 class Fits:
     """Factors (d, k) and (k, T) of rank k = 1, 2, ..., each fit started at the previous one.
 
-    They are computed when first used. Variable projection only finishes a fit, and no fit without
-    a fold starts from the fit to all rows: with few rows, or with tasks of very different noise,
-    exact weights of a few tasks turn an early span towards them, and the fit to all rows knows
-    those rows that are left out.
+    They are computed when first used. Where tasks have few rows, variable projection only finishes
+    a fit: exact weights of a few tasks would turn an early span towards them. No fit without a fold
+    starts from the fit to all rows, which knows the rows that are left out.
     """
 
     def __init__(self, objective: Objective, largest: int) -> None:
         self.objective, self.largest = objective, largest
         self.known: list[Factors] = []
+        smallest = float(objective.n[objective.n > 0].min(initial=np.inf)) - 1
+        self.rows_per_feature = smallest / objective.n_features
 
     def __iter__(self) -> Iterator[Factors]:
         return (self[rank] for rank in range(1, self.largest + 1))
@@ -404,24 +407,24 @@ class Fits:
             with one_blas_thread():
                 start = grow(objective, *known)
             stop = partial(is_precise, share=min(k * (d + T) / float(objective.n.sum()), 1.0))
-            solver = scaled_gd(objective, k, warm_start=start)
-            result = run(solver, objective, max_iter=STEPS_OF_DESCENT, tol=0, stop=stop)
-            if result.ending == OUT_OF_ITERATIONS:
-                result = self._finish(k, start, result, stop)
+            result = self._fit(k, start, stop)
             self.known.append((result.B, result.W))
         return self.known[rank - 1]
 
-    def _finish(
-        self, k: int, start: Factors, result: SolverResult, stop: Callable[..., bool]
-    ) -> SolverResult:
-        """A fit that takes long, by variable projection where its minimum is well determined."""
+    def _fit(self, k: int, start: Factors, stop: Callable[..., bool]) -> SolverResult:
+        """A fit by variable projection where its minimum is well determined, else by descent."""
         objective = self.objective
-        rows = float(objective.n[objective.n > 0].min()) - 1
-        if rows >= ROWS_TO_SPARE * objective.n_features:
-            solver = variable_projection(objective, k, warm_start=(result.B, result.W))
-            return run(solver, objective, max_iter=STEPS_OF_PROJECTION, tol=0, stop=stop)
-        solver = scaled_gd(objective, k, warm_start=start)
-        return run(solver, objective, max_iter=MAX_ITER, tol=0, stop=stop)
+        if self.rows_per_feature < ROWS_FOR_EXACT_WEIGHTS:
+            solver = scaled_gd(objective, k, warm_start=start)
+            result = run(solver, objective, max_iter=STEPS_OF_DESCENT, tol=0, stop=stop)
+            if result.ending != OUT_OF_ITERATIONS:
+                return result
+            if self.rows_per_feature < ROWS_TO_SPARE:
+                solver = scaled_gd(objective, k, warm_start=start)
+                return run(solver, objective, max_iter=MAX_ITER, tol=0, stop=stop)
+            start = result.B, result.W
+        solver = variable_projection(objective, k, warm_start=start)
+        return run(solver, objective, max_iter=STEPS_OF_PROJECTION, tol=0, stop=stop)
 
 
 def _path(

@@ -19,6 +19,7 @@ from sharedspan.kernels.lanes import (
     load8,
     multiply,
     pointer,
+    prefetch,
     store8,
     subtract_product,
     sum_lanes,
@@ -28,6 +29,7 @@ from sharedspan.kernels.matrices import combine_rows, products, solve_ridge
 # An anchor solves (G + ridge) a = X'y: any reference near least squares will do, and this one
 # exists for every G. The ridge is a share of each diagonal entry, so units do not matter.
 ANCHOR_RIDGE = 1e-10
+ROWS_AHEAD = 48  # prefetched where rows lie scattered: each is a cache miss or two
 CONSTANT = 1e-12  # deviation over level of a feature that varies by the rounding of its mean alone
 
 
@@ -126,11 +128,17 @@ def read_rows(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Copy the rows at positions lo..hi - 1 of the order to the buffers, in the given units."""
     source, out, origin, unit = pointer(X), pointer(rows), pointer(shift), pointer(scale)
+    responses, last = pointer(y), len(order) - 1
     lanes = column_stride == 1 and d >= 8
     one = broadcast(1.0)
     for i in range(hi - lo):
         row = order[lo + i] if len(order) else lo + i
         at, to = row * row_stride, i * size
+        if last >= 0:
+            ahead = order[min(lo + i + ROWS_AHEAD, last)]
+            prefetch(responses, ahead)
+            for b in range(0, d + 7, 8):
+                prefetch(source, ahead * row_stride + min(b, d - 1) * column_stride)
         if lanes:
             b = 0
             while b < d:
