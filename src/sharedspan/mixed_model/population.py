@@ -76,11 +76,14 @@ def task_posteriors(
     """Means (m, p), covariances over the noise (m, p, p), effective parameters (m,), given C."""
     at = np.flatnonzero(C.any(axis=1))
     if len(at) == len(C):
-        CK = C @ K
-        rest = np.eye(len(C)) - CK
-        moved = rest @ population.inverse
-        covariance = C - CK @ C + moved @ rest.transpose(0, 2, 1)
-        used = np.einsum("tii->t", CK) + np.einsum("tij,tji->t", moved, K)
+        # K is symmetric. Products with one matrix for all tasks are one product: many small ones
+        # take far longer.
+        KC = (K.reshape(-1, len(C)) @ C).reshape(K.shape)
+        rest = np.ascontiguousarray(np.eye(len(C)) - KC.transpose(0, 2, 1)).reshape(-1, len(C))
+        moved = (rest @ population.inverse).reshape(K.shape)
+        covariance = (rest @ C).reshape(K.shape)
+        covariance += moved @ rest.reshape(K.shape).transpose(0, 2, 1)
+        used = np.einsum("tii->t", KC) + np.einsum("tij,tij->t", moved, K)
         return population.b + scores @ C, covariance, used
     # The same, if few coefficients vary and few rows of C are not zero.
     inner = C[np.ix_(at, at)]
