@@ -35,6 +35,7 @@ _HOMES = {
     "TorchBackend": "sharedspan.objective.backends",
     "anova": "sharedspan.formula.comparison",
     "compare": "sharedspan.diagnosis.comparison",
+    "conformal_sets": "sharedspan.diagnosis.conformal",
     "diagnose": "sharedspan.diagnosis.diagnose",
     "effects": "sharedspan.formula.marginal",
     "error_floor": "sharedspan.inference.noise",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from sharedspan import datasets
     from sharedspan.datasets.simulate import simulate
     from sharedspan.diagnosis.comparison import compare
+    from sharedspan.diagnosis.conformal import conformal_sets
     from sharedspan.diagnosis.diagnose import diagnose
     from sharedspan.diagnosis.simulated_residuals import simulated_residuals
     from sharedspan.distributed.engine import ClusterError, DaskEngine
