@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import sharedspan as ss
 from sharedspan.cli import main
 from sharedspan.diagnosis.curves import fitted_curve
+from sharedspan.inputs.encoders import Factor
 from sharedspan.inputs.frame_table import encode_frame, learn_frame
 
 OPTIONS = ss.Columns(
@@ -216,7 +217,9 @@ def test_a_saved_model_carries_what_was_learned(parts, model, tmp_path):
 
 def test_missing_values_are_an_error_that_says_what_to_type(parts):
     X, y, task = parts
-    with pytest.raises(ValueError, match=r"of 600 rows lack a value: 'city' 30, 'age' 20.*drop"):
+    with pytest.raises(
+        ValueError, match=r"of 600 rows have missing values: 'city' 30, 'age' 20.*drop"
+    ):
         ss.PooledRegressor().fit(X, y, task=task)
     model = ss.PooledRegressor(columns=ss.Columns(missing="drop")).fit(X, y, task=task)
     lacking = X.isna().any(axis=1)
@@ -417,7 +420,7 @@ def test_wrong_options_are_refused_in_words(options, words):
         ({"ordinal": {"size": ["S", "M"]}}, "'L', which is not among its ordered levels"),
         ({"season": ["age"]}, "does not hold dates"),
         ({"spline": ["city"]}, "holds categories"),
-        ({"dates": {"city": "%d.%m.%Y"}}, "is no date of the form"),
+        ({"dates": {"city": "%d.%m.%Y"}}, "is not a date of the form"),
     ],
 )
 def test_options_that_do_not_suit_the_table_are_refused_in_words(options, words, parts):
@@ -449,9 +452,9 @@ def test_a_curve_follows_the_truth_within_its_band():
     assert_allclose(model.predict(at), of_task.mean, rtol=1e-8)
     panel = ss.plot_curve(model, "x", task=3)
     assert panel.get_title().startswith("Effect of x in task 3")
-    with pytest.raises(ValueError, match="no column of numbers"):
+    with pytest.raises(ValueError, match="not a numeric or date column"):
         ss.plot_curve(model, "w")
-    with pytest.raises(ValueError, match="straight effect"):
+    with pytest.raises(ValueError, match="is linear"):
         ss.plot_curve(model, "z")
     with pytest.raises(TypeError, match="no standard errors of a mean task"):
         ss.plot_curve(ss.PooledRegressor().fit(table, y, task=0), "x")
@@ -569,3 +572,8 @@ def test_names_of_features_that_clash_and_many_rare_levels_are_told():
     street = pd.DataFrame({"street": [f"street {i}" for i in range(290)] + ["none"] * 10})
     with pytest.warns(UserWarning, match="'street' has 291 levels, of which 290 are pooled"):
         ss.PooledRegressor().fit(street, np.arange(300.0), task=0)
+
+
+def test_a_factor_whose_counts_are_no_numbers_is_refused():
+    with pytest.raises(ValueError, match="not levels of a column"):
+        Factor("g", ("a", "b"), ("12", "text"), "reference", "a")

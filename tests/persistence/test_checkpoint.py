@@ -173,13 +173,13 @@ def test_the_cases_have_halved_steps_and_a_last_epoch_of_noisy_sgd():
 def test_auto_does_not_compare_starts_again(tmp_path, monkeypatch):
     fit, raced = Fit("auto", "scarce", tol=1e-9, max_iter=200), []
     compare = auto.lowest_of_many
-    monkeypatch.setattr(auto, "lowest_of_many", lambda *a: raced.append(1) or compare(*a))
+    monkeypatch.setattr(auto, "lowest_of_many", lambda *a: raced.append(a[4]) or compare(*a))
     result, files = files_on_the_way(fit, tmp_path / "c")
-    assert raced == [1]
-    assert_same(fit.resumed(files[auto.TRIAL + 3], tmp_path / "again"), result)
-    assert raced == [1]
-    assert_same(fit.resumed(files[auto.TRIAL], tmp_path / "again"), result)
-    assert raced == [1, 1]
+    assert raced == [auto.RIVALS]
+    for i in (1, auto.TRIAL - 2, auto.TRIAL + 3):
+        raced.clear()
+        assert_same(fit.resumed(files[i], tmp_path / "again"), result)
+        assert raced == [auto.RIVALS] * (i < auto.TRIAL)
 
 
 @pytest.mark.parametrize("name", SUM_SOLVERS)

@@ -117,7 +117,7 @@ def test_foreign_and_newer_files_say_what_to_do(tmp_path):
     np.savez(tmp_path / "z.npz", a=np.array([{}], dtype=object))
     (tmp_path / "empty").write_bytes(b"")
     for name in ("zip", "z.npz", "empty"):
-        with pytest.raises(CheckpointError, match="is not a checkpoint of sharedspan"):
+        with pytest.raises(CheckpointError, match="is not a sharedspan checkpoint"):
             Checkpoint.read(tmp_path / name)
     (tmp_path / "new").write_bytes(b"sharedspan checkpoint, format 12\nwhatever")
     with pytest.raises(CheckpointError, match=r"newer sharedspan, in format 12.*update sharedspan"):

@@ -240,7 +240,7 @@ def test_what_cannot_be_saved_is_refused(sim, tmp_path):
     class Mine(ss.PooledRegressor):
         pass
 
-    with pytest.raises(TypeError, match="only estimators of sharedspan"):
+    with pytest.raises(TypeError, match="only sharedspan estimators"):
         Mine().fit(sim.X, sim.y, sim.task).save(tmp_path / "m.span")
     assert not list(tmp_path.iterdir())
 
@@ -300,13 +300,13 @@ def test_members_changed_under_a_right_checksum_never_raise_another_error(conten
 def test_foreign_newer_and_missing_files_are_told_apart(content, tmp_path, sim):
     path = tmp_path / "m.span"
     path.write_bytes(b"PK\3\4 something else")
-    with pytest.raises(ss.ModelFileError, match="is not a model file of sharedspan"):
+    with pytest.raises(ss.ModelFileError, match="is not a sharedspan model file"):
         ss.load(path)
     path.write_bytes(b"")
-    with pytest.raises(ss.ModelFileError, match="is not a model file"):
+    with pytest.raises(ss.ModelFileError, match="is not a sharedspan model file"):
         ss.load(path)
     path.write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(ss.ModelFileError, match="is not a model file"):
+    with pytest.raises(ss.ModelFileError, match="is not a sharedspan model file"):
         ss.load(path)
     path.write_bytes(content.replace(b"format 2\n", b"format 3\n", 1))
     with pytest.raises(ss.ModelFileError, match=r"newer sharedspan.*update"):
@@ -321,7 +321,7 @@ def test_foreign_newer_and_missing_files_are_told_apart(content, tmp_path, sim):
     checkpoint = tmp_path / "c"
     model = ss.SharedSpanRegressor(rank=2, random_state=0)
     model.fit(sim.X, sim.y, task=sim.task, checkpoint=checkpoint)
-    with pytest.raises(ss.ModelFileError, match="is not a model file"):
+    with pytest.raises(ss.ModelFileError, match="is not a sharedspan model file"):
         ss.load(checkpoint)
 
 

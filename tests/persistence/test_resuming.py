@@ -45,7 +45,7 @@ def sim():
 
 MODELS = [
     (ss.SharedSpanRegressor(rank=2, solver="tpgd", random_state=0), cut_at(37)),
-    (ss.SharedSpanRegressor(random_state=0, solver="auto", tol=1e-12), cut_at(3)),
+    (ss.SharedSpanRegressor(random_state=0, solver="auto", tol=1e-12), cut_at(1)),
     (ss.SharedSpanRegressor(solver="tpgd", noise="per_task", random_state=1), cut_at(20, runs=3)),
     (ss.SharedSpanRegressor(rank=2, solver="nsgd", max_iter=80, tol=0, whiten=False), cut_at(41)),
     (ss.SharedSpanRegressor(rank=3, solver="scaled_gd_anderson", fit_intercept=False), cut_at(6)),

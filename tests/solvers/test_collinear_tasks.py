@@ -108,7 +108,9 @@ def test_the_error_of_the_full_rank_is_that_of_separate_fits_however_slow_descen
 
 @pytest.mark.parametrize("solver", ["tpgd", "gd", "scaled_gd"])
 def test_gradient_descent_names_collinear_rows_as_the_reason_why_it_is_slow(solver):
-    with pytest.warns(ConvergenceWarning, match=r"move together within a task.*solver='auto'"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"are nearly collinear within tasks.*solver='auto'"
+    ):
         model = fit(*countries(), rank=2, solver=solver, max_iter=60)
     assert not model.converged_
 

@@ -10,6 +10,7 @@ import sharedspan as ss
 from conftest import statistics_of
 from sharedspan.objective import build_objective
 from sharedspan.solvers import SOLVERS
+from sharedspan.solvers.auto import FEW_TASKS
 from sharedspan.solvers.initialization import singular_values, small_random_start
 from sharedspan.solvers.loop import run
 from sharedspan.solvers.stochastic import _in_unit_ball
@@ -104,7 +105,7 @@ def test_injected_noise_is_uniform_in_the_unit_ball(rng):
     ],
 )
 def test_auto_is_the_solver_that_its_docstring_names(shape, k, runs):
-    problem = objective(T=12, k=k, **shape)
+    problem = objective(T=FEW_TASKS + 1, k=k, **shape)
     ours, named = (solved(name, problem, k) for name in ("auto", runs))
     assert_array_equal(ours.trace["loss"], named.trace["loss"])
     assert_array_equal(ours.B @ ours.W, named.B @ named.W)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 EXACT_IN_FLOAT32 = {"float", "tinyint", "smallint", "utinyint", "usmallint", "boolean"}
 MISSING_CODE, UNSEEN_CODE = -1, -2
 DAY = 86_400_000_000.0  # microseconds
-FIRST_YEAR = 100  # of dates; "24" alone is no year
+FIRST_YEAR = 100  # of dates; "24" alone is not a year
 HARMONICS = {"year": (365.2425, 2), "week": (7.0, 3), "day": (1.0, 2)}  # days, sines and cosines
 
 
@@ -111,7 +112,7 @@ class Number:
 
 
 def date_sql(text: str, date_format: str | None) -> str:
-    """SQL of the date that a text is, NULL if it is none; ISO form is read beside any other."""
+    """SQL of the date that a string is, NULL if it is none; ISO form is read besides any other."""
     moment = f"TRY_CAST({text} AS TIMESTAMP)"
     if date_format is not None:
         own = f"try_strptime({text}, {literal(date_format)})"
@@ -132,8 +133,10 @@ class Factor:
 
     def __post_init__(self) -> None:
         require_texts(self.column, *self.levels)
-        if len(self.counts) != len(self.levels) or (
-            self.levels and self.reference not in self.levels
+        if (
+            len(self.counts) != len(self.levels)
+            or not all(isinstance(n, Real) for n in self.counts)
+            or (self.levels and self.reference not in self.levels)
         ):
             raise ValueError(f"These are not levels of a column: {self!r}.")
 
@@ -156,7 +159,7 @@ class Factor:
 
     @property
     def pools(self) -> bool:
-        """Whether other levels than the known ones have a level."""
+        """Whether levels other than the known ones have a level."""
         return OTHER in self.levels
 
     def value_sql(self, kind: str, text: TextFormat) -> str:

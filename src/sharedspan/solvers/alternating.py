@@ -40,7 +40,7 @@ def als(objective: Objective, k: int) -> Solver:
 def solve_B(
     objective: Objective, B: np.ndarray, W: np.ndarray, D: np.ndarray | float = 0.0
 ) -> np.ndarray:
-    """The B (d, k) of least loss(BW + D), by conjugate gradients from B.
+    """The B (d, k) that minimises loss(BW + D), by conjugate gradients from B.
 
     The Hessian is near WW' (x) I in a canonical problem, so (WW')^-1 makes a good preconditioner.
     """

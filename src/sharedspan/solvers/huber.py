@@ -8,7 +8,7 @@ theta_t lies between the centre and v_t, by a soft threshold in the length of th
     theta_t = gamma_t + (1 - weight / rho_t)_+ (v_t - gamma_t),
     rho_t   = |S_t^(1/2) (v_t - gamma_t)| = sqrt(2 [loss_t(gamma_t) - loss_t(v_t)]).
 
-The least value is loss_t(v_t) plus the Huber function of rho_t: rho_t^2 / 2 up to the weight,
+The minimum is loss_t(v_t) plus the Huber function of rho_t: rho_t^2 / 2 up to the weight,
 weight rho_t - weight^2 / 2 beyond. It is smooth in the centre, where its gradient is that of the
 loss times min(1, weight / rho_t). So only B has to be searched for, by L-BFGS.
 """

@@ -67,9 +67,9 @@ def task_curvatures(objective: Objective, rng: np.random.Generator) -> np.ndarra
 def separate_fits(
     objective: Objective, near: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Least squares of each task (d, T) and its rank (T,).
+    """Least-squares coefficients of each task (d, T) and its rank (T,).
 
-    Where it is not unique it is the nearest one to ``near`` (d, T), by default to zero.
+    Where the solution is not unique it is the one nearest to ``near`` (d, T), by default to zero.
     """
     near = np.zeros((objective.n_features, objective.n_tasks)) if near is None else near
     _, (V, ranks) = objective.map_shards(_separate_fits, near.T)

@@ -143,7 +143,7 @@ def _better_tasks(old: Place, new: Place, slack: float) -> tuple[Place, np.ndarr
 def median_span(V: np.ndarray, k: int, floor: float) -> np.ndarray:
     """Orthonormal B (d, k) near the least sum_t |v_t - P(B) v_t|, by reweighting.
 
-    Unlike the singular vectors of V, it does not follow a few long columns off the span. The
+    Unlike the singular vectors of V, it does not follow a few long columns outside the span. The
     first weights are 1 / |v_t|, the later ones 1 / max(|v_t - P(B) v_t|, floor).
     """
     distance = np.linalg.norm(V, axis=0)
@@ -156,6 +156,6 @@ def median_span(V: np.ndarray, k: int, floor: float) -> np.ndarray:
 
 
 def near_median_span(objective: Objective, V: np.ndarray, k: int, noise: float) -> Parts:
-    """B, W and deviations that add up to V (d, T), B being the median span for a noise level."""
+    """B, W and deviations that add up to V (d, T), with B the median span for a noise level."""
     floor = noise * np.sqrt(objective.n_features / objective.n.mean())
     return Span().split(median_span(V, k, floor), V)

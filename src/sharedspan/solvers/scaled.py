@@ -145,7 +145,7 @@ class Mixture:
         self.products = products
 
     def mixed(self, point: Point) -> Factors:
-        """sum_i a_i (x_i + F(x_i)) for the weights of least |sum_i a_i F(x_i)|, in point's metric.
+        """sum_i a_i (x_i + F(x_i)) with weights that minimise |sum_i a_i F(x_i)| in point's metric.
 
         Minimising a'Ka under a'1 = 1 gives a ~ K^-1 1. Steps differ by powers of ten, so K is
         scaled to a matrix of correlations first.

@@ -42,9 +42,10 @@ def ways_to_converge(solver: str, objective: Objective, B: np.ndarray, W: np.nda
             share = 100 * max(gap, 0.0) / here if here > 0 else 0.0
             return (
                 f"The rows determine some directions of some tasks {float(f'{spread:.1g}'):,.0f} "
-                "times better than others, because features move together within a task or vary "
-                "little in it. Gradient descent needs about as many iterations or more, whatever "
-                f"its step size. The best weights in this span would lower the loss by {share:.2g} "
-                "%. Use solver='auto', which computes the weights of each task exactly."
+                "times better than others, because features are nearly collinear within tasks or "
+                "vary little in them. Gradient descent needs about as many iterations or more, "
+                "whatever its step size. The best weights in this span would lower the loss by "
+                f"{share:.2g} %. Use solver='auto', which computes the weights of each task "
+                "exactly."
             )
     return "Raise max_iter, or lower the rank: weak directions take long to converge."

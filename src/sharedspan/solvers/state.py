@@ -89,7 +89,7 @@ Solver = Generator[Iterate, Step, None]
 
 
 def any_budget(solver: Callable[..., Solver]) -> Callable[..., Solver]:
-    """Let a solver that neither draws nor plans by its budget be called as all solvers are."""
+    """Let a solver that uses neither randomness nor its budget be called as all solvers are."""
 
     @wraps(solver)
     def called(
