@@ -6,8 +6,8 @@
     python benchmarks/readme.py table --folder FOLDER
 
 `picture` fits growing numbers of each patient's rows of the bundled table parkinsons and predicts
-the others: the same slopes for all with an intercept for each patient, a ridge regression for each
-patient, and `AdaptiveSpanRegressor`. Means over ten draws of the rows.
+the others: common slopes with an intercept for each patient, a ridge regression for each patient,
+and `AdaptiveSpanRegressor`. Means over ten draws of the rows.
 
 `table` prints the root mean squared errors of held-out rows over that of ours, and processor
 seconds of a fit and its predictions: means and medians over five splits, 75/25 within each group.

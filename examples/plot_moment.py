@@ -2,7 +2,7 @@
 MomentRegressor: the span from averages
 =======================================
 
-*Each client may send only one average, and no rows. Can the span be estimated from that?*
+*Can the span be estimated from averages over rows alone, without iterations?*
 
 The average of x y over the rows of a task has an expected value that points along the task's
 coefficients. The method of moments puts such averages together over tasks and takes their leading
@@ -65,10 +65,10 @@ assert (
 # sphinx_gallery_end_ignore
 # %%
 # On the left the angle falls with the number of rows for all methods; "duchi", which uses all pairs
-# of rows, is never worse than "niu", which uses one split of them. On the right is the price: with
-# less and less noise least squares finds the span exactly, and moments do not, because the features
-# themselves add noise to an average of x y.
+# of a task's rows, is never worse than "niu", which splits them once into two halves. The right
+# panel shows the disadvantage of moments: as the noise vanishes, least squares finds the span
+# exactly and the moment estimators do not, because the features themselves add noise to an average
+# of x y.
 #
-# Use it for comparison, and if only averages are available. If rows or statistics per task are
-# available, the span of ``SharedSpanRegressor`` is closer to the true one at every number of rows
-# in the figure.
+# Use ``MomentRegressor`` for comparison: the span of ``SharedSpanRegressor`` is closer to the true
+# one at every number of rows in the figure.

@@ -5,7 +5,8 @@ NewTaskRegressor: a task that arrives later
 *A new shop opens. It has ten rows. What do we know about it?*
 
 More than its ten rows can tell, if a hundred earlier shops have shown the span in which their
-coefficients lie, and how they are distributed there. Only k numbers then remain to be learned.
+coefficients lie, and how they are distributed there. Only the new shop's weights in this span then
+remain to be learned: three numbers here, instead of 50 coefficients.
 """
 
 import matplotlib.pyplot as plt
@@ -55,8 +56,8 @@ assert least[0] > 1
 # %%
 # With ten rows and the span, a new task is estimated better than from eighty rows without the span.
 # The prior helps if the number of rows is not much larger than the rank; with more rows it does not
-# matter. Algorithm 2 reads the rows once and stores nothing, which costs accuracy unless there are
-# many rows.
+# matter. Algorithm 2 reads each row once and keeps only the current weights; this costs accuracy
+# unless there are many rows.
 
 for count, *values in zip(counts, *errors.values(), strict=True):
     print(f"{count:3d} rows: " + "  ".join(f"{value:.3f}" for value in values))
@@ -65,7 +66,8 @@ for count, *values in zip(counts, *errors.values(), strict=True):
 # Rows that arrive one by one
 # ---------------------------
 #
-# ``partial_fit`` gives the same answer as a fit to all rows so far, and its intervals shrink.
+# ``partial_fit`` gives the same answer as a fit to all rows so far, and the standard errors fall
+# as rows arrive.
 
 first = np.flatnonzero(sim.task == 100)
 new = ss.NewTaskRegressor.from_model(model)
@@ -76,7 +78,9 @@ for i in first[:20]:
 
 at_once = ss.NewTaskRegressor.from_model(model)
 at_once.fit(sim.X[first[:20]], sim.y[first[:20]], task=sim.task[first[:20]])
-print("largest difference to one fit:", f"{np.abs(new.coef_ - at_once.coef_).max():.0e}")
+print(
+    "largest difference from one fit to all rows:", f"{np.abs(new.coef_ - at_once.coef_).max():.0e}"
+)
 # sphinx_gallery_start_ignore
 assert np.abs(new.coef_ - at_once.coef_).max() < 1e-10
 # sphinx_gallery_end_ignore

@@ -18,7 +18,7 @@ import sharedspan as ss
 data = ss.datasets.load_parkinsons()
 rng = np.random.default_rng(0)
 order = rng.permutation(len(data.y))
-place = np.empty(len(order), dtype=int)  # the number of each row among its patient's, shuffled
+place = np.empty(len(order), dtype=int)  # of a row in a random order of its patient's rows
 for patient in np.unique(data.task):
     rows = order[data.task[order] == patient]
     place[rows] = np.arange(len(rows))
@@ -59,7 +59,7 @@ assert alone[-1] < 1.02 * adaptive[-1]
 assert pooled[-1] > 1.5 * alone[-1]
 # sphinx_gallery_end_ignore
 # %%
-# With five recordings a patient's own regression is no better than the average of all patients, and
-# a shared model is well ahead of both. With eighty the patient's own regression has caught up:
+# With five recordings a patient's own regression is no better than the pooled regression, and the
+# adaptive model is well ahead of both. With eighty the patient's own regression has caught up:
 # sharing helps if rows are scarce, and does no harm if they are not. The pooled model never
 # catches up, because patients differ (see :ref:`sphx_glr_gallery_plot_adaptive.py`).

@@ -2,10 +2,10 @@
 PooledRegressor: are the tasks different at all?
 ================================================
 
-*Before anything clever: does one slope vector for all tasks do as well?*
+*Before you try anything clever: is one slope vector for all tasks as good as separate ones?*
 
-Every comparison needs this baseline. It fits one set of slopes to all rows and an intercept to each
-task. How good it is depends on how much the tasks differ, so we simulate tasks around a common
+Every comparison needs this baseline. It fits one set of slopes to all rows, and an intercept for
+each task. How good it is depends on how much the tasks differ, so we simulate tasks around a common
 slope vector of length one and let their distance from it grow.
 """
 
@@ -70,6 +70,7 @@ assert abs(rmse["adaptive"] / rmse["pooled"] - 1) < 0.02
 # sphinx_gallery_end_ignore
 
 # %%
-# With about 43 rows per state and 100 features a single state has too little data: pooling is well
-# ahead of separate regressions, and the adaptive model is equally good. One split is too few
-# for such a small difference; ``ss.compare`` repeats it, with standard errors.
+# With a mean of 43 rows per state, a quarter of them held out, and 100 features a single state has
+# too little data: pooling is well ahead of separate regressions, and the adaptive model is about as
+# good as pooling. One split cannot tell which of these two is better; ``ss.compare`` repeats the
+# split and gives standard errors.

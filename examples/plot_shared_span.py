@@ -37,8 +37,8 @@ assert model.rank_ == 3
 # Each dot is one of the 5,000 coefficients. Alone, a task must find 50 numbers in 80 rows.
 # Together, the tasks find the span, and then each has three numbers of its own to find.
 #
-# How close is that to the best possible? The *floor* is the expected error of the best fit of
-# this rank.
+# How close is that to the best possible? The *floor* is the expected error that the best fit of
+# this rank approaches as the number of rows grows.
 
 floor = ss.error_floor(n_samples=80, n_features=50, n_tasks=100, rank=3, noise=0.5)
 print(f"separate: {ss.parameter_error(separate.coef_, sim.coef) / floor:5.1f} times the floor")
@@ -48,8 +48,9 @@ print(f"together: {ss.parameter_error(model.coef_, sim.coef) / floor:5.1f} times
 # The rank need not be known
 # --------------------------
 #
-# ``rank="auto"`` predicts held-out rows of every task along the path of ranks. The bars show
-# standard errors of the difference between the loss of a rank and that of the best rank.
+# ``rank="auto"`` fits one rank after another and compares their predictions of held-out rows of
+# every task. The bars show standard errors of the difference between the loss of a rank and that of
+# the best rank.
 
 fig, (left, right) = plt.subplots(1, 2)
 ss.plot_rank_path(model, ax=left)
@@ -63,8 +64,8 @@ plt.show()
 
 # %%
 # The truth has three directions of equal size. The separate fits show them too, but with smaller
-# singular values, and have noise in all the other directions, where the singular values of the
-# shared span are zero.
+# singular values, because their ridge penalty shrinks the coefficients. They also have noise in all
+# the other directions, where the singular values of the shared span are zero.
 #
 # How precise is a coefficient?
 # -----------------------------

@@ -6,7 +6,7 @@ SpectralRegressor: the span in one shot
 stand out. Is that enough?*
 
 That is the spectral estimator: separate least squares, then a singular value decomposition. It
-needs no start and no iteration. It does need rows.
+needs no starting values and no iterations. It does need rows.
 """
 
 import matplotlib.pyplot as plt
@@ -38,7 +38,7 @@ ax.legend()
 plt.show()
 
 for count, a, b in zip(counts, *errors.values(), strict=True):
-    print(f"{count:3d} rows: spectral {a:6.2f}, shared span {b:.2f} of the floor")
+    print(f"{count:3d} rows: spectral {a:6.2f}, shared span {b:.2f} times the floor")
 
 # sphinx_gallery_start_ignore
 ratio = dict(zip(counts, errors["spectral"], strict=True))
@@ -49,20 +49,21 @@ assert all(b <= a for a, b in zip(*errors.values(), strict=True))
 # %%
 # With many rows per task the spectral estimator is as good as the joint fit. With about as many
 # rows as features, separate least squares has very large errors, and so do the directions that are
-# found from it. Fewer rows are better again, because the minimum-norm solution is used, but the
-# joint fit remains ahead.
+# found from it. With still fewer rows the error falls again, because the minimum-norm solution is
+# used, but the joint fit remains ahead.
 #
 # Tasks that leave the span
 # -------------------------
 #
-# A second step lets a task leave the span if its rows require it, and long coefficient vectors can
-# be shortened before the decomposition (``outliers=`` is the assumed share of odd tasks). The tasks
-# are the ones of :ref:`the page about penalised ERM <sphx_glr_gallery_plot_penalized.py>`.
+# A second step lets a task leave the span if its rows require it. The norms of long coefficient
+# vectors can be clipped before the decomposition, so that outlier tasks hardly influence it
+# (``outliers=`` is the assumed share of these tasks). The tasks are the ones of :ref:`the page
+# about penalised ERM <sphx_glr_gallery_plot_penalized.py>`.
 
 sim = ss.simulate(
     n_tasks=60, n_features=20, rank=2, n_samples=60, noise=0.5, outliers=0.1, random_state=1
 )
-odd = sim.is_outlier
+outlier = sim.is_outlier
 methods = {
     "shared span": ss.SharedSpanRegressor(rank=2, random_state=0),
     "spectral, step one": ss.SpectralRegressor(rank=2, step_two=False, random_state=0),
@@ -73,11 +74,11 @@ bars = {}
 for name, method in methods.items():
     method.fit(sim.X, sim.y, task=sim.task)
     error = np.sum((method.coef_ - sim.coef) ** 2, axis=1)
-    bars[name] = error[~odd].mean(), error[odd].mean()
-    print(f"{name:24s} regular tasks {bars[name][0]:.3f}, odd tasks {bars[name][1]:.3f}")
+    bars[name] = error[~outlier].mean(), error[outlier].mean()
+    print(f"{name:24s} regular tasks {bars[name][0]:.3f}, outlier tasks {bars[name][1]:.3f}")
 
 fig, axes = plt.subplots(1, 2, sharey=True, figsize=(8, 2.6))
-for ax, column, title in zip(axes, (0, 1), ("regular tasks", "odd tasks"), strict=True):
+for ax, column, title in zip(axes, (0, 1), ("regular tasks", "outlier tasks"), strict=True):
     ax.barh(list(bars)[::-1], [value[column] for value in bars.values()][::-1], color=f"C{column}")
     ax.set(title=title, xlabel="squared error of a task")
 plt.show()
@@ -88,5 +89,5 @@ assert both[1] < one[1] / 5
 assert cut[0] < both[0] < shared_bar[0] / 5
 # sphinx_gallery_end_ignore
 # %%
-# The second step corrects the odd tasks, and shortening long vectors protects the regular tasks
-# from them.
+# The second step corrects the outlier tasks, and clipping the norms protects the regular tasks from
+# them.

@@ -1,9 +1,9 @@
 """
-Rows that arrive over time, and sites that may not share them
-=============================================================
+Rows that arrive over time, and sites that must not share them
+==============================================================
 
-*New rows arrive every day. Three hospitals may not pool their patients' rows. Can one model still
-be fitted to all rows?*
+*New rows arrive every day. Three hospitals are not allowed to pool their patients' rows. Can one
+model still be fitted to all rows?*
 
 A fit needs only sufficient statistics of each task, not the rows. These statistics can be added up:
 over days (``partial_fit``) and over sites (``merge``). The result is the fit to all rows, not an
@@ -28,7 +28,8 @@ for rows in days:
 at_once = ss.SharedSpanRegressor(rank=2, random_state=0)
 at_once.fit(sim.X, sim.y, task=sim.task)
 print(
-    "largest difference to one fit of all rows:", f"{np.abs(model.coef_ - at_once.coef_).max():.0e}"
+    "largest difference from one fit to all rows:",
+    f"{np.abs(model.coef_ - at_once.coef_).max():.0e}",
 )
 
 fig, (left, right) = plt.subplots(1, 2)
@@ -64,7 +65,8 @@ for name, site in zip("ABC", sites, strict=True):
 joint = sites[0].merge(*sites[1:])
 print(f"merged:       {ss.parameter_error(joint.coef_, sim.coef) / 60:.4f}")
 print(
-    "largest difference to one fit of all rows:", f"{np.abs(joint.coef_ - at_once.coef_).max():.0e}"
+    "largest difference from one fit to all rows:",
+    f"{np.abs(joint.coef_ - at_once.coef_).max():.0e}",
 )
 # sphinx_gallery_start_ignore
 assert np.abs(joint.coef_ - at_once.coef_).max() < 1e-6

@@ -1,10 +1,11 @@
 """Lines that the tests run.
 
-The tests run once under coverage.py, from a copy of the last commit. Each line of the mathematics
-and of the preparation of columns is noted with the tests that run it, and each test with the time
-that it takes: `mutation` needs both. Tests of the command line, reports, clusters and the paper are
-left out, though they run many of these lines too. So are kernels, since coverage.py cannot see into
-what Numba has compiled, and the module whose lines run on a GPU alone.
+The tests run once under coverage.py, from a copy of the last commit. For each line of the numerical
+code and of the preparation of columns the run records which tests execute it, and for each test how
+long it takes; the mutation tests (`python -m benchmarks.trust mutation`) need both. Tests of the
+command line, reports, clusters and the paper are left out, though they run many of these lines too.
+Two kinds of code are left out as well: the kernels, because coverage.py cannot see into what Numba
+has compiled, and the module that runs only on a GPU.
 """
 
 import argparse

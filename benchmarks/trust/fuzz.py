@@ -1,7 +1,7 @@
 """Hostile files, formulas, names and labels.
 
-Every case must end in a right result or in an error of ours: a ValueError or a TypeError that a
-line of sharedspan raises and that is one sentence, within a time limit and without much memory. A
+Every case must end, within a time limit and with little memory, in a right result or in an error of
+ours: a ValueError or a TypeError that sharedspan itself raises, with a message of one sentence. A
 file whose checksum is wrong must be refused. A file that is changed together with its checksum may
 hold other numbers, but it runs no code, and the model in it either predicts or is refused with such
 an error. A case that ended in such an error counts as refused.

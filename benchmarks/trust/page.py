@@ -12,13 +12,13 @@ HEAD = """# Trust
 A single wrong result that is returned without a warning is enough to lose trust in a numerical
 library. The suites in `benchmarks/trust` look for such results under hostile input, faults and
 load. `python -m benchmarks.trust` runs them and writes this page; the tests run the same checks
-with fewer cases. The command below each table is the one that made it. Its number after `--cases`
-is the share of the full number of cases that this run had.
+with fewer cases. The command below each table is the one that made it. The number after `--cases`
+is the fraction of all cases that this run had: 0.1 means a tenth of them.
 """
 FIXED = """Each item says first what was wrong and then, after "Now", what holds today. The tests in
 brackets check it.
 """
-MISSING = """These parts have checks, too, but no figures on this page yet:
+MISSING = """These parts have checks, too, but no results on this page yet:
 """
 
 
@@ -53,5 +53,5 @@ def write_page(parts, folder):
     if mended:
         text += ["## What was found and fixed", "", FIXED, *mended, ""]
     if missing:
-        text += ["## Parts without figures", "", MISSING, *missing, ""]
+        text += ["## Parts without results", "", MISSING, *missing, ""]
     PAGE.write_text("\n".join(text))

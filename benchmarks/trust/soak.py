@@ -3,8 +3,8 @@
 Many chunks of rows are added to one model, and many fits are run in one process. Memory is the
 resident set of the process after a garbage collection; the size of the statistics is known from
 their shapes. A model that got its rows in chunks is compared with one that got them all at once.
-Every other fit is compared with the same fit at the beginning of the process, when nothing else ran
-beside it.
+All other fits are compared with the same fit at the beginning of the process, when nothing else ran
+at the same time.
 """
 
 import gc

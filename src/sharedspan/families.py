@@ -1,9 +1,10 @@
 """Families of responses: how likely a response is at a linear predictor eta.
 
-A family is a rule for reweighting rows. At the current eta a row of weight m has the log likelihood
-m l(y, eta), and its first derivative and the negative of its second are a working residual and a
-working weight. Sums of rows weighted in that way pass through the Gaussian mixed model, turn by
-turn (``mixed_model/laplace.py``). Solvers and the mixed model do not depend on families.
+To a fit, a family is a rule for reweighting rows. At the current eta a row of weight m has the log
+likelihood m l(y, eta), and its first derivative and the negative of its second are a working
+residual and a working weight. Sums of rows weighted in that way pass through the Gaussian mixed
+model in each iteration (``mixed_model/laplace.py``). Solvers and the mixed model do not depend on
+families.
 
 To add a family, give it a class here and a line in ``FAMILIES``. Student's t and Huber's loss are
 Gaussian families whose rows get working responses closer to the fit than a large error is;
@@ -37,11 +38,11 @@ class Family:
     """A distribution of responses, with a link from its mean to the linear predictor."""
 
     name: ClassVar[str]
-    reweighted: ClassVar[bool] = True  # whether rows are weighted anew at each turn
+    reweighted: ClassVar[bool] = True  # whether rows are reweighted in each iteration
     needs: ClassVar[str] = "numbers"  # the responses that it has, in words
 
     def is_valid(self, y: np.ndarray) -> np.ndarray:
-        """Whether the family has such responses, of the shape of y."""
+        """Mask of the responses that the family can have, of the shape of y."""
         return np.isfinite(y)
 
     def derivatives(self, y: np.ndarray, eta: np.ndarray) -> Derivatives:
@@ -73,7 +74,7 @@ class Family:
     def predictive_log_likelihood(
         self, y: np.ndarray, eta: np.ndarray, variance: np.ndarray
     ) -> np.ndarray:
-        """The log of the mean likelihood of responses whose linear predictor is normal."""
+        """The log of the likelihood of responses, averaged over a normal linear predictor."""
         nodes, weights = hermite(7)
         std = np.sqrt(np.maximum(variance, 0.0))
         values = [self.derivatives(y, eta + x * std).value for x in nodes]
@@ -84,7 +85,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Gaussian(Family):
-    """Normal responses of constant variance: rows need no weights, and one turn is enough."""
+    """Normal responses of constant variance: no row is reweighted, and one iteration is enough."""
 
     name: ClassVar[str] = "gaussian"
     reweighted: ClassVar[bool] = False
@@ -99,7 +100,7 @@ class Binomial(Family):
 
     name: ClassVar[str] = "binomial"
     needs: ClassVar[str] = (
-        "classes 0 and 1, or shares between them with the numbers of trials as sample_weight"
+        "classes 0 and 1, or proportions between them with the numbers of trials as sample_weight"
     )
 
     def is_valid(self, y: np.ndarray) -> np.ndarray:
@@ -267,7 +268,7 @@ class NegativeBinomial(Counts):
 class StudentT(Gaussian):
     """Errors of Student's distribution: large ones count less; its degrees are estimated.
 
-    z is an error over its scale s, and psi the derivative of -log f(z), f being its density.
+    z is an error over its scale s, and psi the derivative of -log f(z), with f its density.
     """
 
     degrees: float = 4.0
@@ -296,7 +297,7 @@ class StudentT(Gaussian):
     def fitted(
         self, squares: np.ndarray, weight: np.ndarray, scale: float, smallest: float
     ) -> tuple[StudentT, float]:
-        """The degrees and the scale s of most likelihood.
+        """Maximum-likelihood estimates of the degrees of freedom and of the scale s.
 
         Parameters
         ----------
@@ -305,7 +306,7 @@ class StudentT(Gaussian):
         scale : float
             Where the search for s starts.
         smallest : float
-            The least s.
+            Lower bound of s.
         """
         from scipy.optimize import minimize
         from scipy.special import digamma

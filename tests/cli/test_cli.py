@@ -285,7 +285,7 @@ def test_rows_that_lack_a_value_are_refused_or_left_out(folder, tmp_path):
     arguments = ("predict", folder / "m.span", tmp_path / "t.csv", "-o", tmp_path / "p.csv")
     done = run(*arguments)
     assert done.exit_code == 2
-    assert "lack a value ('test_time' 1)" in done.output
+    assert "have missing values ('test_time' 1)" in done.output
     assert not (tmp_path / "p.csv").exists()
     assert "1 row(s) with missing values were left out." in good(*arguments, "--missing", "drop")
     assert len(read(tmp_path / "p.csv")) == 99
@@ -293,7 +293,8 @@ def test_rows_that_lack_a_value_are_refused_or_left_out(folder, tmp_path):
 
 MISTAKES = {
     "no such model": (["predict", "no.span", "{t}", "-o", "p.csv"], "no.span"),
-    "a table as the model": (["predict", "{t}", "{t}", "-o", "p.csv"], "is not a model file"),
+    "a table as the model": (
+        ["predict", "{t}", "{t}", "-o", "p.csv"], "is not a sharedspan model file"),
     "no such table": (["predict", "{m}", "no.csv", "-o", "p.csv"], "There is no file no.csv"),
     "other columns": (["predict", "{m}", "{c}", "-o", "p.csv"], "has no column 'subject'"),
     "odd ending": (["predict", "{m}", "{t}", "-o", "p.txt"], "must end in .csv or .parquet"),
@@ -308,7 +309,7 @@ MISTAKES = {
                          "leave --interval out"),
     "interval of one pass": (["predict", "{s}", "{t}", "--interval", "0.9", "-o", "p.csv"],
                              "leave --interval out"),
-    "report of no model": (["report", "{t}", "-o", "r.html"], "is not a model file"),
+    "report of no model": (["report", "{t}", "-o", "r.html"], "is not a sharedspan model file"),
     "report of other data": (["report", "{m}", "--data", "{c}", "-o", "r.html"], "no column"),
     "report to text": (["report", "{m}", "-o", "r.txt"], "must end in .html"),
     "columns of no data": (["report", "{m}", "--task", "a", "-o", "r.html"], "--data"),
@@ -571,7 +572,7 @@ def test_columns_that_vary_are_named(tmp_path):
     assert model.varying == ["x"]
     assert np.ptp(model.coef_[:, 1]) < 1e-12 < np.ptp(model.coef_[:, 0])
     done = run(*fit, "--varying", "xx", "--estimator", "AdaptiveSpanRegressor")
-    assert "There is no feature 'xx', and features are 'x', 'z': varying takes" in done.stderr
+    assert "There is no feature 'xx'; the features are 'x', 'z': varying takes" in done.stderr
     assert "varying=" not in done.stderr
     done = run(*fit, "--varying", "x", "--estimator", "PooledRegressor")
     assert done.exit_code == 2
@@ -585,7 +586,7 @@ def test_a_command_names_only_its_own_options_for_gaps_and_the_file(folder, tmp_
     good("fit", tmp_path / "t.csv", "--task", "g", "--target", "y", "-o", model)
     done = run("predict", model, tmp_path / "gap.csv", "-o", tmp_path / "p.csv")
     assert done.exit_code == 2
-    assert "gap.csv: 1 of 2 rows lack a value ('x' 1)" in done.stderr
+    assert "gap.csv: 1 of 2 rows have missing values ('x' 1)" in done.stderr
     assert "leave these rows out (--missing drop)" in done.stderr
     assert "fit the model again with --missing indicator" in done.stderr
 

@@ -109,12 +109,12 @@ def test_estimators_of_normal_responses_get_one_sentence_of_advice(table):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--family", "poisson", "--estimator", "PooledRegressor"], "is for gaussian responses"),
-        (["--family", "poisson", "--estimator", "SharedSpanClassifier"], "is for binomial"),
+        (["--family", "poisson", "--estimator", "PooledRegressor"], "only supports gaussian"),
+        (["--family", "poisson", "--estimator", "SharedSpanClassifier"], "only supports binomial"),
         (["--solver", "tpgd"], "add --estimator SharedSpanRegressor"),
         (["--family", "cauchy"], "not one of"),
-        (["--noise-per-task"], "leave --noise-per-task out"),
-        (["--noise-per-task", "--family", "binomial"], "is for normal responses"),
+        (["--noise-per-task"], "leave it out, or add --family gaussian"),
+        (["--noise-per-task", "--family", "binomial"], "is only available for Gaussian responses"),
     ],
     ids=str,
 )
@@ -168,7 +168,7 @@ def test_another_word_than_the_two_of_the_fit_is_an_error(frame, table, tmp_path
     table("bought", words)
     done = run("predict", given[-1], given[0], "-o", tmp_path / "p.csv")
     assert done.exit_code == 2
-    assert "'bought' holds 'maybe', and the model was fitted to 'N' and 'Y'" in done.stderr
+    assert "'bought' holds 'maybe', but the model was fitted to 'N' and 'Y'" in done.stderr
     done = run("fit", *given)
     assert done.exit_code == 2
     assert "text may be the target if it has two values" in done.stderr

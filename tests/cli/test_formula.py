@@ -135,7 +135,7 @@ def test_a_report_says_what_it_needs_of_a_response_of_two_columns(school):
     run("fit", "counts.csv", formula, "--family", "binomial", "-o", "m.span")
     done = run("report", "m.span", "--data", "counts.csv", "-o", "m.html")
     assert done.exit_code == 2
-    assert "cbind(won, lost), is no column of a table" in done.stderr
+    assert "cbind(won, lost), is an expression and not a column of a table" in done.stderr
     assert "leave --data out" in done.stderr
     assert run("report", "m.span", "-o", "m.html").exit_code == 0
 

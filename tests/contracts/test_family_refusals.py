@@ -40,7 +40,7 @@ def test_rows_cannot_be_added_to_other_families(binary, classifier, sim):
     for model in (binary, classifier):
         for method in ("partial_fit", "merge", "fit_statistics"):
             assert not hasattr(model, method)
-            with pytest.raises(AttributeError, match="sums of the rows depend on the fit"):
+            with pytest.raises(AttributeError, match="statistics of the rows depend on the fit"):
                 getattr(model, method)
     with pytest.raises(AttributeError, match=r"needs the rows.* Use fit"):
         ss.MomentRegressor().fit_statistics(None)
@@ -50,7 +50,7 @@ def test_rows_cannot_be_added_to_other_families(binary, classifier, sim):
 
 def test_workers_of_a_cluster_keep_no_rows_to_weight(sim):
     model = ss.AdaptiveSpanRegressor(family="poisson", engine="tcp://localhost:1")
-    with pytest.raises(ValueError, match=r"once in every turn .* use fit_file"):
+    with pytest.raises(ValueError, match=r"a pass over the rows in every iteration.* use fit_file"):
         model.fit(sim.X, sim.y > 0, task=sim.task)
 
 

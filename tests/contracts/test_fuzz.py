@@ -174,7 +174,7 @@ def test_line_ends_in_names_are_escaped_where_a_database_has_no_others():
     assert "`a\\nb`" in sql
     assert "`y\\r`" in sql
     assert "`x\\`\\\\\\n`" in sql
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="not a name"):
         ss.statistics_query(["\ud800"], task="a", target="y", table="t")
 
 

@@ -117,7 +117,7 @@ def test_parquet_holds_the_same_as_csv(tmp_path, table):
         ({"target": "EXAM"}, "no column 'EXAM' (target).*Did you mean 'exam'"),
         ({"drop": ["note", "sizes"]}, "no column 'sizes' (drop).*Did you mean 'size'"),
         ({"target": "note", "drop": ()}, "'note' (such as 'x') does not hold numbers"),
-        ({}, "2 of 4 rows lack a value ('exam' 1, 'share' 1).*--missing drop"),
+        ({}, "2 of 4 rows have missing values ('exam' 1, 'share' 1).*--missing drop"),
         ({"task": "exam"}, "both task and target"),
         ({"drop": ["school"]}, "'school' is the task"),
         ({"drop": ["size", "share", "note"]}, "No column is left"),

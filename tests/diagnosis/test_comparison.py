@@ -161,7 +161,11 @@ def test_a_method_whose_error_is_that_of_a_few_tasks_is_called_unstable():
     wild[3] = 20.0
     entries = board({"A": np.ones(40), "B": wild, "C": 9 * np.ones(40)})
     told = {e.method: e.unstable for e in entries}
-    assert told == {"A": None, "B": "1 of 40 tasks make up more than half of its error", "C": None}
+    assert told == {
+        "A": None,
+        "B": "1 of 40 tasks account for more than half of its error",
+        "C": None,
+    }
     assert next(e for e in entries if e.method == "B").cells()[3].endswith(", unstable")
     assert all(e.unstable is None for e in board({"A": wild, "B": 1.1 * wild}))
 
@@ -232,7 +236,7 @@ def test_the_advice_begins_with_what_sharing_gains():
             "PerTaskRegressor": 0.865 * TASKS}  # fmt: skip
     method, sentence, sharing = recommend(board(rmse))
     assert sentence.replace("\u00a0", " ").startswith(
-        "Sharing cuts the error by 16 % against the same slopes for all (an intercept for each) "
+        "Sharing cuts the error by 16 % against common slopes (with an intercept for each task) "
         "and by 2.9 % against separate models: use AdaptiveSpanRegressor. Its test error is "
         "clearly the lowest."
     )
@@ -264,7 +268,7 @@ def test_methods_with_the_same_predictions_share_a_rank_and_a_row():
     ]
     method, sentence, _ = recommend(entries)
     assert method == "AdaptiveSpanRegressor"
-    assert "no clear difference against the same slopes for all (an intercept for" in sentence
+    assert "no clear difference against common slopes (with an intercept for each task)" in sentence
 
 
 def test_tables_show_equal_methods_once_and_files_show_them_all(tmp_path):

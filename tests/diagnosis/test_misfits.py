@@ -117,9 +117,9 @@ def test_columns_of_one_spline_are_not_called_collinear():
     y = np.sin(np.arange(480) / 10) + table["x"] + 0.1 * rng.standard_normal(480)
     columns = ss.Columns(spline=["day"])
     model = ss.AdaptiveSpanRegressor(task_column="shop", columns=columns).fit(table, y)
-    assert not said(ss.diagnose(model, table, y), "cannot be told apart")
+    assert not said(ss.diagnose(model, table, y), "cannot be distinguished")
     # A column beside the spline that says the same is named, with the column of the spline.
     age = (table["day"] - day[0]).dt.days
     table["age"] = age + 0.5 * rng.standard_normal(480)
     model = ss.AdaptiveSpanRegressor(task_column="shop", columns=columns).fit(table, y)
-    assert said(ss.diagnose(model, table, y), "coefficients of day and age cannot be told apart")
+    assert said(ss.diagnose(model, table, y), "coefficients of day and age cannot be distinguished")

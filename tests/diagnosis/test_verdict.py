@@ -19,20 +19,20 @@ def verdict(pooled, separate, **options):
 @pytest.mark.parametrize(
     ("pooled", "separate", "outcome", "sentence"),
     [
-        (0.16, 0.026, "gain", "Sharing cuts the error by 16 % against the same slopes for all (an "
-         "intercept for each) and by 2.6 % against separate models."),
-        (0.16, 0.009, "gain", "Sharing cuts the error by 16 % against the same slopes for all (an "
-         "intercept for each), but makes no clear difference against separate models."),
+        (0.16, 0.026, "gain", "Sharing cuts the error by 16 % against common slopes (with an "
+         "intercept for each task) and by 2.6 % against separate models."),
+        (0.16, 0.009, "gain", "Sharing cuts the error by 16 % against common slopes (with an "
+         "intercept for each task), but makes no clear difference against separate models."),
         (-0.009, 0.026, "gain", "Sharing cuts the error by 2.6 % against separate models, but "
-         "makes no clear difference against the same slopes for all (an intercept for each)."),
-        (0.01, -0.01, "even", "Sharing makes no clear difference against the same slopes for all "
-         "(an intercept for each) or separate models."),
-        (-0.03, 0.5, "loss", "Sharing does not help here. It raises the error by 3.0 % against the "
-         "same slopes for all (an intercept for each) and cuts the error by 50 % against "
+         "makes no clear difference against common slopes (with an intercept for each task)."),
+        (0.01, -0.01, "even", "Sharing makes no clear difference against common slopes "
+         "(with an intercept for each task) or separate models."),
+        (-0.03, 0.5, "loss", "Sharing does not help here. It raises the error by 3.0 % against "
+         "common slopes (with an intercept for each task) and cuts the error by 50 % against "
          "separate models."),
         (0.0, -0.03, "loss", "Sharing does not help here. It raises the error by 3.0 % against "
-         "separate models and makes no clear difference against the same slopes for all (an "
-         "intercept for each)."),
+         "separate models and makes no clear difference against common slopes (with an "
+         "intercept for each task)."),
     ],
     ids=["both", "not separate", "not pooled", "even", "worse than pooled", "worse than separate"],
 )  # fmt: skip
@@ -48,8 +48,10 @@ def sentence_with(result, end):
 
 
 def test_the_verdict_takes_other_words():
-    result = verdict(0.2, 0.1, error="log loss", words={"separate": "one model per shop"})
-    assert "cuts the log loss by 20\u00a0% against the same slopes for all (an" in result.statement
+    words = {"separate": "one model per shop"}
+    result = verdict(0.2, 0.1, error="log loss", words=words, task="shop")
+    assert "cuts the log loss by 20\u00a0% against common slopes (with an" in result.statement
+    assert "with an intercept for each shop)" in result.statement
     assert "by 10\u00a0% against one model per shop" in result.statement
 
 
@@ -102,10 +104,10 @@ def test_gains_on_held_out_rows_agree_with_the_ratio_and_its_interval(rng):
 def test_few_tasks_have_a_difference_if_all_of_them_have_it():
     other = np.array([1.0, 2.0, 3.0])
     for factors, said in (
-        ([0.5, 0.5, 0.5], "cuts the error by 29 % against the same slopes for all (an intercept "
-         "for each) in all 3 tasks"),
-        ([0.5, 0.5, 1.1], "makes no clear difference against the same slopes for all (an intercept "
-         "for each)"),
+        ([0.5, 0.5, 0.5], "cuts the error by 29 % against common slopes (with an intercept "
+         "for each task) in all 3 tasks"),
+        ([0.5, 0.5, 1.1], "makes no clear difference against common slopes (with an intercept "
+         "for each task)"),
     ):  # fmt: skip
         losses = {"model": other * factors, "pooled": other}
         errors = HoldoutErrors(losses, np.full(3, 5), 1.0, 0, ())

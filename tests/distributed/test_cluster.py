@@ -163,7 +163,7 @@ def test_files_are_read_by_the_workers(client, sim, tmp_path, ending):
     assert list(remote.tasks_) == list(local.tasks_)
     assert list(remote.feature_names_in_) == list("abcdefgh")
     assert remote.n_rows_dropped_ == local.n_rows_dropped_ == 2
-    with pytest.raises(ValueError, match=r"2 of .* rows lack a value"):
+    with pytest.raises(ValueError, match=r"2 of .* rows have missing values"):
         remote.fit_file(tmp_path, task="shop", target="sales")
 
 

@@ -154,7 +154,7 @@ def test_hostile_input_gives_finite_answers(name):
     [
         ("poisson", COUNTS - 1, "counts of 0 and more, in whole numbers; row 0 has"),
         ("negative_binomial", COUNTS + 0.5, "counts of 0 and more"),
-        ("binomial", 2 * Y, "classes 0 and 1, or shares between them"),
+        ("binomial", 2 * Y, "classes 0 and 1, or proportions between them"),
     ],
 )
 def test_responses_that_the_family_does_not_have(family, y, words):

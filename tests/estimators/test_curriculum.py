@@ -145,7 +145,7 @@ def test_bad_level_options_say_what_to_do(options, error, message):
 @pytest.mark.parametrize("variant", ["freeze", "weighted"])
 def test_level_options_are_refused_by_variants_without_phase_two(variant, small):
     model = ss.CurriculumRegressor(variant=variant, level_options={"n_iter": 10})
-    with pytest.raises(ValueError, match=r"level_options .* variant='pair' or 'literal'"):
+    with pytest.raises(ValueError, match=r"level_options .* variant='pair' and 'literal'"):
         model.fit(small.X, small.y, task=small.task)
 
 

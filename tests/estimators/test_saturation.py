@@ -91,7 +91,7 @@ def test_intercepts_that_fit_one_row_each_are_told(estimator):
 def test_a_random_intercept_of_one_row_is_refused_but_for_counts():
     X, y, task = one_row_each()
     table = pd.DataFrame({"g": task, "x": X[:, 0], "y": y, "n": np.rint(np.exp(X[:, 0]))})
-    with pytest.raises(ValueError, match="cannot tell effects of groups from noise"):
+    with pytest.raises(ValueError, match="random effects cannot be distinguished from noise"):
         ss.mixed("y ~ x + (1 | g)", table)
     counts = ss.mixed("n ~ x + (1 | g)", table, family="poisson")  # an excess of the variance
     assert "only the sum" not in str(counts.summary())

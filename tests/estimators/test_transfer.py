@@ -299,10 +299,10 @@ def test_the_stream_does_not_depend_on_units_or_offsets(rng):
 def test_rows_after_the_horizon_are_left_out_with_a_warning(rng):
     B, X, y, _ = few_tasks(rng)
     model = NewTaskRegressor(B, method="sgd", horizon=50)
-    with pytest.warns(UserWarning, match=r"10 row\(s\) came after the horizon .* its 50 rows"):
+    with pytest.warns(UserWarning, match=r"10 row\(s\) beyond the horizon .* its 50 rows"):
         model.partial_fit(X[:60], y[:60])
     before = model.coef_.copy()
-    with pytest.warns(UserWarning, match="came after the horizon"):
+    with pytest.warns(UserWarning, match="beyond the horizon"):
         model.partial_fit(X[60:70], y[60:70])
     assert np.array_equal(model.coef_, before)
     assert_same_fit(model, clone(model).fit(X[:50], y[:50]))
@@ -406,7 +406,11 @@ def test_bad_parameters_say_what_to_do(parameters, message, rng):
         ({"start": [1.0, np.nan]}, ValueError, "start contains NaN"),
         ({"clip": 1}, ValueError, "clip=1 is unknown: use True, False"),
         ({"as_printed": "yes"}, ValueError, "as_printed='yes' is unknown"),
-        ({"as_printed": True, "clip": True}, ValueError, "as_printed=True has no clip"),
+        (
+            {"as_printed": True, "clip": True},
+            ValueError,
+            "as_printed=True cannot be combined with clip=True",
+        ),
     ],
     ids=str,
 )  # fmt: skip
@@ -443,7 +447,7 @@ def test_other_misuse_says_what_to_do(rng):
     B, X, y, task = few_tasks(rng)
     with pytest.raises(TypeError, match=r"horizon=2.5 must be an integer"):
         NewTaskRegressor(B, method="sgd", horizon=2.5).fit(X, y, task)
-    with pytest.raises(ValueError, match="may only be 0 or 1"):
+    with pytest.raises(ValueError, match="must be 0 or 1 in every row"):
         NewTaskRegressor(B, method="sgd").fit(X, y, task, sample_weight=np.full(len(y), 2.0))
     with pytest.raises(NotFittedError):
         NewTaskRegressor.from_model(ss.SharedSpanRegressor())

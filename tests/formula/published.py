@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 SOURCES = {
     "MixedModels.jl": "[its tests](https://github.com/JuliaStats/MixedModels.jl/tree/main/test) "
-    "pls.jl and pirls.jl. In the row of Contraception with 25 points, the printed value is of 7 "
-    "points, and R's and ours are of 25",
+    "pls.jl and pirls.jl. In the row of Contraception with 25 points, the printed value was "
+    "computed with 7 quadrature points, R's value and ours with 25",
     "lme4's tests": "[its tests](https://github.com/lme4/lme4/tree/master/tests) REMLdev.R, "
     "testthat/test-lmer.R and glmer-1.R",
     "lme4's paper": "Bates, Mächler, Bolker and Walker (2015), [Fitting linear mixed-effects "

@@ -37,9 +37,9 @@ def test_a_crossed_factor_of_counts_can_be_tested():
 
 def test_what_is_not_two_models_is_refused_in_a_sentence():
     model = ss.mixed("diameter ~ 1 + (1 | plate)", table("Penicillin"))
-    with pytest.raises(TypeError, match="compares two models, and 3 were given"):
+    with pytest.raises(TypeError, match="compares two models, but 3 were given"):
         ss.anova(model, model, model)
-    with pytest.raises(TypeError, match="one of the type int was given"):
+    with pytest.raises(TypeError, match="but got a int"):
         ss.anova(model, 5)
 
 
@@ -101,7 +101,7 @@ def test_models_that_cannot_be_compared_are_refused_in_a_sentence():
     other = ss.mixed("n ~ 1 + (1 | a)", rows.assign(n=rows.n + 1))
     with pytest.raises(ValueError, match="fitted to different responses"):
         ss.anova(gaussian, other)
-    with pytest.raises(ValueError, match="compared for Gaussian responses only: give anova two"):
+    with pytest.raises(ValueError, match="only available for Gaussian responses: give anova two"):
         ss.anova(counts)
     restricted = [
         ss.mixed(f"n ~ {fixed} + (1 | a)", rows.assign(x=rows.b), family=poisson, reml=True)

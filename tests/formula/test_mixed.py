@@ -370,7 +370,11 @@ def test_robust_noise_has_the_random_effects_of_the_formula_alone(family):
         ("y ~ x + (1 | g)", 3, "All rows are in one group of `g`"),
         ("y ~ x + (1 | g)", 1, "All rows are in one group of `g`"),
         ("y ~ x + (1 | id)", 3, "`id` has 3 groups and the table 3 rows"),
-        ("y ~ x + (1 + x | pair)", 240, "240 effects .2 in each of 120 groups. and the table 240"),
+        (
+            "y ~ x + (1 + x | pair)",
+            240,
+            "240 random effects .2 in each of 120 groups. and the table 240",
+        ),
         ("y ~ x + I(x^2) + (1 | two)", 3, "3 fixed effects and the table 3 rows"),
     ],
 )
@@ -431,7 +435,10 @@ def test_a_dict_of_columns_is_a_table_in_predictions_too(as_columns):
         ({"y": [1.0, 2.0], "x": [1.0], "g": [1, 2]}, "'y' has 2 values and 'x' 1"),
         ({"y": [1.0, 2.0], "x": 3.0, "g": [1, 2]}, "'x' is 3.0: give one value per row"),
         ({"y": [1.0, 2.0], "x": "low", "g": [1, 2]}, "'x' is 'low': give one value per row"),
-        (pd.DataFrame({"y": [1.0], "x": [1.0], "g": [1], 3: [1]}), "named 3, which is no text"),
+        (
+            pd.DataFrame({"y": [1.0], "x": [1.0], "g": [1], 3: [1]}),
+            "named 3, which is not a string",
+        ),
     ],
 )
 def test_tables_that_are_none_are_refused_in_a_sentence(data, message):
@@ -474,9 +481,9 @@ def test_the_table_says_if_p_values_are_not_those_of_the_printed_t_and_df():
     model = ss.mixed("y ~ x + (1 + x | g)", simulated().query("g < 6"))
     table, fixed = model.summary().fixed, infer(model).fixed
     assert f"{table.p_value[0]:.3g}" != f"{fixed.p_value[0]:.3g}"
-    title = "Fixed effects (p-values and bounds corrected for the error of the variances):"
+    title = "Fixed effects (p-values and bounds allow for the error of the variances):"
     assert title in str(model.summary()).splitlines()
-    assert "Intervals and p-values count the error" in " ".join(model.summary().notes)
+    assert "Intervals and p-values allow for the error" in " ".join(model.summary().notes)
     plain = fitted("sleepstudy", "reml")
     assert_allclose(plain.summary().fixed.p_value, infer(plain).fixed.p_value, rtol=1e-4)
     assert "Fixed effects:" in str(plain.summary()).splitlines()

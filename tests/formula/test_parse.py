@@ -117,21 +117,21 @@ REFUSED = {
     "y ~ log10(x)": (r"`log10\(x\)`", r"I\(log\(x\) / log\(10\)\)"),
     "y ~ x %in% z": ("`%in% z`", "write a:b"),
     "y ~ x^2": (r"`x\^2`", r"write I\(x\^2\)"),
-    "y ~ 2 * x": ("`2`", r"numbers in I\(\)"),
+    "y ~ 2 * x": ("`2`", r"other numbers belong in I\(\)"),
     "y ~ x + 1 | g": (r"`x \+ 1 \| g`", "parentheses"),
     "y ~ lgo(x)": (r"`lgo\(x\)`", "Did you mean 'log'"),
     "y ~ s(x, k = 8)": ("`= 8", r"write s\(x, 8\)"),
     "y ~ s(log(x))": (r"`s\(log\(x\)\)`", r"s\(x\)"),
-    "y ~ s(x):z": (r"`s\(x\):z`", "stands alone"),
+    "y ~ s(x):z": (r"`s\(x\):z`", "cannot be part of a product"),
     "y ~ s(x, 2)": (r"`s\(x, 2\)`", "at least 3"),
     "y ~ (s(x) | g)": (r"`\(s\(x\) \| g\)`", "splines"),
     "y ~ x > 1": ("`> 1`", "make a column"),
     "y ~ x == 1": ("`== 1`", "make a column"),
     "y ~ 'x'": ("`'x'`", "backquotes"),
-    "y ~ data$x": (r"`\$x`", "name alone"),
-    "y ~ x z": ("`x z`", "no operator"),
-    "y ~ a:(1 | g)": (r"`a:\(1 \| g\)`|`a:1 \| g`", r"between \+ signs"),
-    "y ~ (1 | a + b)": (r"`\(1 \| a \+ b\)`", "bars of their own"),
+    "y ~ data$x": (r"`\$x`", "write only the name"),
+    "y ~ x z": ("`x z`", "an operator is missing before `z`"),
+    "y ~ a:(1 | g)": (r"`a:\(1 \| g\)`|`a:1 \| g`", r"can only be added by \+"),
+    "y ~ (1 | a + b)": (r"`\(1 \| a \+ b\)`", "further ones need terms of their own"),
     "y ~ (1 | a | b)": (r"`1 \| a \| b`", r"\(1 \| a\) \+ \(1 \| b\)"),
     "y ~ (0 | g)": (r"`\(0 \| g\)`", "leave it out"),
     "y ~ rr(1 + x || g)": ("rr", r"rr\(1 \+ x \| group"),
@@ -142,10 +142,10 @@ REFUSED = {
     "cbind(a) ~ x": (r"`cbind\(a\)`", "successes, failures"),
     "y ~ x +": (r"`\+`", "missing at the end"),
     "y ~ (a + b": (r"`\(a \+ b`", "not closed"),
-    "y ~ a) + b": (r"a\)`", "no parenthesis was opened"),
+    "y ~ a) + b": (r"a\)`", "the last parenthesis was not opened"),
     "y ~ a, b": ("a,`", r"write \+"),
-    "y ~": ("`y ~`", "nothing stands after"),
-    "~ x": ("`~ x`", "nothing stands before"),
+    "y ~": ("`y ~`", "nothing is after ~"),
+    "~ x": ("`~ x`", "nothing is before ~"),
     "y": ("`y`", "no ~"),
     "y ~ x ~ z": ("`y ~ x ~ z`", "one ~"),
     "y ∼ x": ("`∼ x`", "write ~"),
@@ -212,7 +212,7 @@ def test_a_hostile_text_is_refused_in_one_line(text):
 
 
 def test_what_is_no_text_is_refused():
-    with pytest.raises(TypeError, match=r"give a text such as 'y ~ x"):
+    with pytest.raises(TypeError, match=r"give a string such as 'y ~ x"):
         parse_formula(["y ~ x"])
 
 

@@ -54,9 +54,9 @@ def test_separate_regressions_need_the_rows_that_the_plan_says():
     ("problem", "words"),
     [
         ({"error": 0.01}, "11.7 times as many rows"),
-        ({"n_samples": 80}, "times smaller"),
+        ({"n_samples": 80}, "reduces the error by a factor of"),
         ({"n_samples": 20}, "only 4.5 rows per parameter"),
-        ({"n_samples": 3}, "out of reach"),
+        ({"n_samples": 3}, "cannot be reached"),
         ({"n_samples": 80, "noise": 0}, "Without noise"),
         ({"n_samples": 49}, "Separate regressions need more than 51 rows"),
     ],

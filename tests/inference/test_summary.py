@@ -43,7 +43,7 @@ Groups   Name        Variance Std.Dev.  2.5 % 97.5 %  Corr
 Subject  (Intercept)   612.10   24.741 14.381 37.716
          Days           35.07    5.922  3.801  8.753 0.066
 Residual               654.94   25.592 22.898 28.858
-Bounds are those of Std.Dev.
+Bounds refer to Std.Dev.
 
 Correlations of random effects:
 Groups  Names              Corr  2.5 % 97.5 %
@@ -234,8 +234,8 @@ def test_long_tables_are_cut_and_say_where_the_rest_is():
     entry = VarianceEntry("task", names, np.ones(200), np.eye(200))
     summary = sleepstudy(fixed=FixedTable(names, np.ones(200), np.ones(200)), variances=(entry,))
     text = str(summary)
-    assert "140 more effects are not shown: to_frame() has all." in text
-    assert "140 more effects are not shown: to_frame('variances') has all." in text
+    assert "140 more effects are not shown: see to_frame()." in text
+    assert "140 more effects are not shown: see to_frame('variances')." in text
     assert "Residual" in text
     assert len(text.splitlines()) < 180
     assert len(summary.to_frame()) == 200

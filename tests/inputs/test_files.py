@@ -34,9 +34,9 @@ from sharedspan.datasets.simulate_files import simulate_files
 from sharedspan.diagnosis.compared_methods import COMPARED
 from sharedspan.inputs.external_sort import FileRows, open_files
 from sharedspan.inputs.files import find_files
+from sharedspan.inputs.matching_columns import select_columns
 from sharedspan.inputs.reader import Tally, partitions, read_partition
 from sharedspan.inputs.resources import Budget
-from sharedspan.inputs.selection import select_columns
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
@@ -224,7 +224,8 @@ def test_rows_without_a_value_are_dropped_and_counted(tmp_path, rng):
     assert new.n_rows_dropped_ == np.sum(~complete)
     assert_same_fit(new, old)
     assert 7.0 not in new.tasks_
-    words = rf"{np.sum(~complete)} of 6000 rows lack a value \('g' 200, 'y' \d+, 'x' 200, 'z' 200\)"
+    counts = r"'g' 200, 'y' \d+, 'x' 200, 'z' 200"
+    words = rf"{np.sum(~complete)} of 6000 rows have missing values \({counts}\)"
     with pytest.raises(ValueError, match=words):
         ss.PerTaskRegressor().fit_file(path, **PARTS)
 
@@ -395,7 +396,7 @@ EMPTY = pa.array([], pa.float64())
 ERRORS = {
     "a broken line": (broken_csv, {}, r"t\.csv could not be read: line 3 has 4 fields"),
     "a broken line far down": (broken_second_csv, {}, r"b\.csv .*line 5002 has 4 fields"),
-    "a short line": (short_csv, {}, r"1 of 5002 rows lack a value \('y' 1\)"),
+    "a short line": (short_csv, {}, r"1 of 5002 rows have missing values \('y' 1\)"),
     "half a Parquet file": (truncated_parquet, {}, r"t\.parquet .*only a part of one"),
     "a damaged Parquet file": (damaged_parquet, {}, r"t\.parquet could not be read"),
     "half a gzip file": (truncated_gzip, {}, r"t\.csv\.gz could not be read: .*middle"),
@@ -421,14 +422,15 @@ ERRORS = {
     "infinity": (table(x=[1.0, np.inf, 2.0]), {}, "'x' holds infinity in 1 row"),
     "infinity, dropped": (
         table(x=[1.0, np.inf, 2.0]), {"missing": "drop"}, "'x' holds infinity"),
-    "missing values": (table(x=[1.0, None, np.nan]), {}, r"2 of 3 rows lack a value \('x' 2\)"),
+    "missing values": (
+        table(x=[1.0, None, np.nan]), {}, r"2 of 3 rows have missing values \('x' 2\)"),
     "nothing left": (
-        table(g=[None, None, None]), {"missing": "drop"}, "3 of 3 rows .*none is left"),
+        table(g=[None, None, None]), {"missing": "drop"}, "3 of 3 rows .*no complete row is left"),
     "unknown missing": (table(), {"missing": "fill"}, "use 'error', 'drop'"),
     "unknown text": (table(), {"text": "hash"}, "use 'error' or 'one_hot'"),
     "too little memory": (
         table(), {"memory_limit": "300MB"}, "'300MB' is too small.*at least '700MB'"),
-    "no memory": (table(), {"memory_limit": "much"}, 'give bytes, or a text like "2GB"'),
+    "no memory": (table(), {"memory_limit": "much"}, 'give bytes, or a string like "2GB"'),
 }  # fmt: skip
 
 
@@ -496,7 +498,7 @@ def test_partitions_hold_all_rows_once_and_survive_a_pickle(ending, sim, tmp_pat
     tally = sum((tally for _, _, _, tally in parts), Tally())
     assert (tally.n_rows, tally.n_incomplete) == (len(y), 1)
     tally.require(selection, "drop")
-    with pytest.raises(ValueError, match=r"1 of \d+ rows lack a value \('x2' 1\)"):
+    with pytest.raises(ValueError, match=r"1 of \d+ rows have missing values \('x2' 1\)"):
         tally.require(selection, "error")
 
 

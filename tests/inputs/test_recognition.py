@@ -98,7 +98,7 @@ def test_marks_that_are_given_hold_and_others_are_added():
     assert "--thousands '.'" in told(comma, x=["1.234", "2,5"])[2]
     assert told(TextFormat(",", "."), x=["1.234", "2,5"])[2] == ""
     with pytest.raises(
-        ValueError, match=r"'x' holds numbers such as '1\.234', which have other ma"
+        ValueError, match=r"'x' holds numbers such as '1\.234', which have marks other"
     ):
         told(TextFormat(",", "'"), x=["1.234", "13.512"])
     _, _, sentence = told(TextFormat(na_values=("none",)), drops_rows=False, x=[*NUMBERS, "?"])

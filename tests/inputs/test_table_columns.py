@@ -95,7 +95,7 @@ def test_commands_refuse_dates_in_another_form_too(day, shown, missing, tmp_path
             assert done.exit_code == 0, done.output
             continue
         assert done.exit_code == 2, done.output
-        assert f"later.csv: the column 'day' holds {shown}, and" in done.stderr
+        assert f"later.csv: the column 'day' holds {shown}, but the model" in done.stderr
         assert "--drop" not in done.stderr
 
 

@@ -51,7 +51,7 @@ def test_one_cell_in_another_notation_is_quoted(boys, tmp_path):
     boys.to_csv(tmp_path / "t.csv", index=False)
     command = ["fit", str(tmp_path / "t.csv"), "--task", "Subject", "--target", "height"]
     done = CliRunner().invoke(main, [*command, "-o", str(tmp_path / "m.span")])
-    assert "'age' ('12,5' in 1 row, beside '-" in done.output
+    assert "'age' ('12,5' in 1 row, besides '-" in done.output
 
 
 def test_formulas_name_a_missing_tilde_and_a_missing_bar(boys):

@@ -305,17 +305,17 @@ def test_files_give_the_same_fit(family, tmp_path):
 def test_what_is_not_available_says_why(family):
     X, y, task, _, _ = simulated(0, T=5)
     for noise in ("per_task", "fitted"):
-        with pytest.raises(ValueError, match="has one noise scale"):
+        with pytest.raises(ValueError, match="has a single noise scale"):
             fitted(family, X, y, task, noise=noise)
     with pytest.raises(ValueError, match="method='reml'"):
         fitted(family, X, y, task, method="reml")
     model = ss.AdaptiveSpanRegressor(family=family)
-    with pytest.raises(ValueError, match="the workers of a cluster keep only their sums"):
+    with pytest.raises(ValueError, match="the workers of a cluster keep only their statistics"):
         model._check_robust(rows=None)
     for method in ("partial_fit", "merge"):
         with pytest.raises(AttributeError) as error:
             getattr(model, method)
-        assert "the sums of the rows depend on the fit" in str(error.value)
+        assert "the statistics of the rows depend on the fit" in str(error.value)
     assert fitted(family, X, y, task).noise_ == "shared"
 
 

@@ -103,7 +103,7 @@ def test_a_named_column_is_all_its_features():
     sources = ["x"] + ["factor"] * 7
     model = with_columns(sources=sources, varying="factor", slopes="isotropic").fit(X, y, task=task)
     assert_array_equal(model.slope_std_ > 0, [False] + [True] * 7)
-    with pytest.raises(ValueError, match="'other', and features are 'x', 'factor'"):
+    with pytest.raises(ValueError, match="'other'; the features are 'x', 'factor'"):
         with_columns(sources=sources, varying="other").fit(X, y, task=task)
 
 

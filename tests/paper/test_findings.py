@@ -197,13 +197,13 @@ def changed(table, column, factor):
         ("conditioning", "rate", lambda r: 1e6, "960 of 960 runs meet this condition, and"),
         ("conditioning", "rate", lambda r: 1e-6, " 0 of 960 runs meet this condition."),
         ("covariances", "error", lambda r: 5.0 if r["setting"] == "as given" else 1.0,
-         "A small error needs whitening with TPGD and AltMinGD"),
+         "Whitening lowers the error of TPGD and AltMinGD"),
         ("covariances", "error", lambda r: 5.0 if r["method"] == "TPGD" else 1.0,
          "TPGD on whitened features is 5.00 times the lowest"),
         ("covariances", "iteration", lambda r: 9.0 if r["setting"] == "whitened" else 1.0,
          "covariance does not save iterations"),
         ("covariances", "error", lambda r: 0.1 if "DFW" in r["method"] else 1.0,
-         "DFW has the lowest of these errors"),
+         "DFW has the lowest error of all methods"),
     ],
 )  # fmt: skip
 def test_a_changed_table_changes_its_paragraph(name, column, factor, says, committed):

@@ -417,7 +417,7 @@ def test_two_methods_that_change_places_change_places_in_the_sentences(committed
         committed["crossover"], lambda row: {"method": names.get(row["method"], row["method"])}
     )
     before, after = verdict_on("c", committed["crossover"]), verdict_on("c", swapped)
-    assert "TPGD begins to need more iterations than GD + Loss 2 at κ" in before.reason
+    assert "TPGD begins to need more iterations than GD + Loss 2 where κ exceeds" in before.reason
     assert "TPGD begins to need more iterations than GD + Loss 2 at no κ" in after.reason
 
 

@@ -40,7 +40,7 @@ def test_the_page_of_a_classifier_shows_its_scores_and_calibration(rows, classif
     X, task, bought, _ = rows
     page = ss.write_report(classifier, tmp_path / "r.html", X, bought, task).read_text("utf-8")
     for words in ("log loss", "AUC", "Brier score", "Calibration over tasks", "log odds per",
-                  "observed share", "less log loss than the means"):  # fmt: skip
+                  "observed proportion", "less log loss than the means"):  # fmt: skip
         assert words in page
     for words in NORMAL:
         assert words not in page
@@ -54,7 +54,7 @@ def test_the_page_of_counts_shows_their_deviance(rows, tmp_path):
         "Poisson deviance",
         "observed mean",
         "the logarithm of the mean per",
-        "Prediction intervals",
+        "% prediction intervals",
     ):
         assert words in page
     for words in (*NORMAL, "AUC", "log loss"):

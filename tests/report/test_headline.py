@@ -50,8 +50,8 @@ def test_a_gain_says_to_keep_the_model_and_names_both_simpler_ones():
     rows = shared_rows()
     said = headline(facts_of(fit("SharedSpan", rows, rank=1), *rows))
     pattern = (
-        r"Sharing cuts the error by \d+ % against the same slopes for all "
-        r"\(an intercept for each\) and by [\d.]+ % against "
+        r"Sharing cuts the error by \d+ % against common slopes "
+        r"\(with an intercept for each shop\) and by [\d.]+ % against "
     )
     assert said.outcome == "gain"
     assert re.fullmatch(pattern + "one model per shop: keep this model.",
@@ -65,7 +65,7 @@ def test_a_model_as_good_as_one_for_all_names_the_simpler_one():
     facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.2, 0.01)]
     said = headline(facts)
     use = "use PooledRegressor (--estimator PooledRegressor), which is simpler."
-    assert said.sentence.endswith(f"(an intercept for each): keep this model, or {use}")
+    assert said.sentence.endswith(f"(with an intercept for each shop): keep this model, or {use}")
     facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.002, 0.01)]
     assert headline(facts).outcome == "even"
     assert headline(facts).sentence.endswith(f"one model per shop: keep this model, or {use}")
@@ -125,7 +125,7 @@ def test_intervals_that_are_too_narrow_or_too_wide_are_told_with_a_remedy(inside
     scored = facts.errors.scored
     covered = np.repeat((np.arange(len(scored.y)) < inside * len(scored.y))[:, None], 5, axis=1)
     facts.errors = replace(facts.errors, scored=scored._replace(covered=covered))
-    said = [one for one in advice(facts) if one.startswith("Prediction intervals of level")]
+    said = [one for one in advice(facts) if one.startswith("95\u00a0% prediction intervals")]
     assert bool(said) is bool(what)
     assert all(what in one and "noise='per_task'" in one for one in said)
 
@@ -212,7 +212,7 @@ def test_noise_per_task_is_not_advised_for_a_model_that_has_it():
         facts = facts_of(fit("AdaptiveSpan", rows, noise=noise), *rows)
         covered = np.zeros((len(facts.errors.scored.y), 5), dtype=bool)
         facts.errors = replace(facts.errors, scored=facts.errors.scored._replace(covered=covered))
-        (said,) = (one for one in advice(facts) if one.startswith("Prediction intervals of level"))
+        (said,) = (one for one in advice(facts) if one.startswith("95\u00a0% prediction intervals"))
         assert ("noise='per_task'" in said) is (noise == "shared")
         assert "family='student_t'" in said
 
@@ -233,7 +233,10 @@ def test_the_page_always_says_which_tasks_are_unusual(name, tmp_path):
     said = text_of(path)
     assert "No task is far from what the model expects of it." in said
     named = r"\d+ \((level|slope of x\d) [+−][\d.]+\)"
-    assert re.search(rf"The most different, by what .*, are {named}, {named} and {named}, in", said)
+    assert re.search(
+        rf"The most different, judging by their predictions, are {named}, {named} and {named}, in",
+        said,
+    )
     assert '<a href="#misfits">' in path.read_text("utf-8")
 
 

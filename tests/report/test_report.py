@@ -365,7 +365,7 @@ def test_nonsense_is_refused(fitted, tmp_path):
         write_report(model, path, y=sim.y)
     with pytest.raises(ValueError, match="task was given without X"):
         write_report(model, path, task=sim.task)
-    with pytest.raises(TypeError, match="give an estimator of sharedspan"):
+    with pytest.raises(TypeError, match="give a sharedspan estimator"):
         write_report("model", path)
     with pytest.raises(ValueError, match="not fitted"):
         write_report(ss.SharedSpanRegressor(), path)
@@ -490,7 +490,7 @@ def test_collinear_features_are_named_beside_what_they_concern(tmp_path):
     frame = pd.DataFrame(X, columns=["a", "b", "c", "one", "triple"])
     model = ss.SharedSpanRegressor(rank=2, solver="auto", random_state=0).fit(frame, y, task=task)
     page = Elements(read(write_report(model, tmp_path / "report.html", frame, y, task)))
-    assert page.text.count("one and triple cannot be told apart") == 3
+    assert page.text.count("one and triple cannot be distinguished") == 3
     told = next(v for _, n, v in page.attributes if n == "aria-label" and v.startswith("Common"))
     for name in ("one", "triple"):
         value = float(re.search(rf"{name} ([\d.]+) ", told)[1])
@@ -549,7 +549,9 @@ def test_shares_of_different_wholes_are_told_apart(tmp_path):
     model = ss.SharedSpanRegressor(rank=1, solver="auto", random_state=0).fit(X, y, task=task)
     page = Elements(read(write_report(model, tmp_path / "report.html", X, y, task)))
     text = page.text.replace("\u00a0", " ")
-    share = re.search(r"which holds (\d+) % of how slopes differ between tasks; the model", text)
+    share = re.search(
+        r"which accounts for (\d+) % of the variation of slopes between tasks; the model", text
+    )
     assert int(share[1]) < 60
     assert "100 % of what the model’s slopes predict" in text
 

@@ -121,7 +121,7 @@ def test_scales_that_cannot_be_logarithmic_are_not_said_to_be():
         errors = errors_of(mine, baseline)
         said = " ".join(holdout_reading(facts, errors))
         assert ("logarithmic" in said) is logarithmic
-        panel = holdout_plot(errors, "pooled", np.arange(6), "the same slopes for all").panel
+        panel = holdout_plot(errors, "pooled", np.arange(6), "common slopes").panel
         assert panel.get_xscale() == panel.get_yscale() == ("log" if logarithmic else "linear")
         labels = re.findall(r"<text[^>]*>([^<]*)</text>", as_svg(panel, "key", "words"))
         assert "error of this model" in labels
@@ -131,7 +131,7 @@ def test_scales_that_cannot_be_logarithmic_are_not_said_to_be():
 def test_one_task_is_one_task():
     other = np.linspace(1, 2, 6)
     errors = errors_of(other * [0.5, 2, 2, 2, 2, 2], other)
-    plot = holdout_plot(errors, "pooled", np.arange(6), "the same slopes for all")
+    plot = holdout_plot(errors, "pooled", np.arange(6), "common slopes")
     assert "in 1 task and larger in 5" in plot.caption
 
 

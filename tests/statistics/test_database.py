@@ -610,11 +610,11 @@ HOSTILE = {
     ),
     "no tasks": (lambda f: f[:0], "'n_rows' has no positive number"),
     "no rows": (lambda f: f.assign(n_rows=0), "'n_rows' has no positive number"),
-    "bad names": (lambda f: f.assign(names="f0, f1"), "'names' must hold one text .* JSON"),
-    "two names": (changed_value("names", 2, "{}"), "'names' must hold one text"),
-    "lists of names": (lambda f: f.assign(names="[1]"), "'names' must hold one text"),
+    "bad names": (lambda f: f.assign(names="f0, f1"), "'names' must hold the same text .* JSON"),
+    "two names": (changed_value("names", 2, "{}"), "'names' must hold the same text"),
+    "lists of names": (lambda f: f.assign(names="[1]"), "'names' must hold the same text"),
     "few names": (
-        lambda f: f.assign(names='{"task": "t", "features": ["a"]}'), "'names' has 1 features"
+        lambda f: f.assign(names='{"task": "t", "features": ["a"]}'), "'names' names 1 features"
     ),
     "fold": (lambda f: f.assign(fold=7), "'fold' is 7 for task 0: .* from 0 to 4"),
     "half fold": (lambda f: f.assign(fold=0.5), "'fold' is 0.5 for task 0"),
@@ -634,7 +634,7 @@ def test_frames_that_are_no_statistics_are_refused_in_one_sentence(sums, change,
 
 @pytest.mark.parametrize("given", [None, [1, 2], {"task": [1]}, "sums.csv", np.ones((2, 2))])
 def test_what_is_no_frame_is_refused(given):
-    with pytest.raises(TypeError, match="give a table of pandas, polars or pyarrow"):
+    with pytest.raises(TypeError, match="give a pandas, polars or pyarrow table"):
         ss.PerTaskRegressor().fit_statistics(given)
 
 

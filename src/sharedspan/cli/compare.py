@@ -65,10 +65,10 @@ def compare_command(
     TABLE is a CSV, Parquet or Excel file. All columns except task, target and dropped ones are
     features; text becomes a factor and dates become days, as in `sharedspan fit`. Each split fits
     on three quarters of every task's rows and tests on the rest. The command compares one model
-    ignoring tasks, the same slopes for all with an intercept for each, separate models, the
-    adaptive model and the shared span; --all adds the other methods. For a target of two values,
-    such as 0 and 1, methods are compared by their log loss; for a target of counts, by their mean
-    Poisson deviance.
+    ignoring tasks, common slopes with an intercept for each task, separate models, the adaptive
+    model and the shared span; --all adds the other methods. For a target of two values, such as 0
+    and 1, methods are compared by their log loss; for a target of counts, by their mean Poisson
+    deviance.
 
     Example: sharedspan compare school.csv --task school --target exam_score
     """

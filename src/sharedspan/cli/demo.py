@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 def demo_command(out: Path, seed: int, tables: Path | None, as_json: bool) -> None:
     """Show how much a joint fit of all tasks gains, on real and on simulated data.
 
-    The command fits growing numbers of rows of 42 patients by the same slopes for all of them (an
-    intercept for each), one model per patient and AdaptiveSpanRegressor. Then it fits simulated
-    tasks with TPGD, the algorithm of Ding, Du and Fang (2026). It prints the errors and writes one
-    figure.
+    The command fits growing numbers of rows of 42 patients by the same slopes for all patients
+    (with an intercept for each of them), one model per patient and AdaptiveSpanRegressor. Then it
+    fits simulated tasks with TPGD, the algorithm of Ding, Du and Fang (2026). It prints the errors
+    and writes one figure.
 
     Example: sharedspan demo -o demo.png
     """
@@ -103,9 +103,9 @@ def _print_demo(demo: Demo) -> None:
         ],
     )
     output.print_wrapped(
-        "TPGD is the algorithm of the paper that this project grew from. The floor is the least "
-        "error that any method can expect, given the span's true rank; cross-validation selected "
-        f"rank {demo.simulated_rank}.",
+        "TPGD is the algorithm of the paper that this project grew from. The floor is the "
+        "smallest error that any method can expect, given the true rank of the span; "
+        f"cross-validation selected rank {demo.simulated_rank}.",
         "",
     )
     click.echo(f"Figure: {demo.figure}")

@@ -127,7 +127,7 @@ def check_output(
 
 
 def check_model_output(out: Path, tables: Sequence[str], inputs: Iterable[str | Path] = ()) -> None:
-    """Raise if a model cannot be written to ``out``, or if it has the ending of a table or page."""
+    """Raise unless a model can be written to ``out``, or if it ends like a table or page."""
     from sharedspan.persistence.model_file import MODEL_FORMAT
 
     if out.suffix.lower() in (".csv", ".parquet", ".html"):

@@ -178,20 +178,21 @@ def _choose_family(
     if family != "auto":
         if not has_families and family != own:
             raise ValueError(
-                f"{estimator} is for {own} responses: leave --family out, or fit "
+                f"{estimator} only supports {own} responses: leave --family out, or fit "
                 "AdaptiveSpanRegressor, which has other families."
             )
         if family != "gaussian" and "noise" in given:
             raise ValueError(
-                f"--noise-per-task is for normal responses: leave it or --family {family} out."
+                f"--noise-per-task is only available for Gaussian responses: leave it or --family "
+                f"{family} out."
             )
         return ({"family": family} if has_families else {}), []
     looks_like, reason = _family_of_column(tables, given["target"], columns)
     if has_families and "engine" not in given:
         if looks_like != "gaussian" and "noise" in given:
             raise ValueError(
-                f"The target looks {looks_like}, and noise levels are those of normal responses: "
-                "leave --noise-per-task out, or add --family gaussian."
+                f"The target looks {looks_like}, but --noise-per-task is only available for "
+                "Gaussian responses: leave it out, or add --family gaussian."
             )
         why = f"Family: {looks_like}, because {REASONS[reason]}; --family overrides this."
         return {"family": looks_like}, [why]
@@ -200,11 +201,11 @@ def _choose_family(
 
 
 def _family_of_column(tables: tuple[str, ...], target: str, columns: Any) -> tuple[str, str]:
-    """The family that the target of files looks like, by its range, and the name of the reason."""
+    """The family that the target of files looks like from its range, and the name of the reason."""
     import numpy as np
 
     from sharedspan.families import suggested_family
-    from sharedspan.inputs.selection import range_of_column
+    from sharedspan.inputs.matching_columns import range_of_column
 
     found = range_of_column(tables, target, columns)
     if found is None or not found.is_whole:

@@ -24,12 +24,13 @@ def columns_of(
     formula = getattr(vars(model).get("slopes"), "formula", "")
     if needs_target and columns.target is None and formula:
         raise ValueError(
-            f"The response of the model, {formula.partition('~')[0].strip()}, is no column of a "
-            "table, and errors are those of a column: leave --data out."
+            f"The response of the model, {formula.partition('~')[0].strip()}, is an expression "
+            "and not a column of a table, so errors cannot be computed: leave --data out."
         )
     if needs_target and columns.target is None:
         raise ValueError(
-            "The model has no name of its target: give the column to predict (--target)."
+            "The model does not store the name of its target: give the column to predict "
+            "(--target)."
         )
     return columns
 

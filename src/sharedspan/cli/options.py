@@ -20,7 +20,7 @@ def repeatable(name: str, metavar: str, text: str, default: str = "") -> Decorat
 
 
 def choice(name: str, known: Sequence[str], default: str, text: str) -> Decorator:
-    """An option that takes one of many names, which the text tells."""
+    """An option that takes one of many names, which its help lists."""
     kind = click.Choice(known)
     return click.option(
         name, type=kind, metavar="NAME", default=default, show_default=False, help=text
@@ -34,7 +34,7 @@ drop = repeatable("--drop", "COL", "Column to leave out")
 missing_of_model = click.option(
     "--missing",
     type=click.Choice(["error", "drop"]),
-    help="What to do with rows that lack a value: refuse the table, or leave the rows out.  "
+    help="How to treat rows with missing values: raise an error, or leave the rows out.  "
     "[default: as in the fit]",
 )
 rank = click.option(
@@ -50,7 +50,7 @@ n_features = click.option(
 
 
 def _table_option(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Read the tables of a command with an option that is no part of a model."""
+    """Read the tables of a command with an option that is not part of a model."""
     if value is not None:
         from sharedspan.inputs.table_text import table_options
 
@@ -88,10 +88,10 @@ def _once(context: click.Context, parameter: click.Parameter, value: tuple[str, 
     """The value of an option that names one column; an error if it was given again."""
     if len(value) > 1:
         name = f"--{parameter.name}"
-        text = f"{name} was given twice, and it names one column: leave one out."
+        text = f"{name} was given twice, but it names only one column: leave one out."
         if name == "--task":
             nested = f"sharedspan fit TABLE 'y ~ x + (1 | {value[0]}/{value[1]})'"
-            text += f" Groups within groups need a formula, such as {nested}."
+            text += f" Nested groups need a formula, such as {nested}."
         raise click.UsageError(text, context)
     return value[0] if value else None
 
@@ -144,17 +144,17 @@ COLUMN_OPTIONS = (
         "--missing",
         type=click.Choice(["error", "drop", "indicator"]),
         default="error",
-        help="What to do with rows that lack a value: refuse the table, leave the rows out, or "
-        "fill in means and add a feature that marks missing values.",
+        help="How to treat rows with missing values: raise an error, leave the rows out, or fill "
+        "in means and add a feature that marks missing values.",
     ),
-    repeatable("--categorical", "COL", "Column of numbers that are categories, such as codes"),
+    repeatable("--categorical", "COL", "Numeric column to treat as categorical, such as codes"),
     repeatable(
         "--ordinal", "COL=A,B,C",
         "Levels of a column in their order; the column becomes one feature with the values 0, 1, "
         "2, ...",
     ),
     repeatable(
-        "--reference", "COL=LEVEL", "Reference level of a column of text", "the first level"
+        "--reference", "COL=LEVEL", "Reference level of a categorical column", "the first level"
     ),
     click.option(
         "--coding", type=click.Choice(["reference", "sum"]), default="reference",
@@ -167,15 +167,15 @@ COLUMN_OPTIONS = (
     ),
     repeatable(
         "--date", "COL=FORMAT",
-        "Format of a column of dates that are not in ISO form, such as sold=%d.%m.%Y",
+        "Format of a date column that is not in ISO form, such as sold=%d.%m.%Y",
     ),
     repeatable(
         "--season", "COL[=PERIOD]",
-        "Column of dates with a periodic effect, and its period: year (the default), week or day",
+        "Date column with a periodic effect, and its period: year (the default), week or day",
     ),
     repeatable(
         "--spline", "COL",
-        "Column of numbers or dates with a curved effect, or `all` for every such column",
+        "Numeric or date column with a nonlinear effect (a spline), or `all` for every such column",
     ),
     click.option(
         "--knots", type=click.IntRange(3), default=10, metavar="N", help="Knots of each spline."
@@ -233,7 +233,7 @@ def _pair(option: str, text: str, mark: str) -> tuple[str, str]:
     """The two parts of the value of an option."""
     name, found, rest = text.partition(mark)
     if not name or not found or not rest:
-        raise ValueError(f"--{option} {text} has not the form A{mark}B.")
+        raise ValueError(f"--{option} {text} does not have the form A{mark}B.")
     return name, rest
 
 

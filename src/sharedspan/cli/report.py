@@ -52,7 +52,7 @@ def report_command(
         typed = [each for each in (str(model), *tables) if each != formula][:1]
         fit = shlex.join(["sharedspan", "fit", *typed, formula, "-o", "model.span"])
         raise errors.MistakeError(
-            f"A report is about a saved model: type {fit}, and then the command that it prints."
+            f"A report needs a saved model: run {fit}, and then the command that it prints."
         )
     if tables:
         raise errors.MistakeError(

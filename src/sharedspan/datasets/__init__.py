@@ -1,4 +1,4 @@
-"""Bundled real tables, a reader of users' tables, and simulated problems with a known truth."""
+"""Bundled tables, a loader for the user's own tables, and simulated data with a known truth."""
 
 from sharedspan.datasets.bundled import (
     Dataset,

@@ -147,8 +147,8 @@ def load_table(
     ... # doctest: +SKIP
     """
     from sharedspan.inputs.files import require_file
+    from sharedspan.inputs.matching_columns import select_columns
     from sharedspan.inputs.reader import RowReader
-    from sharedspan.inputs.selection import select_columns
     from sharedspan.inputs.table_text import table_options
 
     file = require_file(Path(path))

@@ -20,7 +20,7 @@ class Truth:
     n_samples: np.ndarray  # (T,)
     singular_values: np.ndarray  # (k,) of representation @ task_weights
     mean_slope: np.ndarray  # (d,) shared by all tasks, zero by default
-    is_outlier: np.ndarray  # (T,) tasks off the span
+    is_outlier: np.ndarray  # (T,) tasks outside the span
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,12 @@ def simulate(
     intercept : float
         Standard deviation of the task intercepts.
     mean_slope : float
-        Norm of a slope vector that is added to every task, off the span.
+        Norm of a random slope vector that is added to every task and need not lie in the span.
     outliers : float
-        Share of tasks whose coefficients are replaced by a random vector off the span.
+        Proportion of tasks whose coefficients are replaced by a random vector orthogonal to the
+        span.
     outlier_norm : float
-        Norm of the random vectors off the span.
+        Norm of these random vectors.
     random_state : int, numpy.random.Generator or None
 
     Returns
@@ -142,7 +143,7 @@ def draw_truth(
     if condition_number is not None and not condition_number >= 1:
         raise ValueError(f"condition_number={condition_number} must be at least 1.")
     if not 0 <= outliers <= 1:
-        raise ValueError(f"outliers={outliers} must be a share of the tasks between 0 and 1.")
+        raise ValueError(f"outliers={outliers} must be a proportion of the tasks, from 0 to 1.")
     sizes = _per_task(n_samples, T, "n_samples").astype(int)
     deviations = _per_task(noise, T, "noise").astype(float)
     if (sizes < 1).any():
@@ -173,7 +174,9 @@ def draw_truth(
 def _per_task(value: Any, T: int, name: str) -> np.ndarray:
     values = np.asarray(value)
     if values.shape not in ((), (T,)):
-        raise ValueError(f"{name} has shape {values.shape}: give one number or {T}, one per task.")
+        raise ValueError(
+            f"{name} has shape {values.shape}, but must be one number or {T}, one per task."
+        )
     return np.broadcast_to(values, (T,)).copy()
 
 

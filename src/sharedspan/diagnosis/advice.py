@@ -45,8 +45,8 @@ def advice_on(
     rows = diagnosis.rows_per_task
     if _one_row_each(view, rows):
         yield (
-            "No task has more than one row, so differences between tasks cannot be told from "
-            "noise: name another column as the task, or give more rows of each task."
+            "No task has more than one row, so differences between tasks cannot be distinguished "
+            "from noise: name another column as the task, or give more rows of each task."
         )
         yield from _advice_on_family(view)
         return
@@ -56,7 +56,7 @@ def advice_on(
         if "max_iter" in view.params:
             remedy = "raise max_iter (--max-iter), or lower the rank."
         problem = f"The fit did not converge ({why})" if why else "The fit did not converge"
-        yield f"{problem}: do not trust the last digits; {remedy}"
+        yield f"{problem}: the estimates may be inaccurate; {remedy}"
     elif view.is_population and view.span.message:
         yield view.span.message
     yield from _advice_on_outliers(diagnosis)
@@ -73,8 +73,8 @@ def advice_on(
     ratio = _noise_ratio(view, good)
     if view.params.get("noise") == "shared" and ratio > UNEQUAL:
         yield (
-            f"One task in ten has over {ratio:.1f} times the noise of another tenth: use "
-            "noise='per_task' (--noise-per-task)."
+            f"The noise differs between tasks (the ninth decile of its standard deviation is about "
+            f"{ratio:.1f} times the first): use noise='per_task' (--noise-per-task)."
         )
 
 
@@ -98,7 +98,7 @@ def _advice_on_outliers(diagnosis: Diagnosis) -> Iterator[str]:
         many = len(tasks) > 1
         if tasks:
             yield (
-                f"Task{'s' if many else ''} {_named(tasks)} {several if many else one}: look at "
+                f"Task{'s' if many else ''} {_named(tasks)} {several if many else one}: check "
                 f"{'their' if many else 'its'} rows before you use the predictions."
             )
 
@@ -107,13 +107,13 @@ def advice_on_target(looks_like: str, kind: str) -> str | None:
     """A sentence for a model of normal responses whose target looks like another family's."""
     if looks_like == "binomial":
         return (
-            f"Every response is 0 or 1, and {kind} models it as normal: for probabilities use "
+            f"Every response is 0 or 1, but {kind} models it as normal: for probabilities use "
             "AdaptiveSpanClassifier, or AdaptiveSpanRegressor(family='binomial') (--family "
             "binomial)."
         )
     if looks_like in ("poisson", "negative_binomial"):
         return (
-            f"The responses are counts, and {kind} models them as normal: for means above zero and "
+            f"The responses are counts, but {kind} models them as normal: for means above zero and "
             f"intervals of counts use AdaptiveSpanRegressor(family='{looks_like}') (--family "
             f"{looks_like})."
         )
@@ -135,7 +135,7 @@ def _advice_on_family(view: ModelView) -> Iterator[str]:
 
 
 def _advice_on_dispersion(view: ModelView, y: np.ndarray) -> Iterator[str]:
-    """Advice on counts that vary more than Poisson counts, by Pearson's chi-square."""
+    """Advice on overdispersed counts, based on Pearson's chi-square statistic."""
     spare = len(y) - (view.span.degrees_of_freedom or 0.0)
     if spare < 1:
         return
@@ -156,8 +156,8 @@ def _advice_on_classes(view: ModelView, codes: np.ndarray, y: np.ndarray) -> Ite
     if len(ids) > 1 and single.mean() > 0.5:
         yield (
             f"In {single.sum():,} of {len(ids):,} tasks all responses are the same: their slopes "
-            "are those of other tasks, and their probabilities are held off 0 and 1 by the "
-            "distribution over tasks alone."
+            "are those of other tasks, and their probabilities are kept away from 0 and 1 "
+            "only by the distribution over tasks."
         )
     if not np.isin(y, (0, 1)).all():
         return
@@ -165,9 +165,9 @@ def _advice_on_classes(view: ModelView, codes: np.ndarray, y: np.ndarray) -> Ite
     if area > SEPARATED:
         rows = f"all {len(y):,}" if area == 1 else f"nearly all of {len(y):,}"
         yield (
-            f"The model tells the classes of {rows} rows apart (separation): no coefficient is "
-            "large enough for the rows, and only priors bound them. Read no sizes into them, and "
-            "see whether a feature is known only after the response."
+            f"The model separates the classes of {rows} rows (separation): the rows hardly limit "
+            "the size of the coefficients, only priors do. Do not interpret their size, and see "
+            "whether a feature is known only after the response."
         )
         return
     low = np.minimum.reduceat(np.where(y == 1, view.means, 1.0), start)  # of class 1
@@ -178,7 +178,7 @@ def _advice_on_classes(view: ModelView, codes: np.ndarray, y: np.ndarray) -> Ite
         labels = [view.labels[t] for t in ids[pinned]]
         yield (
             f"In task{'s' if len(labels) > 1 else ''} {_named(labels)} all probabilities are near "
-            "0 or 1 and the classes are told apart without an error (separation): only the "
+            "0 or 1 and the classes are predicted without an error (separation): only the "
             "distribution over tasks bounds the coefficients."
         )
 
@@ -202,14 +202,15 @@ def _advice_on_span(view: ModelView, diagnosis: Diagnosis, worse: Collection[str
     kappa, share = diagnosis.condition_number, diagnosis.span_share
     if kappa is not None and kappa > WEAK and diagnosis.standardised:
         yield (
-            f"The last of the {rank} directions is {kappa:.0f} times weaker than the first: read "
-            f"little into it, and see whether rank={rank - 1} (--rank {rank - 1}) predicts as well."
+            f"The last of the {rank} directions is {kappa:.0f} times weaker than the first: do not "
+            f"over-interpret it, and see whether rank={rank - 1} (--rank {rank - 1}) predicts as "
+            "well."
         )
     if share is not None and share < 0.5:
         yield (
-            f"Only {100 * share:.0f} % of how slopes differ between tasks is in the span: "
-            + ("see how much each coefficient varies by itself (slope_std_) before you read the "
-               "directions." if view.is_population
+            f"Only {100 * share:.0f} % of the variation of slopes between tasks is in the span: "
+            + ("see how much each coefficient varies independently of the others (slope_std_) "
+               "before you interpret the directions." if view.is_population
                else "use AdaptiveSpanRegressor, which lets tasks leave it.")
         )  # fmt: skip
 
@@ -230,8 +231,8 @@ def _advice_on_rows(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
     total = sum(rows.values())
     if view.confined and len(rows) == T and not few and total < ROWS_PER_NUMBER * numbers:
         yield (
-            f"There are {total / numbers:.1f} rows for each of the {numbers:,} numbers of a span "
-            f"of rank {rank}: too few to learn it well; lower the rank or use "
+            f"There are only {total / numbers:.1f} rows per parameter of a span of rank {rank} "
+            f"({numbers:,} parameters): too few to estimate it well; lower the rank or use "
             "AdaptiveSpanRegressor."
         )
     flat = [view.labels[t] for t in view.undetermined(UNDETERMINED)]
@@ -250,14 +251,14 @@ def _advice_on_collinearity(groups: Sequence[Sequence[str]], n_features: int) ->
     sizes = [len(group) for group in groups]
     if max(sizes) > max(n_features / 2, MANY):
         return (
-            f"The rows do not tell the coefficients of {sum(sizes)} of the {n_features} features "
-            "apart, only their combined effects: give more rows, or drop features."
+            f"The rows do not identify the coefficients of {sum(sizes)} of the {n_features} "
+            "features, only their combined effects: give more rows, or drop features."
         )
     drop = "one" if len(groups) == 1 else "one of each group"
     return (
-        f"The coefficients of {named_groups(groups)} cannot be told apart, as these "
-        "features are nearly collinear within tasks; only their combined effect can: drop "
-        f"{drop}, or read them together."
+        f"The coefficients of {named_groups(groups)} cannot be distinguished, as these "
+        "features are nearly collinear within tasks; only their combined effect is estimated: drop "
+        f"{drop}, or interpret them together."
     )
 
 
@@ -317,7 +318,7 @@ def _is_like_pooled(view: ModelView) -> bool:
 
 
 def _one_row_each(view: ModelView, rows: Mapping[Hashable, int]) -> bool:
-    """Whether no task has more than one row, by the rows or else by their number in the fit."""
+    """Whether no task has more than one row, judging by the rows or else by their number in fit."""
     if rows:
         return len(rows) > 1 and max(rows.values()) == 1
     return 1 < len(view.labels) == view.span.extra.get("n_rows")

@@ -30,7 +30,7 @@ class Reliability(NamedTuple):
 
 
 def reliability_of_bins(family: Family, y: np.ndarray, mean: np.ndarray) -> Reliability:
-    """Bins of about equally many rows, by their predicted mean; equal means are in one bin."""
+    """Bins of about equally many rows, ordered by predicted mean; equal means are in one bin."""
     n_bins = int(np.clip(len(y) // FEWEST_ROWS, 1, BINS))
     edges = np.quantile(mean, np.arange(1, n_bins) / n_bins)
     return _reliability(family, y, mean, np.searchsorted(edges, mean, side="right"))

@@ -32,7 +32,7 @@ FAMILY_MODELS = {  # methods that are an estimator with another family
     for name in ("binomial", "poisson", "negative_binomial")
 }
 COMPARED_FAMILIES = ("gaussian", *FAMILY_MODELS.values())
-BASELINES_COMPARED = {  # what they stand for in a verdict
+BASELINES_COMPARED = {  # their names in a verdict
     IGNORED: "ignored",
     "PooledRegressor": "pooled", POOLED: "pooled",
     "PerTaskRegressor": "separate", SEPARATE: "separate",

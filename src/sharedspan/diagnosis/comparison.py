@@ -87,7 +87,7 @@ class Comparison:
         """How the numbers of the leaderboard were computed."""
         caption = f"{self.repeats} splits, a quarter of each task's rows held out"
         if any(entry.standard_error for entry in self.entries):
-            caption += "; ± standard error of the difference, by the spread over tasks"
+            caption += "; ± standard error of the difference, from the variation between tasks"
         return f"{caption}."
 
     def header(self) -> tuple[str, ...]:
@@ -199,13 +199,13 @@ def compare(
         columns, outer groups first, each combination of their values is a task.
     repeats : int, default=4
         Splits, at least two. Each holds out a quarter of the rows of every task, and the first four
-        hold out each row once, as the report does; of a task of two or three rows a split holds out
+        hold out each row once, as the report does. Of a task of two or three rows a split holds out
         one or none. Tasks of one row are left out.
     seed : int, default=0
         Seed of the splits and of the estimators.
     methods : sequence of str, or "all", optional
         Names of estimators of the package. None compares a ridge regression that ignores tasks
-        ("one model ignoring tasks"), the same slopes for all with an intercept for each
+        ("one model ignoring tasks"), common slopes with an intercept for each task
         (PooledRegressor), separate models (PerTaskRegressor), the adaptive model
         (AdaptiveSpanRegressor) and the shared span (SharedSpanRegressor), or for classes and counts
         the methods that take their place. "all" adds every other method that suits the responses.
@@ -222,7 +222,7 @@ def compare(
     family : {"auto", "gaussian", "binomial", "poisson", "negative_binomial"}, default="auto"
         The family of the responses. Methods are ranked by root mean squared errors of normal
         responses, the log loss of classes 0 and 1, and the mean Poisson deviance of counts.
-        "auto" looks at the values of y. For classes and counts the same slopes for all are
+        "auto" looks at the values of y. For classes and counts common slopes are
         scikit-learn's logistic or Poisson regression with an intercept per task ("pooled GLM"), and
         separate models are one such regression per task ("separate GLMs"). "all" adds the normal
         model, whose means are clipped to possible values.
@@ -252,8 +252,8 @@ def compare(
     if n_tasks < 2:
         raise ValueError(
             f"{n_tasks} of {tasks.n_tasks} task(s) have at least {FEWEST_ROWS} rows, but a "
-            "comparison needs two such tasks: give more rows, or another task column. A fit "
-            "(`sharedspan fit`) takes tasks of one row, too."
+            "comparison needs at least two such tasks: give more rows, or another task column. A "
+            "fit (`sharedspan fit`) also accepts tasks with one row."
         )
     order = np.arange(tasks.n_rows) if tasks.order is None else tasks.order
     chosen_rows, size = order[np.repeat(large, size)], size[large]
@@ -283,7 +283,9 @@ def compare(
     if entries:
         choice = recommend(entries, adaptive, family=chosen, is_coded=learned is not None)
     else:
-        choice = Recommendation(None, "No method had time for two splits: allow more time.")
+        choice = Recommendation(
+            None, "No method completed two splits in the time limit: allow more time."
+        )
     return Comparison(
         entries, choice.method, choice.advice, sharing=choice.sharing, family=chosen.name,
         notes=(
@@ -302,13 +304,13 @@ def _with_labels(X: Any, task: Any, task_column: Any) -> tuple[Any, Any]:
         advice = "give its values, or task_column= with the name of a column of a frame X"
         if names is not None and task in names:
             advice = f"for the labels in that column of X give task_column={task!r}, or X[{task!r}]"
-        raise ValueError(f"task={task!r} is a text, and task takes one label per row: {advice}.")
+        raise ValueError(f"task={task!r} is a string, but task takes one label per row: {advice}.")
     if task_column is None:
         if task is None:
             raise TypeError("A comparison needs the tasks: give task= or task_column=.")
         return X, task
     if names is None:
-        raise ValueError("task_column= is for frames, and X is an array: give task=.")
+        raise ValueError("task_column= needs a frame, but X is an array: give task=.")
     labels = given_labels(task, row_labels(X, task_column), task_column)
     places = task_column
     if not isinstance(task_column, tuple) or task_column in names:

@@ -40,7 +40,7 @@ def fitted_curve(model: Any, column: str, task: Any = None, level: float = 0.95)
     known = [] if columns is None else [c for c in columns.encoding.columns if c.column == column]
     if not known or not isinstance(known[0], Number):
         raise ValueError(
-            f"{column!r} is no column of numbers or dates that the fit has prepared: give one of "
+            f"{column!r} is not a numeric or date column that the fit has prepared: give one of "
             "those that columns=ss.Columns(spline=[...]) named."
         )
     encoder = known[0]
@@ -48,8 +48,8 @@ def fitted_curve(model: Any, column: str, task: Any = None, level: float = 0.95)
         ends = encoder.spline.centre + encoder.spline.scale * encoder.spline.knots[[0, -1]]
     else:
         raise ValueError(
-            f"The column {column!r} has a straight effect, its coefficient: fit with "
-            f"columns=ss.Columns(spline=[{column!r}]) for a curve."
+            f"The effect of the column {column!r} is linear, given by its coefficient: fit with "
+            f"columns=ss.Columns(spline=[{column!r}]) for a nonlinear one."
         )
     values = np.linspace(ends[0], ends[1], GRID)
     X = np.tile(model._uncertainty_.feature_means(), (GRID, 1))

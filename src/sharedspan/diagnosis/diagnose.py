@@ -114,8 +114,8 @@ class Diagnosis:
         rows = self.rows_per_task
         if self.n_alike:
             return (
-                "No task is far from what the model expects of it, and none stands out: by what is "
-                f"predicted of them, {self.n_alike:,} tasks are about equally different."
+                "No task is far from what the model expects of it, and none stands out: judging by "
+                f"their predictions, {self.n_alike:,} tasks are about equally different."
             )
         if not self.most_different:
             one_row = bool(rows) and max(rows.values()) == 1
@@ -128,8 +128,8 @@ class Diagnosis:
         )
         are = "is" if len(self.most_different) == 1 else "are"
         return (
-            "No task is far from what the model expects of it. The most different, by what is "
-            f"predicted of them, {are} {listed(parts)}, in standard deviations between tasks."
+            "No task is far from what the model expects of it. The most different, judging by "
+            f"their predictions, {are} {listed(parts)}, in standard deviations between tasks."
         )
 
     @property
@@ -191,7 +191,8 @@ class Diagnosis:
             words = "how much stronger the first direction is than the last (condition number)"
             yield "strongest over weakest", format_number(self.condition_number), words + units
         if self.span_share is not None and self.rank:
-            words = "of how slopes differ between tasks" + (units or ", by what they predict")
+            words = "of the variation of slopes between tasks"
+            words += units or ", measured by their predictions"
             if self.span_share_by == "construction":
                 words += f", by construction: {self.not_measured}"
             yield "in the span", percent(self.span_share), words

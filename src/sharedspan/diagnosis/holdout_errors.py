@@ -176,7 +176,7 @@ def holdout_errors(
 def _means_of_tasks(y: np.ndarray, codes: np.ndarray, fold: np.ndarray, prior: float) -> np.ndarray:
     """The mean of each row's task over its rows in other folds, (rows,).
 
-    ``prior`` rows of the level of all rows are added: without them a task of one class alone would
+    ``prior`` rows with the mean of all rows are added: without them a task of only one class would
     be certain of it.
     """
     cell, shape = codes * N_FOLDS + fold, (codes[-1] + 1, N_FOLDS)

@@ -102,7 +102,7 @@ def _seconds(value: float) -> str:
 
 
 def leaderboard(runs: Mapping[str, Runs], adaptive: Sequence[str] = ADAPTIVE) -> tuple[Entry, ...]:
-    """Entries by their loss over all held-out rows, the failed methods last."""
+    """Entries sorted by their loss over all held-out rows, the failed methods last."""
     mean = {name: run.mean_loss for name, run in runs.items() if run.error is None}
     equal = _equal_methods({name: run for name, run in runs.items() if not run.failure}, adaptive)
     ranked = sorted(equal, key=lambda name: (mean[equal[name]], equal[name], name != equal[name]))
@@ -158,7 +158,7 @@ def _unstable(losses: np.ndarray, best: np.ndarray) -> str | None:
     worst = order[:n_worst]
     if n_worst > FEW_TASKS * len(losses) or best[worst].sum() > FEW_OF_BEST * best.sum():
         return None
-    return f"{n_worst:,} of {count(len(losses), 'task')} make up more than half of its error"
+    return f"{n_worst:,} of {count(len(losses), 'task')} account for more than half of its error"
 
 
 def _equal_methods(runs: Mapping[str, Runs], adaptive: Sequence[str]) -> dict[str, str]:

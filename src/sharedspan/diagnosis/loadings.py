@@ -51,7 +51,7 @@ class SharedDirections:
 
     @property
     def determined(self) -> np.ndarray:
-        """Loadings (d, k) with informative intervals; all of them if there are no intervals."""
+        """Mask (d, k) of the loadings with informative intervals; all if there are no intervals."""
         if self.reach is None:
             return np.ones(self.loadings.shape, dtype=bool)
         return self.reach <= np.maximum(UNDETERMINED, np.abs(self.loadings))
@@ -128,9 +128,9 @@ def _reach(
 
     uncertainty, metric, rows = view.span.uncertainty, view.metric, view.rows
     if not view.is_normal:
-        return None, "Loadings have intervals for normal responses alone."
+        return None, "Loadings have intervals only for normal responses."
     if isinstance(uncertainty, SpanUncertainty):
-        # Errors off the span are A D change, where the covariance of the error D is known.
+        # Errors outside the span are A D change, where the covariance of the error D is known.
         to_user, deviation = uncertainty.canonical.to_user, metric.deviation[:, None]
         B, A = to_user(uncertainty.B) * deviation, to_user(uncertainty.Q) * deviation
         change = np.linalg.lstsq(B, loadings, rcond=None)[0]

@@ -1,4 +1,4 @@
-"""The metric of predictions: the distance between coefficients by their predictions.
+"""The metric of predictions: coefficients differ by the variance of their predictions' difference.
 
 With S the pooled covariance of the features within tasks, v'Sv is the variance within tasks of the
 predictions x'v. In standardised features, s_j = v_j * deviation_j, it is s'Rs = |R^(1/2) s|^2, with

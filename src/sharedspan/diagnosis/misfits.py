@@ -1,4 +1,4 @@
-"""Tasks that do not fit: by outlier probabilities, features off the span, noise, or their place.
+"""Tasks that do not fit: by outlier probabilities, features outside the span, noise, or place.
 
 A place is how far a task is along a shared direction. One direction holds any task along it, so a
 few tasks that are far from all others show in their places alone.
@@ -15,8 +15,8 @@ from sharedspan.diagnosis.model_view import NO_VARIATION, SPARE_ROWS, ModelView
 from sharedspan.subspace import ordered_factors
 
 REASONS = {
-    "coefficients": "coefficients off the common pattern",
-    "off the span": "explained by features off the span, over its noise",
+    "coefficients": "coefficients outside the common pattern",
+    "off the span": "explained by features outside the span, over its noise",
     "noise": "more noise than others",
     "place": "far from the others along a shared direction",
     "slope": "a coefficient far from those of the others",
@@ -79,7 +79,7 @@ def _by_probability(view: ModelView) -> Iterator[Misfit]:
 
 
 def _by_span(view: ModelView) -> Iterator[Misfit]:
-    """Tasks for which features off the span explain far more than in other tasks."""
+    """Tasks in which features outside the span explain far more than in other tasks."""
     from scipy.stats import f
 
     if not len(view.fits_off_span) or not view.noise:
@@ -91,7 +91,7 @@ def _by_span(view: ModelView) -> Iterator[Misfit]:
 
 
 def _by_noise(view: ModelView) -> Iterator[Misfit]:
-    """Tasks with far more noise than the others, by residuals or else by the fitted variances."""
+    """Tasks with far more noise than the others, judged by residuals or by fitted variances."""
     from scipy.stats import chi2
 
     variance, squares = view.span.noise_variance, view.noise_squares
@@ -112,7 +112,7 @@ def _by_place(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
     """Tasks far from the others along a shared direction, or else in a slope that varies.
 
     The tasks ``known`` are known to differ, and are left out. What is far is measured in standard
-    deviations of the other tasks' places, by their median absolute deviation, and of the error of
+    deviations of the other tasks' places, from their median absolute deviation, and of the error of
     the task's own place.
     """
     from scipy.stats import norm

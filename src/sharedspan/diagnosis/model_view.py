@@ -22,9 +22,9 @@ from sharedspan.families import Gaussian
 from sharedspan.mixed_model.posterior import Posterior
 from sharedspan.subspace import orthonormal_basis
 
-SPARE_ROWS = 5  # rows beyond its features that a task needs to measure effects off the span
+SPARE_ROWS = 5  # rows beyond its features that a task needs to measure effects outside the span
 ROUNDING = 1e-12  # of the largest eigenvalue of a Gram
-NO_VARIATION = 1e-10  # share of the variation off the span that is rounding
+NO_VARIATION = 1e-10  # share of the variation outside the span that is rounding
 
 
 class ModelView:
@@ -45,7 +45,7 @@ class ModelView:
     basis : ndarray of shape (d, k)
         Orthonormal basis of the span in the same coordinates.
     off_span, off_feature : ndarray of shape (T,)
-        Norms of the deviations off the span, and the feature for which they are largest.
+        Norms of the deviations outside the span, and the feature for which they are largest.
     distance : ndarray of shape (T,)
         Root mean squares of the differences between a task's predictions and those of the mean
         task, for rows with the mean and the covariance within tasks of the features.
@@ -76,12 +76,12 @@ class ModelView:
         self.is_normal = isinstance(self.family, Gaussian)
         if X is not None and self.span.extra.get("uses_offset"):
             raise ValueError(
-                "The model was fitted with an offset or exposure, which rows alone do not have: "
-                "leave X, y and task out."
+                "The model was fitted with an offset or exposure, which X, y and task do not "
+                "contain: leave them out."
             )
         if not len(model.coef_names_):
             raise ValueError(
-                "The model has intercepts alone, and no slopes that could be compared: "
+                "The model has only intercepts, and no slopes that could be compared: "
                 "print(model.summary()) shows what it has."
             )
         self.rows = None if X is None else rows_by_task(model, X, y, task)
@@ -150,7 +150,7 @@ class ModelView:
         A level is what the model predicts of the task less what it predicts of the mean task, at
         the mean of the features and, if there are rows, at the mean of the task's rows. As an
         estimate of a normal response it varies as much less between tasks as it is uncertain.
-        None if levels are no random effects.
+        None if levels are not random effects.
         """
         span, posterior = self.span, self.span.uncertainty
         if span.mean_coef is None or not isinstance(posterior, Posterior):
@@ -205,7 +205,10 @@ class ModelView:
         return scores(self.family, self.rows.y, self.means)
 
     def condition_number(self, good: np.ndarray) -> float | None:
-        """s_1 / s_k within the span, over the tasks ``good`` (T,)."""
+        """Ratio of the largest to the smallest singular value within the span, over tasks ``good``.
+
+        ``good`` (T,) is a mask.
+        """
         if not self.basis.size:
             return None
         V = (self.shift if self.is_population else self.coef)[good]

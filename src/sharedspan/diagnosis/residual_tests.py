@@ -80,7 +80,7 @@ def residual_tests(residuals: np.ndarray, fitted: Any = None) -> ResidualTests:
     known = np.isfinite(residuals)
     if fitted is not None and np.shape(fitted) != residuals.shape:
         raise ValueError(
-            f"fitted has shape {np.shape(fitted)}, and there are {len(residuals)} residuals: give "
+            f"fitted has shape {np.shape(fitted)}, but there are {len(residuals)} residuals: give "
             "one number per row."
         )
     values = None if fitted is None else np.asarray(fitted, dtype=float)
@@ -114,7 +114,7 @@ def _uniformity(u: np.ndarray) -> ResidualTest:
     result = kstest(u, "uniform")
     verdict = _verdict(
         result.pvalue,
-        "The residuals do not differ from uniform ones beyond chance",
+        "There is no evidence that the residuals are not uniform",
         "The residuals are not uniform, so the model does not have the distribution of the "
         "responses",
     )
@@ -130,7 +130,7 @@ def _dispersion(u: np.ndarray) -> ResidualTest:
     much = "more" if ratio > 1 else "less"
     words = f"The residual variance is {ratio:.2f} times that of the model"
     verdict = _verdict(
-        p_value, f"{words}, within chance", f"{words}: responses vary {much} than it says"
+        p_value, f"{words}, within chance", f"{words}: responses vary {much} than it implies"
     )
     return _test(ratio, p_value, f"{verdict} (")
 
@@ -154,9 +154,9 @@ def _trend(Q: np.ndarray, u: np.ndarray) -> ResidualTest:
     statistic, p_value = _dependence(Q, math.sqrt(12) * (u - 0.5))
     verdict = _verdict(
         p_value,
-        "The level of the residuals does not depend on the predictions beyond chance",
-        "The level of the residuals depends on the predictions: a curve, a product or an effect "
-        "may be missing",
+        "There is no evidence that the mean of the residuals depends on the predictions",
+        "The mean of the residuals depends on the predictions: a nonlinear effect, an interaction "
+        "or a feature may be missing",
     )
     return _test(statistic, p_value, f"{verdict} (")
 
@@ -165,7 +165,7 @@ def _spread(Q: np.ndarray, u: np.ndarray) -> ResidualTest:
     statistic, p_value = _dependence(Q, math.sqrt(12) * (np.abs(2 * u - 1) - 0.5))
     verdict = _verdict(
         p_value,
-        "The spread of the residuals does not depend on the predictions beyond chance",
+        "There is no evidence that the spread of the residuals depends on the predictions",
         "The spread of the residuals depends on the predictions: the noise is not the same in all "
         "rows",
     )

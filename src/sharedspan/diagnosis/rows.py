@@ -50,7 +50,7 @@ def _second_class(model: Any, y: Any) -> Any:
     unknown = y[~np.isin(y, classes)]
     if len(unknown):
         raise ValueError(
-            f"y has the class {unknown.tolist()[0]!r}, and the model the classes "
+            f"y has the class {unknown.tolist()[0]!r}, but the classes of the model are "
             f"{classes.tolist()}: give rows of these classes."
         )
     return (y == classes[1]).astype(float)
@@ -72,6 +72,8 @@ def rows_by_task(model: Any, X: Any, y: Any, task: Any) -> RowsByTask:
     order = np.argsort(codes, kind="stable")
     order = order[codes[order] >= 0]
     if not len(order):
-        raise ValueError("No row belongs to a fitted task: give rows of tasks that were fitted.")
+        raise ValueError(
+            "No row belongs to a task that the model was fitted to: give rows of such tasks."
+        )
     target = None if target is None else target[order]
     return RowsByTask(features[order].astype(float), target, codes[order])

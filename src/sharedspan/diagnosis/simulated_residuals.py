@@ -108,8 +108,8 @@ def probability_step(
     successes = y * trials
     if (np.abs(successes - np.rint(successes)) > WHOLE_SHARE * trials).any():
         raise ValueError(
-            "A share of successes times its number of trials, the sample_weight of the row, is no "
-            "whole number: give the numbers of trials that the shares were made of."
+            "A proportion of successes times its number of trials, the sample_weight of the row, "
+            "is not an integer: give the numbers of trials that the proportions were computed from."
         )
     successes = np.rint(successes)
     return (

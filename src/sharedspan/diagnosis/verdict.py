@@ -1,4 +1,4 @@
-"""Whether sharing helps: errors of a model against the same slopes for all and separate models.
+"""Whether sharing helps: errors of a model against common slopes and separate models.
 
 A difference of errors is clear if its 95 % interval by the spread over tasks excludes zero, and
 with too few tasks for an interval if all of them have it. ``ss.compare`` and the report have this
@@ -20,10 +20,11 @@ from sharedspan.diagnosis.text import listed, percent
 
 AGAINST = {  # in the order of a sentence
     "ignored": "one model ignoring tasks",
-    "pooled": "the same slopes for all",
+    "pooled": "common slopes",
     "separate": "separate models",
 }
-INTERCEPTS = {"pooled": " (an intercept for each)"}  # where the name stands for the first time
+# Added where the name stands for the first time.
+INTERCEPTS = {"pooled": " (with an intercept for each {})"}
 ERRORS = 2  # standard errors on either side of a difference that has no interval
 LEAST = 0.001  # share of an error below which a difference is of no use
 
@@ -67,8 +68,9 @@ class SharingVerdict:
 
 
 def sharing_verdict(
-    gains: Iterable[Gain], *, error: str = "error", words: dict[str, str] | None = None
-) -> SharingVerdict:
+    gains: Iterable[Gain], *, error: str = "error", words: dict[str, str] | None = None,
+    task: str = "task",
+) -> SharingVerdict:  # fmt: skip
     """The verdict on a model that shares, by its gains against simpler ones.
 
     Parameters
@@ -79,13 +81,15 @@ def sharing_verdict(
         What the error is called, such as "log loss".
     words : dict of str, optional
         What the simpler models are called, by default as in ``AGAINST``.
+    task : str, default="task"
+        What a task is called, such as "patient".
 
     Returns
     -------
     SharingVerdict
     """
     names = AGAINST | (words or {})
-    names = {key: name + INTERCEPTS.get(key, "") for key, name in names.items()}
+    names = {key: name + INTERCEPTS.get(key, "").format(task) for key, name in names.items()}
     gains = tuple(sorted(gains, key=lambda gain: list(AGAINST).index(gain.against)))
     cuts, raises, even = ([g for g in gains if g.sign == sign] for sign in (1, -1, 0))
     less = f"cuts the {error} {_sizes(cuts, names)}"

@@ -145,8 +145,8 @@ class Connection:
         lacking = [address for address, spec in specs.items() if spec is None]
         if lacking:
             raise ClusterError(
-                f"sharedspan is not installed on the worker {lacking[0]}: install it there, in the "
-                "same version and with the same Python."
+                f"sharedspan is not installed on the worker {lacking[0]}: install the same version "
+                "there, for the same version of Python."
             )
 
     def running_workers(self) -> Iterator[list[str]]:
@@ -222,7 +222,7 @@ def connect_engine(engine: DaskEngine) -> Connection:
             return Connection(engine, distributed.get_client())
         except ValueError as error:
             raise ClusterError(
-                "engine='dask' uses the current client, and there is none: make one first with "
+                "engine='dask' uses the current client, but there is none: create one first with "
                 "dask.distributed.Client(), or give a client or the scheduler's address as engine."
             ) from error
     if not isinstance(engine.cluster, str):

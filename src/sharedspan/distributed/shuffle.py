@@ -29,7 +29,7 @@ class LabelledRows:
     incomplete: Any = 0  # counts of missing and infinite values, which add up
 
     def take(self, places: np.ndarray) -> LabelledRows:
-        """Some of the rows."""
+        """The rows at ``places``."""
         return LabelledRows(self.labels[places], self.X[places], self.y[places])
 
 
@@ -118,9 +118,9 @@ def _require_one_kind(labels: Sequence[np.ndarray]) -> None:
     numbers = [part.dtype.kind in "biuf" for part in labels]
     if any(numbers) and not all(numbers):
         raise TypeError(
-            "Labels of tasks are numbers in some partitions and text in others, such as "
+            "Task labels are numbers in some partitions and text in others, such as "
             f"{labels[numbers.index(True)][0]!r} and {labels[numbers.index(False)][0]!r}: on a "
-            "cluster all must be of one kind."
+            "cluster all must be of the same type."
         )
 
 

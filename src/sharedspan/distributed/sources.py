@@ -111,15 +111,17 @@ def _require_memory(
     if limits and needed > sum(limits):
         raise ClusterError(
             f"The rows and statistics of {tasks.sum()} tasks with {n_features} features take about "
-            f"{in_words(needed)}, and the {len(limits)} workers have {in_words(sum(limits))} for "
-            "them: start more workers, give them more memory, or leave features out."
+            f"{in_words(needed)}, but the {len(limits)} workers have only "
+            f"{in_words(sum(limits))} for them: start more workers, give them more memory, or "
+            "leave features out."
         )
     shard = needed * tasks.max() / tasks.sum()
     if limits and shard > min(limits):
         enough = int(np.ceil(2 * needed / max(min(limits), 1e-3 * needed)))
         raise ClusterError(
-            f"A shard takes about {in_words(shard)}, and a worker has {in_words(min(limits))} for "
-            f"it: use more shards, engine=ss.DaskEngine(shards={enough})."
+            f"A shard takes about {in_words(shard)}, but a worker has only "
+            f"{in_words(min(limits))} for it: use more shards, "
+            f"engine=ss.DaskEngine(shards={enough})."
         )
 
 

@@ -46,12 +46,12 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
     """Mixed model of many tasks that selects its random effects and covariance; nothing to tune.
 
     v_t = b + u_t, u_t ~ N(0, D + LL') over slopes and intercept together: b is shared, D says how
-    much each coefficient varies by itself, L along which k directions they vary together. Without
-    u_t all tasks have the same coefficients. With L = 0 this is the classical mixed model, and with
-    D = 0 and b in the span of L the paper's shared span. Noise, D, L, k and a Gaussian prior on b
-    are found by marginal likelihood, from sums per task. Tasks that do not follow this distribution
-    may be treated as outliers, with a wider covariance. The noise variance may differ between
-    tasks, or grow with the fitted value.
+    much each coefficient varies independently, L along which k directions they vary together.
+    Without u_t all tasks have the same coefficients. With L = 0 this is the classical mixed model,
+    and with D = 0 and b in the span of L the paper's shared span. Noise, D, L, k and a Gaussian
+    prior on b are found by marginal likelihood, from sums per task. Tasks that do not follow this
+    distribution may be treated as outliers, with a wider covariance. The noise variance may differ
+    between tasks, or grow with the fitted value.
 
     Use it on real tables. ``SharedSpanRegressor`` is for the paper's model and the largest scales.
 
@@ -87,14 +87,14 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         intervals then include the variation between tasks. "error" raises an error.
     {task_column, mixed:random_state, mixed:verbose, engine, keep_statistics}
     family : str, default="gaussian"
-        The distribution of the responses. "binomial": classes 0 and 1, or shares with the numbers
-        of trials as ``sample_weight``, with linear log odds ("probit" with linear normal
+        The distribution of the responses. "binomial": classes 0 and 1, or proportions with the
+        numbers of trials as ``sample_weight``, with linear log odds ("probit" with linear normal
         quantiles; see ``AdaptiveSpanClassifier`` for other labels). "poisson" and
         "negative_binomial": counts with linear log means; the second has a variance larger than
         the mean, whose dispersion is estimated. "student_t" and "huber": numbers with outliers
         among the rows, which count less; "huber" suits errors that are normal but for a few, and
         "student_t" gives gross ones hardly any weight. Noise that differs between tasks or rows
-        and outlier tasks are modelled for "gaussian" alone.
+        and outlier tasks are only modelled for "gaussian".
     varying : list of str or int, optional
         Names or numbers of the features whose coefficients may differ between tasks; those of the
         others are the same in all. Intercepts vary as ``slopes`` says. With None, all of up to 12
@@ -203,13 +203,13 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         super().check_combination()
         if self.family not in ROBUST and self.noise in ("per_task", "fitted"):
             raise ValueError(
-                f"noise={self.noise!r} is for normal responses, and the variance of "
-                f"family={self.family!r} follows from its mean: leave noise='auto'."
+                f"noise={self.noise!r} is only available for Gaussian responses: the variance of "
+                f"family={self.family!r} follows from its mean, so leave noise='auto'."
             )
         if self.response_family().reweighted and not fitting.is_local(self):
             raise ValueError(
-                f"family={self.family!r} reads the rows once in every turn of its fit, and the "
-                "workers of a cluster keep only their sums: fit with engine='local', or use "
+                f"family={self.family!r} makes a pass over the rows in every iteration, but the "
+                "workers of a cluster keep only their statistics: fit with engine='local', or use "
                 "fit_file."
             )
 
@@ -307,7 +307,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         self, X: Any, task: Any = None, level: float = 0.95, offset: Any = None,
         exposure: Any = None,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Intervals of the mean response of each row in its task.
+        """Confidence intervals for the mean response of each row in its task.
 
         Parameters
         ----------
@@ -332,13 +332,13 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         self, X: Any, task: Any = None, level: float = 0.95, offset: Any = None,
         exposure: Any = None,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Prediction intervals of new responses.
+        """Prediction intervals for new responses.
 
         Parameters
         ----------
         {rows:X, rows:task}
         level : float, default=0.95
-            Share of new responses that fall into their intervals, between 0 and 1. Intervals of
+            Share of new responses that fall into their intervals, between 0 and 1. Intervals for
             counts contain at least this share.
         {offset, exposure}
 
@@ -383,7 +383,7 @@ class AdaptiveSpanRegressor(MixedModel, TaskRegressor):
         if offset is None and exposure is None:
             return own
         if is_task_list(X):
-            raise ValueError("An offset needs one array or frame of rows, and X is a list of them.")
+            raise ValueError("An offset needs X to be one array or frame, not a list of arrays.")
         one_of("family", self.family, tuple(FAMILIES))
         given = log_exposure(family_of(self.family), offset, exposure, row_count(X))
         return given if own is None or given is None else given + own

@@ -120,7 +120,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
         K of ``variant="clustered"``; at most one per task is used.
     penalty : "auto" or float, default="auto"
         C in units of the noise standard deviation, which is estimated. With 0 each task is fitted
-        by itself, and with a large value all tasks follow the structure exactly; with values near
+        separately, and with a large value all tasks follow the structure exactly; with values near
         1, noise alone does not move a task off its centre. "auto" cross-validates it within tasks
         (5 folds, 10 values from 0.05 to 2).
     {fit_intercept, whiten, unseen, task_column, max_iter}
@@ -163,8 +163,8 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     whatever the other tasks and the conditioning of X_t. If sigma is right and n_t > d, that is C^2
     times the expected mean squared error of X_t v_t, so that of X_t theta_t is at most (1 + C)^2
     times as large, and smaller where the centres help. The Euclidean norm has no such bound: it
-    divides by the least eigenvalue of X_t'X_t / n_t. The minimiser is the same in any coordinates
-    of the features, whitened or not.
+    divides by the smallest eigenvalue of X_t'X_t / n_t. The minimiser is the same in any
+    coordinates of the features, whitened or not.
 
     The objective with one centre (``variant="vanilla"``), lambda_t proportional to sqrt(d / n_t)
     and its choice by five-fold cross-validation are Kim's, as read from the abstract and from the
@@ -283,7 +283,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
     def _select_penalty(
         self, problem: Problem, sigma: float, k: int
     ) -> tuple[float, dict[str, np.ndarray] | None]:
-        """C as given, or the C of least cross-validated loss, with the losses."""
+        """C as given, or the C with the smallest cross-validated loss, with the losses."""
         if self.penalty != "auto":
             return float(self.penalty), None
         if problem.rows is None:
@@ -331,7 +331,7 @@ class ARMULRegressor(SpanTransformer, TaskRegressor):
 def _nearest_centres(
     V: np.ndarray, response: np.ndarray, K: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Centres B (d, K) and W (K, T) of least |V - BW|: k-means of v_t / r_t with weights r_t^2."""
+    """Centres B (d, K) and W (K, T) that minimise |V - BW|: k-means of v_t / r_t, weights r_t^2."""
     if K == 1:
         return (V @ response / (response @ response))[:, None], response[None, :].copy()
     means = KMeans(K, n_init=10, random_state=int(rng.integers(2**31)))

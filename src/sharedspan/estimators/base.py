@@ -73,13 +73,14 @@ class available_if:  # noqa: N801
 def _retains_statistics(model: TaskEstimator) -> bool:
     if not model.needs().sums_suffice:
         raise AttributeError(
-            "partial_fit, merge and fit_statistics are not available: the sums of the rows depend "
-            "on the fit, unless responses are Gaussian. Fit all rows together by fit or fit_file."
+            "partial_fit, merge and fit_statistics are not available: the statistics of the rows "
+            "depend on the fit, unless responses are Gaussian. Fit all rows together by fit or "
+            "fit_file."
         )
     if not model.incremental or model.needs().kind == "rows":
         raise AttributeError(
             "partial_fit, merge and fit_statistics are not available: this estimator, solver or "
-            "variant needs the rows, and these methods have only statistics. Use fit, or another "
+            "variant needs the rows, but these methods have only statistics. Use fit, or another "
             "solver or variant."
         )
     return True
@@ -247,7 +248,7 @@ class TaskEstimator(BaseEstimator):
 
         Parameters
         ----------
-        frame : table of pandas, polars or pyarrow
+        frame : pandas, polars or pyarrow table
             A row for each task, in any order, with these columns; the arrays may be written as
             text, as in CSV:
 
@@ -373,7 +374,7 @@ class TaskEstimator(BaseEstimator):
     def predict_interval(
         self, X: Any, task: Any = None, level: float = 0.95
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Prediction intervals of new responses.
+        """Prediction intervals for new responses.
 
         Parameters
         ----------
@@ -405,7 +406,7 @@ class TaskEstimator(BaseEstimator):
 
     @available_if(_has_intervals)
     def coef_interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Confidence intervals of the coefficients.
+        """Confidence intervals for the coefficients.
 
         Parameters
         ----------
@@ -599,8 +600,8 @@ def fitted_span_of(model: Any) -> FittedSpan:
     """The fitted quantities of a model of this package; TypeError for anything else."""
     if not isinstance(model, TaskEstimator):
         raise TypeError(
-            f"The model is a {type(model).__name__} and not an estimator of this package: give an "
-            "estimator of sharedspan."
+            f"The model is a {type(model).__name__} and not an estimator of this package: give a "
+            "sharedspan estimator."
         )
     return model.fitted_span
 

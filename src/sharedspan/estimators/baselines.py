@@ -1,7 +1,7 @@
 """The two baselines for every table: everything shared, and nothing shared.
 
-Both are ridge regressions on features standardised by their pooled within-task deviation, with
-the penalty chosen by marginal likelihood: y ~ N(0, sigma^2 (I + X X' / alpha)), sigma profiled
+Both are ridge regressions on features standardised by their pooled within-task standard deviation,
+with the penalty chosen by marginal likelihood: y ~ N(0, sigma^2 (I + X X' / alpha)), sigma profiled
 out. Sizes are sums of weights, so a weight counts as a repetition.
 """
 
@@ -68,7 +68,7 @@ def evidence_ridge(
 
 
 def _minimum(deviance: np.ndarray) -> float:
-    """The entry of ALPHAS with the least deviance, moved to the vertex of a parabola around it."""
+    """The entry of ALPHAS with the smallest deviance, moved to the vertex of a parabola there."""
     # The largest among penalties whose deviances differ by rounding alone.
     best = int(np.flatnonzero(deviance <= deviance.min() + FLAT)[-1])
     if not 0 < best < len(ALPHAS) - 1:

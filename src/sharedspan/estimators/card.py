@@ -46,14 +46,14 @@ CHOSEN_BY = {
 }
 STRUCTURE = {  # by ``slopes_``: what varies besides shared directions, and without them
     "zero": ("", "Coefficients do not differ between tasks."),
-    "none": ("Intercepts also vary by themselves.", "Only intercepts differ between tasks."),
+    "none": ("Intercepts also vary independently.", "Only intercepts differ between tasks."),
     "isotropic": (
-        "Each slope also varies by itself, all equally much.",
-        "Each slope varies by itself, all equally much.",
+        "Each slope also varies independently, all equally much.",
+        "Slopes vary independently of each other, all equally much.",
     ),
     "diagonal": (
-        "Each coefficient also varies by itself.",
-        "Each coefficient varies by itself.",
+        "Each coefficient also varies independently.",
+        "Coefficients vary independently of each other.",
     ),
     "full": ("", "Coefficients vary together, with an unrestricted covariance."),
 }
@@ -124,7 +124,7 @@ def structure_words(model: TaskEstimator) -> Iterator[str]:
         levels = "; only intercepts differ" if model.fit_intercept else ""
         yield f"All tasks have the same slopes{levels}."
     elif model.shares == "nothing":
-        yield "Each task has coefficients of its own, from its rows alone."
+        yield "Each task has coefficients of its own, estimated only from its rows."
     labels = vars(model).get("labels_")
     if labels is not None:
         sizes = map(str, np.unique(labels, return_counts=True)[1])
@@ -186,7 +186,7 @@ def warning_words(model: TaskEstimator) -> Iterator[str]:
         yield convergence(model)
     if dropped := held.get("n_rows_dropped_", 0):
         verb = "was" if dropped == 1 else "were"
-        yield f"{_count(dropped, 'row')} without all values {verb} left out."
+        yield f"{_count(dropped, 'row')} with missing values {verb} left out."
     variance = held.get("noise_variance_")
     if variance is not None and not (np.nan_to_num(variance) > 0).any():
         yield "No noise is left: the fit reproduces its rows, so its standard errors mean nothing."

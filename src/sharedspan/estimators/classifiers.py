@@ -41,7 +41,7 @@ LINKS = {"logit": "binomial", "probit": "probit"}
 class MixedClassifier(ClassifierMixin, MixedModel):
     """Base of the classifiers: classes become 0 and 1, a model of two classes is one mixed model.
 
-    More than two classes are told apart by one model of each class against the others, whose
+    More than two classes are distinguished by one model of each class against the others, whose
     probabilities are divided by their sum. Each class so has a structure and a rank of its own, and
     costs as much as two classes do; a multinomial model would have one covariance over the
     coefficients of all classes, too large to learn from few rows of each task.
@@ -94,14 +94,14 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         """
         if is_dask_frame(X):
             raise TypeError(
-                f"{type(self).__name__} reads the rows once in every turn of its fit, and the "
-                "workers of a cluster keep only their sums: call compute() on X first."
+                f"{type(self).__name__} makes a pass over the rows in every iteration, but the "
+                "workers of a cluster keep only their statistics: call compute() on X first."
             )
         classes, codes = encoded_classes(y, is_task_list(X), sample_weight)
         if offset is not None:
             if is_task_list(X):
                 raise ValueError(
-                    "An offset needs one array or frame of rows, and X is a list of them."
+                    "An offset needs X to be one array or frame, not a list of arrays."
                 )
             offset = log_exposure(self.response_family(), offset, None, row_count(X))
         if len(classes) <= 2:  # the check of the rows refuses none
@@ -117,7 +117,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
         return self
 
     def _take_over(self, models: list[Any]) -> None:
-        """The attributes of a model of several classes, from those of each class."""
+        """Set the attributes of a model of several classes from those of each class."""
         self.estimators_ = models
         for name in ("tasks_", "coef_names_", "n_features_in_", "feature_names_in_"):
             if name in vars(models[0]):
@@ -192,7 +192,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
             features, codes, offset = self._rows(X, task, offset)
             family = self.response_family()
             eta, variance = linear_predictor(self, features, codes, offset)
-            # Each class by itself, so that no digits are lost near one.
+            # Each class separately, so that no digits are lost near one.
             shares = (family.expected_mean(sign * eta, variance) for sign in (1, -1))
             second, first = (np.log(np.maximum(share, np.finfo(float).tiny)) for share in shares)
             return second - first
@@ -223,7 +223,7 @@ class MixedClassifier(ClassifierMixin, MixedModel):
     def proba_interval(
         self, X: Any, task: Any = None, level: float = 0.95, offset: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Intervals of the probability of the second of two classes, for each row in its task.
+        """Intervals for the probability of the second of two classes, for each row in its task.
 
         Parameters
         ----------

@@ -46,7 +46,7 @@ EM_ROUNDS = 300
     "engine keep_statistics verbose mode"
 )
 class CurriculumRegressor(SpanTransformer, TaskRegressor):
-    """Learn the span from the tasks with the least noise, then fit the noisier ones with it.
+    """Learn the span from the tasks with the lowest noise, then fit the noisier ones with it.
 
     Use ``variant="freeze"`` if the easy tasks are enough to learn the span from, and
     ``variant="weighted"`` otherwise: it learns the span from all tasks, weighted by the inverse of
@@ -230,13 +230,13 @@ class CurriculumRegressor(SpanTransformer, TaskRegressor):
             levels_by_task(self.levels)
         if self.level_options and self._variant not in ("pair", "literal"):
             raise ValueError(
-                "level_options are of variant='pair' or 'literal', not of "
+                "level_options are only used by variant='pair' and 'literal', not by "
                 f"variant={self._variant!r}: leave them out."
             )
 
 
 def levels_by_task(levels: Any) -> Mapping[Hashable, Any]:
-    """The parameter ``levels`` as a mapping: a Series of pandas gives its levels by its index."""
+    """The parameter ``levels`` as a mapping: a pandas Series gives its levels by its index."""
     if isinstance(levels, Mapping):
         return levels
     if getattr(levels, "ndim", 0) == 1 and hasattr(levels, "index") and hasattr(levels, "items"):
@@ -249,7 +249,7 @@ def levels_by_task(levels: Any) -> Mapping[Hashable, Any]:
     given = repr(levels) if isinstance(levels, (str, list)) else f"a {type(levels).__name__}"
     raise ValueError(
         f"levels={given} does not say which task has which level: give 'auto', a dict "
-        "{task: level}, or a Series of pandas with the level of each task at its label. For levels "
+        "{task: level}, or a pandas Series with the level of each task at its label. For levels "
         "in the order of the tasks, use dict(zip(tasks, levels))."
     )
 

@@ -50,14 +50,14 @@ feature_covariance_ : ndarray of shape (d, d)
     no intercepts): the variance that coefficients v explain within tasks is v'Sv. Stored for up to
     500 features, unless its entries overflow or underflow.
 n_iter_ : int
-    Iterations made.
+    Number of iterations.
 converged_ : bool
-    Whether the fit ended by ``tol``.
+    Whether the stopping criterion ``tol`` was met.
 coef_names_ : ndarray of shape (d,)
     Names of the features: of the columns of X, or of the features made from them. ``columns_``
     then holds what was learned about the columns.
 n_features_in_ : int
-    Columns of X as passed, task column included.
+    Number of columns of X as passed, the task column included.
 feature_names_in_ : ndarray of shape (n_features_in_,)
     Names of the columns of X as passed, if it had names.
 """
@@ -109,7 +109,7 @@ checkpoint : path, optional
 resume : path, optional
     A checkpoint to continue from, with the same data and settings; further checkpoints are written
     to it too, unless ``checkpoint`` names another file. The result is the same as without the
-    interruption. Other data are refused with ``ss.CheckpointError``.
+    interruption. Other data raise ``ss.CheckpointError``.
 checkpoint_seconds : float, default=60
     Time between two checkpoints.
 path : str, path, or iterable of them

@@ -192,8 +192,8 @@ def require_range(units: Units, names: tuple[str, ...], fitted: FittedSpan) -> N
     if abs(np.log2(units.y_scale)) > LARGEST_ROOT:
         outcome = "infinite" if units.y_scale < 1 else "zero or inexact"
         warnings.warn(
-            f"The largest response is about {1 / units.y_scale:.0e}, and double precision has no "
-            f"number for its square: noise_variance_ and losses are {outcome}. {advice}",
+            f"The largest response is about {1 / units.y_scale:.0e}, but double precision cannot "
+            f"represent its square: noise_variance_ and losses are {outcome}. {advice}",
             UserWarning,
             stacklevel=5,
         )
@@ -310,7 +310,7 @@ def add_rows(
     """Add rows to the statistics of an estimator and fit again; see ``partial_fit``."""
     if is_dask_frame(X):
         raise TypeError(
-            "partial_fit takes rows of this machine, and X is a Dask DataFrame: call compute() on "
+            "partial_fit takes rows of this machine, but X is a Dask DataFrame: call compute() on "
             "each part first, or use fit."
         )
     first = not model.__sklearn_is_fitted__()
@@ -388,7 +388,7 @@ def open_rows(
 
         if vars(model).get("columns") is not None:
             raise ValueError(
-                "columns= prepares frames of this machine and files, and X is a Dask DataFrame: "
+                "columns= prepares frames of this machine and files, but X is a Dask DataFrame: "
                 "write it to Parquet files and use fit_file, or encode its columns with Dask first."
             )
         frame = DaskFrame.of(X, y, task, model.task_column, sample_weight)
@@ -553,12 +553,12 @@ def require_statistics(model: TaskEstimator, method: str) -> None:
     if "_statistics_" not in vars(model):
         raise ValueError(
             f"{method} needs the statistics of the rows so far, but fit did not retain them: fit "
-            "with keep_statistics=True, or by partial_fit (all rows at once will do)."
+            "with keep_statistics=True, or by partial_fit (one call with all rows is enough)."
         )
     if model._statistics_.statistics.centred != model.fit_intercept:
         raise ValueError(
             f"fit_intercept={model.fit_intercept!r}, but the retained statistics were built with "
-            f"{not model.fit_intercept!r}: set it back, or fit again from the rows."
+            f"{not model.fit_intercept!r}: restore it, or fit again from the rows."
         )
 
 

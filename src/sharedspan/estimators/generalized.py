@@ -48,8 +48,9 @@ def estimate_family(model: MixedModel, problem: Problem) -> FittedSpan:
     rows, family = problem.rows, model.response_family()
     if not isinstance(rows, TaskRows):
         raise ValueError(
-            f"family={family.name!r} reads the rows once in every turn of its fit, and the workers "
-            "of a cluster keep only their sums: fit with engine='local', or use fit_file."
+            f"family={family.name!r} makes a pass over the rows in every iteration, but the "
+            "workers of a cluster keep only their statistics: fit with engine='local', or use "
+            "fit_file."
         )
     check_responses(family, rows)
     statistics = problem.statistics.gather_local()
@@ -100,7 +101,7 @@ def _estimate(
             selected = select_by_rows(HeldOutResponses(searched), [selected])
         fit = selected.fit
         if optimizer.is_lost(fit):
-            raise np.linalg.LinAlgError("The fit is worse than one without effects.")
+            raise np.linalg.LinAlgError("The fit is worse than one without random effects.")
         if len(ids) < source.n_tasks:
             optimizer = FamilyOptimizer(source, flat, restricted, fit)
         fit = optimizer.fit(fit.structure, fit.covariance.loadings.shape[1], fit)
@@ -134,7 +135,7 @@ def _estimate(
     if not fit.converged:
         warnings.warn(
             f"The fit was stopped after {optimizer.n_turns} passes over the rows: it is close to "
-            "the best, but may not be it. Classes that features nearly separate make it slow.",
+            "the optimum, but may not have reached it. Nearly separable classes slow it down.",
             ConvergenceWarning,
             stacklevel=7,
         )
@@ -171,17 +172,17 @@ def unbounded_variance(covariance: Covariance, approximation: str) -> str | None
             "below it: give approximation='quadrature', if one or two effects vary"
         )
     return (
-        f"A standard deviation of the effects reached {LARGEST_EFFECT:g}, the largest that is "
-        f"tried, and {advice}. All estimates depend on it."
+        f"A standard deviation of the random effects reached {LARGEST_EFFECT:g}, the largest that "
+        f"is tried, and {advice}. All estimates depend on it."
     )
 
 
 def require_one_level(family: Family, coefficients: Coefficients) -> None:
-    """Raise for groups within groups, which only Gaussian responses have."""
+    """Raise for nested groups, which only Gaussian responses have."""
     if coefficients.outer:
         raise ValueError(
-            f"Effects of groups within groups, such as (1 + x | a/b), are fitted to Gaussian "
-            f"responses, and family={family.name!r} has one level of effects: write (1 + x | a:b), "
+            f"Nested random effects, such as (1 + x | a/b), are only available for Gaussian "
+            f"responses, but family={family.name!r} has one level of them: write (1 + x | a:b), "
             "or (1 | a:b) + (1 | a) for intercepts of both."
         )
 
@@ -282,7 +283,7 @@ def mean_interval(
     model: MixedModel, features: np.ndarray, codes: np.ndarray, offset: np.ndarray | None,
     level: float,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Intervals of the mean responses of rows: the task's own mean or probability."""
+    """Confidence intervals for the mean responses of rows: the task's own mean or probability."""
     family = model.response_family()
     eta, variance = linear_predictor(model, features, codes, offset)
     reach = interval_quantiles(model, level)[codes] * np.sqrt(variance)

@@ -98,8 +98,8 @@ def retained_fit(model: MixedModel) -> RetainedFit:
     fit = vars(model).get("_retained_")
     if fit is None:
         raise ValueError(
-            "The model does not have the rows of its fit, which model files and other models than "
-            "those of ss.mixed do not hold: fit it again by ss.mixed."
+            "The model does not have the rows of its fit, which neither model files nor models "
+            "other than those of ss.mixed contain: fit it again by ss.mixed."
         )
     return fit
 
@@ -155,7 +155,7 @@ def fit_notes(model: MixedModel, fit: RetainedFit) -> Iterator[str]:
     assert isinstance(model.slopes, Effects)
     asked = np.array(model.slopes.fixed[int(not model.fit_intercept) :])
     for i in np.flatnonzero(asked & ~coefficients.fixed):
-        yield f"{names[i]} is a combination of other fixed effects, and was left out of these."
+        yield f"{names[i]} is a linear combination of other fixed effects, and was left out."
     levels: list[tuple[str, Any, np.ndarray]] = []
     if fit.nested is not None:
         nested = fit.nested.fit
@@ -215,7 +215,7 @@ def crossed_effects(model: MixedModel, covariance: np.ndarray) -> Iterator[Group
 
 
 def crossed_groups(model: Any) -> list[tuple[str, np.ndarray]]:
-    """Names of crossed groups, and the features that stand for their levels."""
+    """Names of crossed grouping factors, and the features that are their levels."""
     columns = vars(model).get("columns_")
     if columns is None or not isinstance(columns.encoding, FormulaEncoding):
         return []
@@ -234,7 +234,7 @@ def mean_coefficients(model: MixedModel) -> np.ndarray:
 
 
 def crossed_features(model: MixedModel) -> np.ndarray:
-    """Which features stand for a level of a crossed group, (d,)."""
+    """Mask of the features that are levels of a crossed grouping factor, (d,)."""
     columns = vars(model).get("columns_")
     if columns is None or not isinstance(columns.encoding, FormulaEncoding):
         return np.zeros(len(model.coef_names_), dtype=bool)

@@ -93,7 +93,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         raise NotImplementedError
 
     def needs(self) -> Needs:
-        """Statistics of any kind; those of other families than the Gaussian depend on the fit."""
+        """Statistics of any kind; those of families other than the Gaussian depend on the fit."""
         return Needs(
             features="whitened" if self.whiten else "scaled",
             sums_suffice=not self.response_family().reweighted,
@@ -148,8 +148,8 @@ class MixedModel(SpanTransformer, TaskEstimator):
         if not fit.converged:
             warnings.warn(
                 f"The search for variances and directions was stopped after {fit.n_iter} steps: "
-                "the fit is close to the best, but may not be it. Features that say nearly the "
-                "same make it slow: leave some out, or give rank=0.",
+                "the fit is close to the optimum, but may not have reached it. Nearly collinear "
+                "features slow it down: leave some out, or give rank=0.",
                 ConvergenceWarning,
                 stacklevel=6,
             )
@@ -169,7 +169,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         return mixed_fit(canonical, scaling, fit, posterior, extra)
 
     def _estimate_robust(self, problem: Problem, family: StudentT | Huber) -> FittedSpan:
-        """The same for rows with outliers: structures are compared again at working responses."""
+        """``estimate`` for robust families: structures are compared again at working responses."""
         rows, canonical, flat = problem.rows, problem.canonical, self.method != "evidence"
         from sharedspan.estimators.generalized import require_one_level
 
@@ -244,8 +244,8 @@ class MixedModel(SpanTransformer, TaskEstimator):
         name = self.response_family().name
         if self.noise not in ("auto", "shared"):
             raise ValueError(
-                f"noise={self.noise!r} is for Gaussian responses: family={name!r} has one noise "
-                "scale, so give noise='auto' or 'shared'."
+                f"noise={self.noise!r} is only available for Gaussian responses: family={name!r} "
+                "has a single noise scale, so give noise='auto' or 'shared'."
             )
         if self.method == "reml":
             raise ValueError(
@@ -254,8 +254,8 @@ class MixedModel(SpanTransformer, TaskEstimator):
             )
         if not isinstance(rows, TaskRows):
             raise ValueError(
-                f"family={name!r} reads the rows once in every turn of its fit, and the workers of "
-                "a cluster keep only their sums: fit with engine='local', or use fit_file."
+                f"family={name!r} makes a pass over the rows in every iteration, but the workers "
+                "of a cluster keep only their statistics: fit with engine='local', or use fit_file."
             )
 
     def scaling(self, statistics: Any, coefficients: Coefficients, canonical: Canonical) -> Scaling:
@@ -303,7 +303,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
             groups = np.full(d, -1)
         elif self.whiten and (np.asarray(groups) >= 0).any():
             raise ValueError(
-                "whiten=True mixes all features, and those of a spline share one scale: leave "
+                "whiten=True mixes all features, but those of a spline must share one scale: leave "
                 "whiten out, or the splines."
             )
         groups = np.append(np.full(first, -1), groups[:d]).astype(int)
@@ -317,7 +317,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         return replace(Coefficients.plain(first + d), varying=varying, groups=groups)
 
     def _named(self, given: Any, d: int) -> np.ndarray:
-        """The features that ``varying`` names, by their columns or by their numbers, (d,)."""
+        """The features that ``varying`` names by their columns or numbers, (d,)."""
         columns = vars(self).get("columns_")
         if columns is not None:
             sources, names = columns.column_of, columns.names
@@ -333,7 +333,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 if not any(which):
                     known = [str(source) for source in dict.fromkeys(sources)]
                     raise ValueError(
-                        f"There is no feature {each!r}, and features are "
+                        f"There is no feature {each!r}; the features are "
                         f"{', '.join(map(repr, known[:8]))}: varying takes one of these names."
                         f"{nearest(each, known)}"
                     )
@@ -414,7 +414,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
     def _search(
         self, optimizer: CovarianceOptimizer, candidates: list[dict[str, Any]], outliers: bool
     ) -> SelectedModel:
-        """D, L and perhaps the outliers, with the coefficients that vary being given."""
+        """Select D, L and perhaps the outliers, given the coefficients that vary."""
         tasks = optimizer.tasks
         structures = STRUCTURES if self.slopes == "auto" else (str(self.slopes),)
         ranks = (self.rank, self.rank)
@@ -624,7 +624,7 @@ def largest_rank(tasks: MixedTasks) -> int:
 
 
 def levels_pay(noise: str, model: SelectedModel) -> bool:
-    """Whether tasks get noise levels of their own: if told so, or if the gain is decisive."""
+    """Whether tasks have noise levels of their own: if asked for, or if the gain is decisive."""
     if noise != "auto":
         return noise == "per_task"
     squares, used = residual_squares(model.tasks, model)

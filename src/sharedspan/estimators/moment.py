@@ -76,7 +76,7 @@ class MomentRegressor(SpanTransformer, TaskRegressor):
     symmetrise: bool = True
 
     def needs(self) -> Needs:
-        """Moments of x y beside the statistics."""
+        """The usual statistics, and moments of x y in addition."""
         return replace(super().needs(), moments=self._moments)
 
     def _moments(self, rows: TaskRows) -> FourthMoment | HalfMoments:

@@ -1,4 +1,4 @@
-"""Groups within groups: the estimate of a formula such as ``(1 + x | district/school)``."""
+"""Nested groups: the estimate of a formula such as ``(1 + x | district/school)``."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def estimate_nested(model: MixedModel, problem: Problem, tasks: MixedTasks) -> F
     )
     if any(block.kind == "low_rank" for block in (*outer, *inner)):
         raise ValueError(
-            "rr(...) is not available for groups within groups: give their effects an "
-            "unrestricted covariance by |, or independent ones by ||."
+            "rr(...) is not available for nested groups: give their random effects an "
+            "unrestricted covariance (|), or make them independent (||)."
         )
     fit = fit_nested(tasks, parent, outer, inner, restricted=tasks.restricted)
     if not fit.converged:
         warnings.warn(
             f"The search for the variances was stopped after {fit.n_iter} steps: the fit is close "
-            "to the best, but may not be it.",
+            "to the optimum, but may not have reached it.",
             ConvergenceWarning,
             stacklevel=7,
         )

@@ -35,7 +35,7 @@ def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
 
 
 def at_least(name: str, value: Any, smallest: float, kind: type = numbers.Real) -> None:
-    """Raise unless value is a finite number of the kind, at least ``smallest``."""
+    """Raise unless ``value`` is a finite number of the type ``kind`` and at least ``smallest``."""
     words = "an integer" if kind is numbers.Integral else "a number"
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(f"{name}={value!r} must be {words}, not {type(value).__name__}.")
@@ -259,7 +259,7 @@ def estimator(parameters: str) -> Callable[[Estimator], Estimator]:
         cls.__doc__ = (cls.__doc__ or "").replace(last, f"\n    {{columns}}{last}", 1)
         complete_docstrings(cls, parameter_entry)
         made: Any = dataclass(eq=False, repr=False)(cls)
-        # Of fitted attributes, which are no fields: model files are checked by them.
+        # Of fitted attributes, which are not fields: model files are checked by them.
         made.__annotations__ = made.__annotations__ | own
         return made
 

@@ -78,7 +78,7 @@ def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray
     if unknown and (pair := written_alike(unknown, known)) is not None:
         raise ValueError(
             f"Task {pair[0]!r} was not in the fit, but {pair[1]!r} was, a label of another type: "
-            "give labels of the type that was fitted."
+            "give labels of the same type as in the fit."
         )
     return features, codes
 

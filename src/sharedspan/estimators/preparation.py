@@ -50,9 +50,9 @@ def prepare(
 def prepared_rows(
     X: Any, y: Any, task: Any, columns: Any = None
 ) -> tuple[Any, Any, Any, TableColumns | None]:
-    """Rows as they are or, if columns must be prepared, features of the rows that lack nothing.
+    """Rows as they are or, if columns must be prepared, features of the complete rows.
 
-    The last result then tells which features belong together.
+    The last result then says which features belong together.
     """
     if not needs_preparation(X, columns, None):
         return X, y, task, columns
@@ -129,7 +129,7 @@ def complete_rows(
             lacking = lacking | missing_values(values)
     if lacking.all():
         words = missing_words(frame.X, frame.columns.column_of)
-        raise ValueError(f"X contains NaN{words}: no row is left, so leave columns out.")
+        raise ValueError(f"X contains NaN{words}: no complete row is left, so leave columns out.")
     if not lacking.any():
         return parts, 0
     kept = ~lacking
@@ -153,7 +153,7 @@ def _as_array(values: Any) -> np.ndarray:
 
 
 def is_prepared(X: Any, columns: TableColumns, task_column: Any) -> bool:
-    """Whether features of X are made by what was learned about its columns, or are X itself."""
+    """Whether features of X are encoded by the learned columns, rather than X itself."""
     return needs_preparation(X, columns, None) or needs_preparation(X, None, task_column)
 
 
@@ -164,7 +164,7 @@ def encoded_columns(X: Any, columns: TableColumns, task_column: Any) -> tuple[np
         policy = columns.encoding.missing
         words = missing_words(frame.X, columns.column_of)
         raise ValueError(
-            f"Input X contains NaN{words}, and the model was fitted with missing={policy!r}: leave "
+            f"Input X contains NaN{words}, but the model was fitted with missing={policy!r}: leave "
             "these rows out, or fit with missing='indicator' of ss.Columns, which fills values in."
         )
     return frame.X, row_labels(X, task_column)

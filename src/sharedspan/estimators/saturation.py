@@ -15,7 +15,7 @@ MORE = "give more rows per task"
 def unknown_noise(model: Any) -> str | None:
     """Why a model has no estimate of its noise, and so no intervals; None if it has one.
 
-    A span is estimated by least squares, and noise by what the rows leave. In the mixed model
+    A span is estimated by least squares, and noise from what the rows leave. In the mixed model
     ``degrees_of_freedom_`` counts effective parameters, which all rows are only in a model of more
     fixed coefficients than rows.
     """
@@ -36,7 +36,7 @@ def unknown_noise(model: Any) -> str | None:
 
 
 def saturation_notes(model: Any) -> tuple[str, ...]:
-    """What a fit cannot tell for want of rows, in a sentence; none if it has rows to spare."""
+    """A sentence on what a fit cannot estimate for lack of rows; none if it has rows to spare."""
     words = unknown_noise(model) or _one_row_each(model)
     return () if words is None else (words,)
 
@@ -49,8 +49,8 @@ def _one_row_each(model: Any) -> str | None:
         if model.response_family().name not in SCALES or "outer_tasks_" in vars(model):
             return None
         return (
-            "Every task has one row, which does not tell the difference of its intercept from "
-            "noise: only the sum of these two variances is known."
+            "Every task has one row, so the variance of the intercepts cannot be separated from "
+            "that of the noise: only the sum of these two variances is known."
         )
     if model.shares in ("nothing", "slopes") and "noise_variance_" not in vars(model):
         return (
@@ -61,7 +61,7 @@ def _one_row_each(model: Any) -> str | None:
 
 
 def require_identified(model: Any, problem: Any, coefficients: Any) -> None:
-    """Raise ValueError, in a sentence, if rows cannot tell the effects of a formula apart."""
+    """Raise ValueError, in a sentence, if the effects of a formula are not identified."""
     from sharedspan.estimators.inference import crossed_groups, group_name, outer_name
     from sharedspan.estimators.nested import outer_groups
 
@@ -76,7 +76,7 @@ def require_identified(model: Any, problem: Any, coefficients: Any) -> None:
     for name, n_groups, blocks in groups:
         if n_groups < 2:
             raise ValueError(
-                f"All rows are in one group of `{name}`, and effects of groups need at least two: "
+                f"All rows are in one group of `{name}`, but random effects need at least two: "
                 "group by another column."
             )
         if model.response_family().name in SCALES:
@@ -93,16 +93,16 @@ def _require_spare_rows(name: str, n_groups: int, blocks: Any, n_rows: int) -> N
     """Raise unless the effects of each term of a group are fewer than the rows."""
     if n_groups >= n_rows:
         raise ValueError(
-            f"`{name}` has {n_groups:,} groups and the table {n_rows:,} rows, which cannot tell "
-            "effects of groups from noise: group by a column with several rows in a group."
+            f"`{name}` has {n_groups:,} groups and the table {n_rows:,} rows, so random effects "
+            "cannot be distinguished from noise: group by a column with several rows in a group."
         )
     for block in blocks:
         each = len(block.members) if block.kind == "full" else block.n_columns
         if n_groups * each >= n_rows:
             raise ValueError(
-                f"The groups of `{name}` have {n_groups * each:,} effects ({each} in each of "
-                f"{n_groups:,} groups) and the table {n_rows:,} rows, which cannot tell these "
-                f"effects from noise: let fewer vary, such as (1 | {name})."
+                f"The groups of `{name}` have {n_groups * each:,} random effects ({each} in each "
+                f"of {n_groups:,} groups) and the table {n_rows:,} rows, so these cannot be "
+                f"distinguished from noise: let fewer vary, such as (1 | {name})."
             )
 
 

@@ -117,8 +117,8 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         fit is the least squares solution of rank k, and that k is the true rank. If rows do not
         determine a coefficient they are very large. Computed when first used.
     representation_covariance_ : ndarray of shape (k * d, k * d) or None
-        Covariance of the entries of ``representation_``, its columns one after the other; None
-        with more than 2,000 entries, for which ``coef_std_`` uses a Kronecker product.
+        Covariance of the entries of ``representation_``, stacked column by column; None with more
+        than 2,000 entries, for which ``coef_std_`` uses a Kronecker product.
     degrees_of_freedom_ : int
         Number of free parameters: k (d + T - k), plus the number of intercepts.
     {n_iter_, converged_}
@@ -356,7 +356,7 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
 
     @property
     def representation_covariance_(self) -> np.ndarray | None:
-        """Covariance of the entries of ``representation_``, its columns one after the other."""
+        """Covariance of the entries of ``representation_``, stacked column by column."""
         check_is_fitted(self)
         return self.uncertainty().representation_covariance(self.representation_)
 
@@ -419,8 +419,8 @@ class SharedSpanRegressor(SpanTransformer, TaskRegressor):
         for name in LOOP_OPTIONS:
             if name in options:
                 warnings.warn(
-                    f"solver_options={{{name!r}: ...}} is deprecated: use the parameter of its "
-                    f"own, SharedSpanRegressor({name}=...).",
+                    f"solver_options={{{name!r}: ...}} is deprecated: use the parameter "
+                    f"SharedSpanRegressor({name}=...).",
                     FutureWarning,
                     stacklevel=6,
                 )

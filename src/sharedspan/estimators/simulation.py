@@ -2,7 +2,7 @@
 
     y_t = Z_t (b + u_t) + noise,     u_t ~ N(0, s2 C),
 
-b, C and s2 being as fitted. Every simulation has new effects of all tasks and new noise, so that
+with b, C and s2 as fitted. Every simulation has new effects of all tasks and new noise, so that
 the simulated rows have the mean Z b and the covariance of the model, Z s2 C Z' + s2 I. Levels of a
 further grouping, which are coefficients of b with a variance in common, get new effects too; a
 spline, whose coefficients have one as well, is a curve of all tasks and stays as fitted. Of groups
@@ -51,16 +51,16 @@ def simulate_responses(
 ) -> np.ndarray:
     """Responses of the rows of the fit, or of others, in n simulations; see MixedModel.simulate.
 
-    Rows of the fit that had weight zero are not a number. The offset, beside that of a formula, is
-    needed if the fit had one, unless it is retained.
+    Rows of the fit with weight zero are not a number. The offset, in addition to that of a formula,
+    is needed if the fit had one, unless it is retained.
     """
     at_least("n_simulations", n, 1, numbers.Integral)
     retained = fit_with_rows(model)
     if X is None:
         if task is not None:
             raise ValueError(
-                "task belongs to rows in X, and X is None: give X too, or leave it out to simulate "
-                "the rows of the fit."
+                "task was given, but X is None: give X too, or leave task out to simulate the rows "
+                "of the fit."
             )
         rows = rows_of_fit(model, retained, offset)
     else:
@@ -86,7 +86,7 @@ class _Effects:
     z: np.ndarray  # (n, tasks, q) effects, along the columns of the root
 
     def linear_predictors(self, block: DesignBlock) -> np.ndarray:
-        """Those of a block of rows, (rows, n)."""
+        """Linear predictors of a block of rows, (rows, n)."""
         eta = np.empty((len(block.owner), len(self.z)))
         eta[:] = np.einsum("rp,rp->r", block.Z, self.centre[block.owner])[:, None]
         if len(self.at):

@@ -31,8 +31,8 @@ def fit_with_rows(model: Any) -> RetainedFit:
     family = vars(model).get("family")
     if family in (StudentT.name, Huber.name):
         raise ValueError(
-            f"family={family!r} weighs rows with large errors down and does not say how such rows "
-            "arise, so responses are not simulated: use family='gaussian'."
+            f"family={family!r} gives rows with large errors less weight, but does not say how "
+            "such rows arise, so responses are not simulated: use family='gaussian'."
         )
     retained = vars(model).get("_retained_")
     if not isinstance(retained, RetainedFit):
@@ -42,8 +42,8 @@ def fit_with_rows(model: Any) -> RetainedFit:
         )
     if not isinstance(retained.rows, TaskRows):
         raise ValueError(
-            "The model was fitted to sums, and its rows are not on this machine: fit rows with "
-            "engine='local'."
+            "The model was fitted to statistics, so its rows are not on this machine: fit rows "
+            "with engine='local'."
         )
     if vars(model).get("noise_") == "fitted":
         raise ValueError(
@@ -125,7 +125,7 @@ def _offset_of_fit(model: Any, retained: RetainedFit, offset: Any) -> np.ndarray
     own = formula_offset(vars(model).get("_table"), vars(model).get("columns_"))
     if own is not None and len(own) != n_rows:
         raise ValueError(
-            f"The table has {len(own)} rows and the fit {n_rows}, since rows that lack a value "
+            f"The table has {len(own)} rows but the fit {n_rows}, since rows with missing values "
             "were left out, and the formula has an offset: give the rows to simulate as X."
         )
     return own if total is None else total + (0.0 if own is None else own)
@@ -169,7 +169,7 @@ def small_blocks(blocks: Iterator[DesignBlock], most: int) -> Iterator[DesignBlo
 
 
 def _require_known_offset(model: Any) -> None:
-    """Raise if a model was fitted with an offset that was given beside the rows."""
+    """Raise if a model was fitted with an offset that was given separately from the rows."""
     if vars(model).get("uses_offset_", False):
         raise ValueError("The model was fitted with an offset: give that of these rows, too.")
 
@@ -182,14 +182,14 @@ def checked_weight(model: Any, weight: np.ndarray) -> np.ndarray:
         wrong = (np.abs(weight - trials) > WHOLE) | (trials < 1)
         if wrong.any():
             raise ValueError(
-                "Responses are simulated for whole numbers of trials, the sample_weight of a row, "
-                f"and one is {weight[wrong][0]:g}: give integers of at least 1."
+                "Responses are only simulated for whole numbers of trials, the sample_weight of a "
+                f"row, but one is {weight[wrong][0]:g}: give integers of at least 1."
             )
         return trials
     if not (family.name == "gaussian" and model.slopes.weighted_noise) and (weight != 1).any():
         raise ValueError(
-            f"The sample_weight of a row counts its repetitions, and one is "
-            f"{weight[weight != 1][0]:g}: rows that stand for others are not simulated, so fit "
-            "each row by itself."
+            f"The sample_weight of a row counts its repetitions, but one is "
+            f"{weight[weight != 1][0]:g}: repeated rows are not simulated, so fit each repetition "
+            "as a row of its own."
         )
     return weight

@@ -91,7 +91,7 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
     penalty: float = 1.0
 
     def estimate(self, problem: Problem) -> FittedSpan:
-        """B from an SVD of separate least squares, W in it, then the step off the span."""
+        """B from an SVD of separate least squares, W in it, then the step outside the span."""
         objective = build_objective(problem.statistics)
         separate, ranks = separate_fits(objective)
         deviation = noise_deviation(objective, separate, ranks, self.fit_intercept)
@@ -119,10 +119,10 @@ class SpectralRegressor(SpanTransformer, TaskRegressor):
         )  # fmt: skip
 
     def check_combination(self) -> None:
-        """Raise for a share of outliers that leaves no task."""
+        """Raise for a proportion of outliers that leaves no task."""
         if self.outliers >= 1:
             raise ValueError(
-                f"outliers={self.outliers!r} is a share of the tasks: give a number below 1."
+                f"outliers={self.outliers!r} is a proportion of the tasks: give a number below 1."
             )
 
 

@@ -43,7 +43,10 @@ class DescentOptions:
         for name in ("clip", "as_printed"):
             one_of(name, given.get(name, False), (True, False))
         if given.get("as_printed") and given.get("clip"):
-            raise ValueError("as_printed=True has no clip: leave out one of these sgd_options.")
+            raise ValueError(
+                "as_printed=True cannot be combined with clip=True: leave out one of these "
+                "sgd_options."
+            )
         if given.get("start") is not None:
             shape = None if k is None else (k,)
             given["start"] = as_array("start", given["start"], shape)
@@ -59,7 +62,7 @@ class Descent:
     one row earlier (the first time two), and ends before the last row: its result is w^(K2 - 1),
     where the theorem has w^(K2).
 
-    eta_0 = 1 / (3 trace), the trace being the mean of |f|^2 over the first min(K2, 32) rows. Until
+    eta_0 = 1 / (3 trace), with the trace the mean of |f|^2 over the first min(K2, 32) rows. Until
     these are complete, each new row restarts the pass with the trace so far. The clip
     min(eta_i, 2 / |f_i|^2) is a safeguard of our own: a larger step enlarges the row's residual.
 

@@ -46,7 +46,7 @@ TITLES = {  # by what tasks share
 }
 SMALLEST_CORRELATION = 0.005  # that is shown
 NOTICEABLE = 1.005  # ratio of standard errors with and without the error of the variances
-CORRECTED = " (p-values and bounds corrected for the error of the variances)"
+CORRECTED = " (p-values and bounds allow for the error of the variances)"
 MEANS_OF = {True: "Means of the population of tasks", False: "Means over the fitted tasks"}
 
 
@@ -168,8 +168,8 @@ def correction(inferred: MixedInference) -> tuple[str, ...]:
     if not wider and printed[0] == printed[1]:
         return ()
     return (
-        "Intervals and p-values count the error of the estimated variances, which the standard "
-        "errors do not.",
+        "Intervals and p-values allow for the error of the estimated variances, but the "
+        "standard errors do not.",
     )
 
 
@@ -271,7 +271,7 @@ def call_text(model: TaskEstimator) -> str:
 
 
 class _Written(str):
-    """A text that stands for a value, and is shown without quotation marks."""
+    """A string that is shown in place of a value, without quotation marks."""
 
     __repr__ = str.__str__
 
@@ -359,7 +359,7 @@ def span_words(model: TaskEstimator) -> tuple[str, ...]:
 
 
 def standard_loadings(B: np.ndarray, W: np.ndarray, covariance: np.ndarray | None) -> np.ndarray:
-    """The span B (d, k) for features in units of their deviation, as principal directions, (d, k).
+    """The span B for features of unit standard deviation, as principal directions, (d, k).
 
     Directions are ordered by how much the predictions of tasks with the weights W (k, T) differ
     along them, and most tasks are at positive places. The features have the given covariance
@@ -400,13 +400,13 @@ def class_notes(model: TaskEstimator) -> tuple[str, ...]:
 
 
 def notes_on_fit(model: TaskEstimator) -> tuple[str, ...]:
-    """What the fit cannot tell for want of rows, and whether it converged."""
+    """What the fit cannot estimate for lack of rows, and whether it converged."""
     stopped = (convergence(model),) * hasattr(model, "converged_")
     return noise_notes(model) + saturation_notes(model) + stopped
 
 
 def convergence(model: TaskEstimator) -> str:
-    """Whether the fit converged, in a sentence."""
+    """A sentence on whether the fit converged."""
     fitted = FittedSpan.of(model)
     if fitted.converged is False:
         return "The fit did not converge: the estimates are where it was stopped."

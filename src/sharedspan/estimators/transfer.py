@@ -80,7 +80,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
     sgd_options : dict, optional
         Inputs of "sgd", for tasks that are new:
 
-        - "step_size": eta_0, by default 1 / (3 trace), the trace being the mean of |f|^2 over a
+        - "step_size": eta_0, by default 1 / (3 trace), where the trace is the mean of |f|^2 over a
           task's first min(K2, 32) rows;
         - "constant_rows": h, by default 0. The step is constant for h + K2' + 1 rows,
           with K2' = floor((K2 - h) / ln(K2 - h)), and then halved every K2' rows;
@@ -167,7 +167,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         if isinstance(model, TaskEstimator) and not isinstance(model.response_family(), Gaussian):
             name = model.response_family().name
             raise TypeError(
-                f"The model is of {name} responses, and new tasks are fitted by least squares: fit "
+                f"The model is of {name} responses, but new tasks are fitted by least squares: fit "
                 "new and old tasks together with the same estimator, or predict new tasks by the "
                 "population with unseen='mean' (--unseen mean)."
             )
@@ -211,7 +211,8 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         """Raise for options of Algorithm 2 without it."""
         if self.sgd_options and self.method != "sgd":
             raise ValueError(
-                f"sgd_options are of method='sgd', not of method={self.method!r}: leave them out."
+                f"sgd_options are only used by method='sgd', not by method={self.method!r}: leave "
+                "them out."
             )
 
     def needs(self) -> Needs:
@@ -293,7 +294,7 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
         if any(late.values()):
             label = next(label for label, count in late.items() if count)
             warnings.warn(
-                f"{sum(late.values())} row(s) came after the horizon and were left out, such as "
+                f"{sum(late.values())} row(s) beyond the horizon were left out, such as "
                 f"{late[label]} of task {label!r}, which had its {streams[label].descent.horizon} "  # type: ignore[union-attr]
                 "rows. Give a larger horizon, or use method='prior'.",
                 UserWarning,
@@ -390,8 +391,8 @@ class NewTaskRegressor(SpanTransformer, TaskRegressor):
             )
         if method == "sgd" and rows.weight is not None and not np.isin(rows.weight, (0, 1)).all():
             raise ValueError(
-                "sample_weight with method='sgd' may only be 0 or 1: a pass over rows has no "
-                "weights. Use method='prior' or 'least_squares'."
+                "With method='sgd', sample_weight must be 0 or 1 in every row. Use method='prior' "
+                "or 'least_squares' for other weights."
             )
 
 

@@ -25,9 +25,9 @@ _NO_STRUCTURE = (
 FOREIGN = {
     "poly": "write x + I(x^2), or s(x) for a smooth curve",
     "scale": "write x, as coefficients are in the units of the columns and scaling is done inside",
-    "center": "write I(x - 5), with the centre in place of 5",
+    "center": "write I(x - 5), and replace 5 by the centre",
     "as.factor": "write factor(x)", "C": "write factor(x)", "as.character": "write factor(x)",
-    "as.numeric": "write x, as columns of numbers are taken as they are",
+    "as.numeric": "write x, as numeric columns are used as they are",
     "ordered": "write x, and give the order of its levels by ss.Columns(ordinal={'x': [...]})",
     "relevel": "write x, and give its reference level by ss.Columns(reference={'x': 'level'})",
     "log10": "write I(log(x) / log(10))", "log2": "write I(log(x) / log(2))",
@@ -40,9 +40,9 @@ FOREIGN = {
     "us": "write (1 + x | group)",
     **dict.fromkeys(("cs", "ar1", "ou", "toep", "mat", "gau"), _NO_STRUCTURE),
 }  # fmt: skip
-_NO_QUOTES = "names stand without quotes, or in backquotes if they have spaces, as in `name`"
+_NO_QUOTES = "names are written without quotes, or in backquotes if they have spaces, as in `name`"
 _COMPARED = "comparisons are made in the table, so make a column of 0 and 1, and write its name"
-_NAME_ALONE = "a name stands for a whole column of the table, so write the name alone"
+_NAME_ALONE = "a name refers to a whole column of the table, so write only the name"
 SIGNS = {
     **dict.fromkeys(("'", '"'), _NO_QUOTES),
     **dict.fromkeys(("==", "<", ">", "!", "&"), _COMPARED),
@@ -80,9 +80,11 @@ def no_such_function(name: str, place: str) -> FormulaError:
         return refusal(place, FOREIGN[name])
     package, point, last = name.rpartition(".")
     if point and last in KNOWN:
-        return refusal(place, f"functions stand without {package!r}, so write {last}(x)")
+        return refusal(place, f"functions are written without {package!r}, so write {last}(x)")
     known = ", ".join(KNOWN)
-    error = refusal(place, f"the functions of formulas are {known}, and others make columns")
+    error = refusal(
+        place, f"the functions of formulas are {known}: compute others as columns of the table"
+    )
     return FormulaError(f"{error}{nearest(name[:MOST_SHOWN], KNOWN)}")
 
 

@@ -24,7 +24,7 @@ Feature = tuple[Piece, ...]
 
 
 class TermCoder:
-    """Makes features of terms, by what is known of the columns."""
+    """Makes the features of terms from what is known of the columns."""
 
     def __init__(self, columns: LearnedColumns) -> None:
         self.columns = columns
@@ -94,7 +94,7 @@ class TermCoder:
         column, levels = Variable(factor.column), range(len(factor.levels))
         if by_levels:
             return [Piece(column, LEVELS_OF, i) for i in levels]
-        if factor.coding == "reference":  # the same columns as by levels, which bars may share
+        if factor.coding == "reference":  # the same columns as by levels, which terms may share
             reference = factor.levels.index(factor.reference)
             return [Piece(column, LEVELS_OF, i) for i in levels if i != reference]
         return [Piece(column, CONTRASTS_OF, i) for i in range(len(factor.names))]

@@ -130,8 +130,8 @@ def learn_columns(
         if needed and name not in numbers:
             if name not in table.numbers:
                 raise FormulaError(
-                    f"The formula has `{uses.arithmetic[name]}`, and the column {name!r} holds "
-                    f"categories: write {name} alone."
+                    f"The formula has `{uses.arithmetic[name]}`, but the column {name!r} holds "
+                    f"categories: write only {name}."
                 )
             numbers[name] = _number(table, name, uses, options)
     if twice := [name for name in crossed if name in levels]:
@@ -202,7 +202,9 @@ def _crossed_factors(
         counts: Any = texts[name].counts
         levels = level_order(counts)
         if odd := {OTHER, NO_LEVEL} & set(levels):
-            raise FormulaError(f"The group {odd.pop()!r} of {name!r} needs another name.")
+            raise FormulaError(
+                f"The group {odd.pop()!r} of {name!r} has a reserved name: rename it."
+            )
         made[name] = Factor(
             name, (*levels, OTHER), (*(counts[level] for level in levels), 0), "reference", OTHER,
             options.unseen,

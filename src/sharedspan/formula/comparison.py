@@ -68,14 +68,14 @@ def anova(
     """
     if more:
         raise TypeError(
-            f"anova compares two models, and {2 + len(more)} were given: compare them in pairs, as "
+            f"anova compares two models, but {2 + len(more)} were given: compare them in pairs, as "
             "in anova(a, b) and anova(b, c)."
         )
     for each in (model, model if other is None else other):
         if not isinstance(each, MixedModel):
             raise TypeError(
-                f"anova compares models of ss.mixed, and one of the type {type(each).__name__} "
-                "was given: give two fitted models, as in anova(a, b)."
+                f"anova compares models of ss.mixed, but got a {type(each).__name__}: give "
+                "two fitted models, as in anova(a, b)."
             )
     with one_blas_thread():
         if other is None:
@@ -114,8 +114,9 @@ def with_maximum_likelihood(
     objective = objective_of(model)
     if isinstance(objective, FamilyObjective):
         raise ValueError(
-            f"The model {record.name} was fitted by restricted likelihood, and families are "
-            "compared by maximum likelihood: fit it with reml=False."
+            f"The model {record.name} was fitted by restricted likelihood, but models with a "
+            "family other than the Gaussian are compared by maximum likelihood: fit it with "
+            "reml=False."
         )
     curvature = likelihood_curvature(objective, objective.theta, restricted=False)
 
@@ -134,8 +135,8 @@ def _against_no_effects(model: AdaptiveSpanRegressor) -> LikelihoodRatio:
     objective, fixed = objective_of(model), infer(model).fixed.names
     if isinstance(objective, FamilyObjective):
         raise ValueError(
-            "A model without random effects is compared for Gaussian responses only: give anova "
-            "two models."
+            "A comparison with the model without random effects is only available for Gaussian "
+            "responses: give anova two models."
         )
     small = without_effects(objective, "the same without random effects", fixed)
     return compare_likelihoods(small, fitted_likelihood(objective, _name(model), fixed))
@@ -152,7 +153,7 @@ def _require_same_rows(model: AdaptiveSpanRegressor, other: AdaptiveSpanRegresso
     one, two = (np.sort(np.asarray(retained_fit(each).rows.y)) for each in (model, other))
     if len(one) == len(two) and not np.array_equal(one, two):
         raise ValueError(
-            "The models were fitted to different responses, and their likelihoods cannot be "
+            "The models were fitted to different responses, so their likelihoods cannot be "
             "compared: fit both to the same column of the same table."
         )
 

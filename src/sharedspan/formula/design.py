@@ -93,7 +93,7 @@ def learn_design(
     Parameters
     ----------
     formula : str or Formula
-    data : table of pandas, polars or pyarrow, or dict of {str: array-like}
+    data : pandas, polars or pyarrow table, or dict of {str: array-like}
     columns : Columns, optional
         Options of single columns: the levels of categories, missing values and dates. Splines and
         products are in the formula. Without it no levels are pooled, and a row that lacks a value
@@ -104,7 +104,7 @@ def learn_design(
     Returns
     -------
     Design
-        `(1 + x || group)` makes every column of the bar independent, also the levels of a factor.
+        `(1 + x || group)` makes every column of the term independent, also the levels of a factor.
 
     Raises
     ------
@@ -152,7 +152,8 @@ def _leave_out_incomplete_rows(
         return
     rows = np.logical_or.reduce(list(lacking.values()))
     counts = joined([f"{name!r} {int(which.sum())}" for name, which in lacking.items()])
-    problem = f"{int(rows.sum())} of {len(rows)} rows lack a value that the formula uses ({counts})"
+    total = f"{int(rows.sum())} of {len(rows)} rows"
+    problem = f"{total} have missing values in columns that the formula uses ({counts})"
     if missing == "error":
         raise FormulaError(
             f"{_other_notation(table, read, response)}{problem}: leave these rows out, as lme4 "
@@ -183,7 +184,7 @@ class DesignFeatures:
     """The features of a formula in their order, and the coefficients of its groups.
 
     Features of all tasks come first, then the penalised ones of splines, those that mark missing
-    values, those of crossed groups, and last those that vary without being in the mean.
+    values, those of crossed groups, and last those with random effects but no fixed effects.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class DesignFeatures:
         return [(Piece(Variable(number.column), place=first + i),) for i in range(number.n_spline)]
 
     def _coefficients(self, bar: Bar) -> tuple[int, ...]:
-        """The numbers of the coefficients that a bar lets vary; new features join the others."""
+        """The numbers of the coefficients that a term lets vary; new features join the others."""
         members = [0] if bar.intercept else []
         for feature in self.coder.features(bar.intercept, bar.terms):
             key = frozenset(feature)
@@ -248,7 +249,7 @@ class DesignFeatures:
         return made
 
     def effects(self, bars: Sequence[Bar]) -> Effects:
-        """How the coefficients vary between the groups of bars."""
+        """How the coefficients vary between the groups of random-effects terms."""
         fixed = (self.formula.intercept, *(i < self.n_fixed for i in range(len(self.features))))
         return Effects(fixed, tuple(self._blocks(bars)), formula=str(self.formula))
 

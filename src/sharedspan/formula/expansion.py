@@ -1,4 +1,4 @@
-"""Products of terms expanded as R does it, and bars as the effects of groups."""
+"""Products of terms expanded as R does it, and random-effects terms."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Terms:
     def remove(self, other: Terms, place: Expression) -> None:
         """Take away what another part adds."""
         if other.bars or other.offsets:
-            raise refusal(f"- ({place})", "terms alone can be taken away, so leave it out")
+            raise refusal(f"- ({place})", "only terms can be subtracted, so leave it out")
         for term in other.terms:
             self.terms.pop(term, None)
         self.intercept = self.intercept if other.intercept is None else not other.intercept
@@ -56,7 +56,8 @@ class Terms:
         if self.bars or self.offsets or self.intercept is not None:
             raise refusal(
                 str(place),
-                "bars, offsets, 0 and 1 stand between + signs only, and arithmetic in I()",
+                "random-effects terms, offsets, 0 and 1 can only be added by +, and arithmetic "
+                "belongs in I()",
             )
         return list(self.terms)
 
@@ -79,7 +80,9 @@ class Expansion:
         """What a tree adds to a formula."""
         if isinstance(tree, Constant):
             if tree.value not in (0.0, 1.0):
-                raise refusal(str(tree), "0 and 1 stand for the intercept, and numbers in I()")
+                raise refusal(
+                    str(tree), "0 and 1 refer to the intercept, and other numbers belong in I()"
+                )
             return Terms(intercept=tree.value == 1.0)
         if isinstance(tree, Variable):
             return self._single(tree)
@@ -101,7 +104,7 @@ class Expansion:
     def _call(self, tree: Call) -> Terms:
         name, first = tree.function, tree.arguments[0]
         if name == "cbind":
-            raise refusal(str(tree), "cbind() stands before ~, as the response")
+            raise refusal(str(tree), "cbind() is only allowed before ~, as the response")
         if name == "rr":
             return Terms(bars=list(self._low_rank(tree)))
         if name == "offset":
@@ -160,20 +163,23 @@ class Expansion:
                 self.n_products += 1
                 factors = dict.fromkeys((*one.factors, *other.factors))
                 if any(isinstance(f, Call) and f.function == "s" for f in factors):
-                    raise refusal(str(tree), "s() stands alone, so write s(x) + x:z")
+                    raise refusal(str(tree), "s() cannot be part of a product, so write s(x) + x:z")
                 made[Term(tuple(sorted(factors, key=self.place.__getitem__)))] = None
                 if len(made) > MOST_TERMS or self.n_products > MOST_PRODUCTS:
                     raise _too_many()
         return made
 
-    # ---- bars ----
+    # ---- random-effects terms ----
 
     def _bars(self, tree: Operation) -> Iterator[Bar]:
-        """The effects of a tree of a bar; (1 | a/b) has those of a and those of a:b."""
+        """The random effects of a term; (1 | a/b) has those of a and those of a:b."""
         left, right = tree.operands
         inner = self.terms_of(left)
         if inner.bars or inner.offsets:
-            raise refusal(f"({tree})", "neither bars nor offsets stand within a bar")
+            raise refusal(
+                f"({tree})",
+                "a random-effects term contains neither offsets nor other random-effects terms",
+            )
         terms = inner.ordered()
         if any(isinstance(f, Call) and f.function == "s" for term in terms for f in term.factors):
             raise refusal(
@@ -181,7 +187,7 @@ class Expansion:
             )
         intercept = inner.intercept is not False
         if not terms and not intercept:
-            raise refusal(f"({tree})", "nothing varies between the groups, so leave it out")
+            raise refusal(f"({tree})", "the term has no random effect, so leave it out")
         kind = "diagonal" if tree.operator == "||" else "full"
         for groups in _groups(right, tree):
             yield Bar(groups, intercept, terms, kind)
@@ -203,7 +209,7 @@ def _integer(tree: Expression, least: int, what: str, place: Expression) -> int:
 
 
 def _groups(tree: Expression, place: Expression) -> list[tuple[str, ...]]:
-    """The columns of each of the groupings to the right of a bar."""
+    """The columns of each of the groupings to the right of | in a random-effects term."""
     if isinstance(tree, Call) and tree.function == "factor":
         tree = tree.arguments[0]
     if isinstance(tree, Variable):
@@ -214,7 +220,8 @@ def _groups(tree: Expression, place: Expression) -> list[tuple[str, ...]]:
             combined = tuple(dict.fromkeys((*left[-1], *right[0])))
             return [*left, combined] if tree.operator == "/" else [combined]
     raise refusal(
-        f"({place})", "a group is a column, a:b or a/b, and further groups have bars of their own"
+        f"({place})",
+        "a grouping factor is a column, a:b or a/b, and further ones need terms of their own",
     )
 
 

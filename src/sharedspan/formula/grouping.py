@@ -22,7 +22,7 @@ class Grouping:
     tasks : tuple of str
         Columns whose values, together, are a task; of nested groups the outer one is first.
     bars : tuple of Bar
-        The effects of tasks.
+        The random-effects terms of tasks.
     outer : str, optional
         The column of the groups that tasks are nested in.
     outer_bars : tuple of Bar
@@ -40,7 +40,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupingFactor:
-    """One grouping of a formula: its columns, its bars, and the group of each row."""
+    """One grouping of a formula: its columns, its terms, and the group of each row."""
 
     names: tuple[str, ...]
     bars: tuple[Bar, ...]
@@ -70,7 +70,7 @@ def grouping_of(bars: Sequence[Bar], table: FormulaTable, *, two_levels: bool = 
     """
     if not bars:
         raise FormulaError(
-            "The formula has no effects of groups: write + (1 | group), or fit PooledRegressor, or "
+            "The formula has no random effects: write + (1 | group), or fit PooledRegressor, or "
             "the formula by statsmodels."
         )
     by_group = dict[frozenset[str], list[Bar]]()
@@ -93,7 +93,9 @@ def grouping_of(bars: Sequence[Bar], table: FormulaTable, *, two_levels: bool = 
 def _grouping_factor(bars: tuple[Bar, ...], table: FormulaTable) -> GroupingFactor:
     codes, text = table.codes(bars[0].groups), ":".join(bars[0].groups)
     if codes.max(initial=0) < 2:
-        raise FormulaError(f"All rows are in one group of `{text}`: leave its bar out.")
+        raise FormulaError(
+            f"All rows are in one group of `{text}`: leave out its random-effects term."
+        )
     return GroupingFactor(bars[0].groups, bars, codes, int(codes.max()))
 
 
@@ -106,8 +108,8 @@ def _with_tasks(
         if tasks.is_within(each):
             if each.is_within(tasks):
                 raise FormulaError(
-                    f"The groups of `{each.text}` are those of `{tasks.text}`: leave one of their "
-                    "bars out."
+                    f"The groups of `{each.text}` are those of `{tasks.text}`: leave out the "
+                    "random-effects term of one of them."
                 )
             nests.append(each)
         else:
@@ -125,20 +127,20 @@ def _with_tasks(
     outer = nests[0]
     if len(outer.names) > 1:
         raise FormulaError(
-            f"The groups of `{tasks.text}` are within those of `{outer.text}`, which several "
-            "columns make: make one column of them in the table."
+            f"The groups of `{tasks.text}` are nested in those of `{outer.text}`, which combines "
+            "several columns: make one column of them in the table."
         )
     inner = tuple(name for name in tasks.names if name not in outer.names)
     return Grouping((*outer.names, *inner), tasks.bars, outer.names[0], outer.bars, names)
 
 
 def _three_levels(tasks: GroupingFactor, middle: GroupingFactor, outer: GroupingFactor) -> str:
-    """What to do about groups within groups within groups."""
+    """What to do about three nested grouping factors."""
     joined = "_".join(middle.names)
     inner = ":".join(name for name in tasks.names if name not in middle.names)
     return (
-        f"Groups within groups have two levels, and those of `{outer.text}`, `{middle.text}` and "
-        f"`{tasks.text}` are three, which is not supported: make one column of `{middle.text}` in "
+        f"At most two nested grouping factors are supported, but `{outer.text}`, `{middle.text}` "
+        f"and `{tasks.text}` are three: make one column of `{middle.text}` in "
         f"the table, such as {joined}, and write (1 | {outer.text}) + (1 | {joined}/{inner}), for "
         "intercepts on all three."
     )
@@ -150,16 +152,16 @@ def _require_intercepts(each: GroupingFactor, tasks: GroupingFactor, is_nested: 
     where = f"The groups of `{each.text}` are {relation} those of `{tasks.text}`"
     if each.has_slopes or not all(bar.intercept for bar in each.bars):
         raise FormulaError(
-            f"{where}, and such groups have intercepts alone: write (1 | {each.text})."
+            f"{where}, and only intercepts are supported for them: write (1 | {each.text})."
         )
     if len(each.bars) > 1:
         raise FormulaError(f"The formula has (1 | {each.text}) more than once: write it once.")
     if len(each.names) > 1:
         raise FormulaError(
-            f"{where}, and several columns make them: make one column of them in the table."
+            f"{where}, but combine several columns: make one column of them in the table."
         )
     if each.n_groups > MOST_CROSSED:
         raise FormulaError(
-            f"{where}, and they are {each.n_groups:,}, but at most {MOST_CROSSED} can be: leave "
-            "their bar out, or join groups in the table."
+            f"{where}, but at most {MOST_CROSSED} of them are supported, not {each.n_groups:,}: "
+            "leave out their random-effects term, or join groups in the table."
         )

@@ -1,4 +1,4 @@
-"""``ss.variance_intervals``: intervals of standard deviations and correlations."""
+"""``ss.variance_intervals``: intervals for standard deviations and correlations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def variance_intervals(
     n_simulations: int = 500,
     random_state: Any = None,
 ) -> Any:
-    """Intervals of standard deviations, correlations and fixed effects of a Gaussian model.
+    """Intervals for standard deviations, correlations and fixed effects of a Gaussian model.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ def variance_intervals(
     objective, names = objective_of(model), infer(model).fixed.names
     if isinstance(objective, FamilyObjective):
         raise ValueError(
-            "Intervals of variances are for Gaussian responses, and the model has family="
-            f"{model.family!r}: compare models without an effect by ss.anova instead."
+            "Intervals for variances are only available for Gaussian responses, but the model has "
+            f"family={model.family!r}: compare models without an effect by ss.anova instead."
         )
     with one_blas_thread():
         if method == "profile":

@@ -1,4 +1,4 @@
-"""``ss.effects``: what a column does to the mean response, the other columns being as they are."""
+"""``ss.effects``: what a column does to the mean response, with the other columns as they are."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def effects(
     model : fitted model of ``ss.mixed``
     column : str
     values : sequence, optional
-        By default all levels of a factor, and five values of a column of numbers.
+        By default all levels of a factor, and five values of a numeric column.
     data : table, optional
         Rows to average over, if the model was read from a file.
     scale : {"response", "link"}, default="response"
@@ -180,7 +180,7 @@ def _shown(value: Any) -> str:
 
 
 def _rows(model: AdaptiveSpanRegressor, data: Any) -> Any:
-    """Some rows with the columns of the formula, as a table of Arrow."""
+    """Some rows with the columns of the formula, as an Arrow table."""
     if data is None:
         raise ValueError(
             "The model was read from a file, which does not hold its rows: give data=, the table "

@@ -54,7 +54,7 @@ def mixed(
         ``factor(x)`` makes categories of numbers, ``offset(x)`` has a coefficient of one, and
         ``cbind(successes, failures)`` is a response of counts. Arithmetic goes into ``I(...)``;
         ``log``, ``exp`` and ``sqrt`` are known. Nothing else is evaluated.
-    data : table of pandas, polars or pyarrow, dict of {str: array-like}, or path
+    data : pandas, polars or pyarrow table, dict of {str: array-like}, or path
         A path, or a list of them, is read into memory: CSV, Parquet or a workbook.
     family : str, default="gaussian"
         See ``AdaptiveSpanRegressor``.
@@ -100,8 +100,8 @@ def mixed(
     if design.levels is not None and family not in ("binomial", "probit"):
         first, second = design.levels
         raise FormulaError(
-            f"The response {str(parsed.response)!r} holds {first!r} and {second!r}, and "
-            f"family={family!r} is for numbers: give family='binomial', or a column of numbers."
+            f"The response {str(parsed.response)!r} holds {first!r} and {second!r}, but "
+            f"family={family!r} needs numbers: give family='binomial', or a numeric column."
         )
     y, trials = design.response(data)
     restricted = family == "gaussian" if reml is None else reml
@@ -117,7 +117,7 @@ def mixed(
     if trials is not None:
         if family == "gaussian":
             raise FormulaError(
-                "cbind(successes, failures) is a response of counts: give family='binomial'."
+                "cbind(successes, failures) is a binomial response: give family='binomial'."
             )
         weight = trials if weight is None else trials * weight
     learned = design.columns
@@ -150,7 +150,7 @@ def is_path(data: Any) -> bool:
 
 
 def read_files(paths: Any, formula: Formula, weights: Any) -> Any:
-    """The columns of files that a formula uses, as a table of Arrow."""
+    """The columns of files that a formula uses, as an Arrow table."""
     names = [*ColumnUses.of(formula).names, *formula.response.names]
     names += [name for bar in formula.bars for name in bar.groups]
     names += [name for part in formula.offsets for name in part.names]
@@ -164,7 +164,7 @@ def _weights(weights: Any, data: Any) -> np.ndarray | None:
         names = raw_names(data)
         if weights not in names:
             raise FormulaError(
-                f"weights={weights!r}, and the table has no such column.{nearest(weights, names)}"
+                f"weights={weights!r} is not a column of the table.{nearest(weights, names)}"
             )
         weights = data[weights]
     if weights is None:

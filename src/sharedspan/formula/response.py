@@ -50,7 +50,7 @@ def response_values(
         if (counts < 0).any():
             row = int(np.argmax(counts < 0))
             raise FormulaError(
-                f"The formula has `{response}`, and {part} is {counts[row]:g} in row {row}: give "
+                f"The formula has `{response}`, but {part} is {counts[row]:g} in row {row}: give "
                 "numbers of successes and of failures."
             )
     trials = successes + failures
@@ -64,7 +64,7 @@ def _classes(name: str, levels: tuple[str, str], table: FormulaTable) -> np.ndar
     value = dict.fromkeys(table.text.na_values, np.nan) | {levels[0]: 0.0, levels[1]: 1.0}
     if unknown := sorted(set(texts[1:]) - set(value)):
         raise FormulaError(
-            f"The response {name!r} holds {unknown[0]!r}, and the classes are "
+            f"The response {name!r} holds {unknown[0]!r}, but its classes are "
             f"{levels[0]!r} and {levels[1]!r}."
         )
     return np.array([np.nan, *(value[text] for text in texts[1:])])[codes]

@@ -55,10 +55,10 @@ class Token(NamedTuple):
 def read_sides(text: str) -> tuple[Expression, Expression]:
     """The response and the terms of a formula, as trees; raises a FormulaError."""
     if not isinstance(text, str):
-        raise TypeError(f"The formula is {text!r}: give a text such as 'y ~ x + (1 | group)'.")
+        raise TypeError(f"The formula is {text!r}: give a string such as 'y ~ x + (1 | group)'.")
     if len(text) > MOST_CHARACTERS:
         raise FormulaError(
-            f"The formula has {len(text):,} characters, and at most {MOST_CHARACTERS:,} are read: "
+            f"The formula has {len(text):,} characters, but at most {MOST_CHARACTERS:,} are read: "
             "write a shorter one."
         )
     if "~" not in text and (equal := re.match(r"([^~(=<>!]*)=(?!=)", text)):
@@ -73,7 +73,7 @@ def read_sides(text: str) -> tuple[Expression, Expression]:
     left, right = tokens[:at], tokens[at + 1 : -1]
     if not left or not right:
         side = "before" if not left else "after"
-        raise refusal(text, f"nothing stands {side} ~, so write y ~ x + (1 | group)")
+        raise refusal(text, f"nothing is {side} ~, so write y ~ x + (1 | group)")
     return tuple(SideReader(text, [*part, end]).read() for part in (left, right))  # type: ignore[return-value]
 
 
@@ -102,9 +102,9 @@ class SideReader:
         """The tree of all words."""
         tree = self._bar()
         if self._sign() == ")":
-            raise self._refused_before("no parenthesis was opened for the last one")
+            raise self._refused_before("the last parenthesis was not opened")
         if self._sign() == ",":
-            raise self._refused_before("commas stand between arguments alone, so write +")
+            raise self._refused_before("commas are only allowed between arguments, so write +")
         return tree
 
     # ---- operators, from those that bind loosely to those that bind tightly ----
@@ -115,12 +115,16 @@ class SideReader:
         bar = self._sign()
         if bar in ("|", "||"):
             if not self.level:
-                raise self._refused("parentheses stand around a bar, as in (1 + x | group)", start)
+                raise self._refused(
+                    "a random-effects term needs parentheses, as in (1 + x | group)", start
+                )
             self.at += 1
             tree = self._made(start, bar, tree, self._sum())
             if self._sign() in ("|", "||"):
                 raise self._refused(
-                    "each bar has parentheses of its own, as in (1 | a) + (1 | b)", start
+                    "each random-effects term needs parentheses of its own, as in "
+                    "(1 | a) + (1 | b)",
+                    start,
                 )
         return tree
 
@@ -188,13 +192,15 @@ class SideReader:
             if self.level and following.kind != "sign" and after.text == ")":
                 missing += f", or | if `{excerpt(following.text)}` is the column of groups"
             raise self._refused(
-                f"no operator stands before `{excerpt(following.text)}`, so {missing}", token
+                f"an operator is missing before `{excerpt(following.text)}`, so {missing}", token
             )
         return tree
 
     def _variable(self, token: Token) -> Expression:
         if token.text == ".":
-            raise self._refused("`.` means all other columns in R alone, so write names", token)
+            raise self._refused(
+                "`.` for all other columns, as in R, is not supported, so write names", token
+            )
         if odd := [sign for sign in token.text if sign in ALIKE]:
             raise odd_character(token.text[token.text.index(odd[0]) :])
         if re.search(r"(^|\.)__", token.text):
@@ -253,10 +259,12 @@ class SideReader:
         return refusal(self.text[max(end - MOST_SHOWN // 2, 0) : end], problem)
 
     def _too_deep(self, token: Token) -> FormulaError:
-        return self._refused(f"it has more than {DEEPEST} levels, so write a simpler one", token)
+        return self._refused(
+            f"it is nested more than {DEEPEST} levels deep, so write a simpler one", token
+        )
 
     def _nothing(self, token: Token) -> FormulaError:
-        """The error for a place where a name or a number should stand."""
+        """The error for a place where a name or a number is expected."""
         before = self.tokens[self.at - 1] if self.at else None
         place = self.text[before.start if before else token.start : token.start + len(token.text)]
         where = "at the end" if token.kind == "end" else f"before `{token.text}`"

@@ -18,18 +18,18 @@ from sharedspan.inputs.text_format import TextFormat
 
 
 def as_frame(data: Any) -> Any:
-    """A table of pandas, polars or pyarrow as it is; a dict of columns as a table of pyarrow."""
+    """A pandas, polars or pyarrow table as it is; a dict of columns as a pyarrow table."""
     frame = as_table(data)
     names = column_names(frame)
     if names is None or is_dask_frame(frame):
         raise TypeError(
-            f"The data are a {type(data).__name__}: give a table of pandas, polars or pyarrow, or "
+            f"The data are a {type(data).__name__}: give a pandas, polars or pyarrow table, or "
             "a dict of columns, whose names the formula has."
         )
     if other := [name for name in names if not isinstance(name, str)]:
         raise FormulaError(
-            f"The table has a column named {other[0]!r}, which is no text: rename it, for instance "
-            "by data.rename(columns=str) in pandas."
+            f"The table has a column named {other[0]!r}, which is not a string: rename it, for "
+            "instance by data.rename(columns=str) in pandas."
         )
     return frame
 
@@ -39,7 +39,7 @@ class FormulaTable:
 
     Parameters
     ----------
-    data : table of pandas, polars or pyarrow, or dict of columns
+    data : pandas, polars or pyarrow table, or dict of columns
     names : sequence of str
         The columns that are used.
     text : TextFormat
@@ -52,11 +52,13 @@ class FormulaTable:
         for name in names:
             if name not in known:
                 raise FormulaError(
-                    f"The formula has `{excerpt(name)}`, and the table has no such column."
+                    f"The formula has `{excerpt(name)}`, but the table has no such column."
                     f"{nearest(name, known)}"
                 )
             if known.count(name) > 1:
-                raise FormulaError(f"The table has two columns {name!r}: give each its own name.")
+                raise FormulaError(
+                    f"The table has two columns named {name!r}: give each its own name."
+                )
         self.columns = {name: column_at(self.frame, known.index(name)) for name in names}
         self.numbers = dict[str, np.ndarray]()
         for name, column in self.columns.items():
@@ -133,8 +135,8 @@ class FormulaTable:
         for name in expression.names:
             if name not in self.numbers:
                 raise FormulaError(
-                    f"The formula has `{expression}`, and the column {name!r} does not hold "
-                    "numbers: make a column of numbers of it."
+                    f"The formula has `{expression}`, but the column {name!r} does not hold "
+                    "numbers: convert it to numbers."
                 )
         if isinstance(expression, Variable):
             return self.numbers[expression.name]

@@ -1,4 +1,4 @@
-"""The parts of a formula after its products are expanded: terms, and effects of groups."""
+"""The parts of a formula after its products are expanded: fixed and random-effects terms."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class LikelihoodCurvature:
         return root @ root.T
 
     def whitening(self, jacobian: np.ndarray) -> np.ndarray:
-        """R (r, r) with R'HR = I, H being half the Hessian in r other coordinates.
+        """R (r, r) with R'HR = I, where H is half the Hessian in r other coordinates.
 
         ``jacobian`` (q, r) has the derivatives of theta in them. Directions of hardly any curvature
         are treated as if they had some.

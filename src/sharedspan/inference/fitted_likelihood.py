@@ -98,7 +98,7 @@ def without_effects(
     fixed_names: tuple[str, ...],
     dropped: Collection[tuple[str, str]] | None = None,
 ) -> FittedLikelihood:
-    """The record of the same model without some of its effects, the others being fitted again.
+    """The record of the same model refitted without some of its effects.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Standard errors, tests and intervals of the fixed effects of a mixed model.
+"""Standard errors, tests and intervals for the fixed effects of a mixed model.
 
 The estimates b have the covariance V(theta) = (sum Z'S^-1 Z)^-1 at the fitted variance parameters
 theta, whose own covariance A is the inverse of the curvature of -log L. A contrast l'b is compared
@@ -63,7 +63,7 @@ class FixedEffects:
     )
 
     def corrected(self) -> FixedEffects:
-        """The same with a covariance that contains the error of the variance parameters.
+        """Fixed effects with a covariance that contains the error of the variance parameters.
 
         Degrees of freedom remain those of the plain one, so intervals only become wider.
         """
@@ -126,13 +126,13 @@ class FixedEffects:
         return ContrastTest(statistic, count, denominator, f_tail(statistic, count, denominator))
 
     def _contrasts(self, contrasts: Any) -> np.ndarray:
-        """Contrasts as a matrix (m, f); by default each effect by itself."""
+        """Contrasts as a matrix (m, f); by default each effect separately."""
         if contrasts is None:
             return np.eye(len(self.estimate))
         L = np.atleast_2d(np.asarray(contrasts, dtype=float))
         if L.shape[1] != len(self.estimate):
             raise ValueError(
-                f"A contrast has {L.shape[1]} numbers, and the model has {len(self.estimate)} "
+                f"A contrast has {L.shape[1]} numbers, but the model has {len(self.estimate)} "
                 f"fixed effects: give one number for each of {', '.join(self.names)}."
             )
         return L

@@ -1,9 +1,9 @@
-"""One parameter of a mixed model at a given value, the others being free.
+"""One parameter of a mixed model held at a given value, with the others free.
 
 Free coordinates are as many as there are entries of theta. They are entries of factors of
 covariances, which stay smooth where variances vanish. A standard deviation is held by giving its
 row of the factor that length; a correlation, by giving the second row of the factor a direction,
-the rows being those of its two effects, then the others; and a fixed effect b_j = c, by adding
+where the rows of its two effects come first; and a fixed effect b_j = c, by adding
 
     (b_j(theta) - c)^2 / V_jj(theta)
 
@@ -115,7 +115,7 @@ class HeldCorrelation(HeldParameter):
         return free
 
     def _ordered(self, free: np.ndarray, value: float) -> np.ndarray:
-        """The factor (m, k) whose first rows are those of the two effects."""
+        """The factor (m, k), its first two rows those of effects with the correlation ``value``."""
         factor = component_factor(free[self.at], self.component)
         first, second = np.exp(free[self.logs])
         factor[0, 0], factor[1, 0] = first, second * value

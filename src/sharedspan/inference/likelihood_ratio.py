@@ -1,11 +1,11 @@
-"""Two mixed models of the same rows compared by their likelihoods.
+"""Likelihood-ratio comparison of two mixed models of the same rows.
 
 Twice the gain in log likelihood of the larger model is compared with a chi-square distribution
-whose degrees of freedom are the further parameters. But a variance is at the edge of what it may be
+whose degrees of freedom are the further parameters. But a variance is on the boundary of its range
 if it is zero under the smaller model. If one effect more varies, with k further covariances, the
-statistic then is chi-square with k and with k + 1 degrees of freedom in equal shares (Self and
-Liang, 1987; Stram and Lee, 1994); with several effects more, the shares depend on the design, and
-the null has to be simulated.
+null distribution then is an equal mixture of chi-square distributions with k and with k + 1 degrees
+of freedom (Self and Liang, 1987; Stram and Lee, 1994); with several effects more, the weights
+depend on the design, and the null distribution has to be simulated.
 
 Restricted likelihoods are those of contrasts that depend on the fixed effects, so they compare only
 models with the same fixed effects.
@@ -215,16 +215,17 @@ def _test(
         return chi_square, chi_square, _chi_square_words(degrees) + "."
     if len(new) > 1:
         words = (
-            f"{len(new)} variances are zero under the smaller model, at the edge of what they may "
-            f"be. {_chi_square_words(degrees)}, which makes p too large: simulate the null."
+            f"{len(new)} variances are zero under the smaller model, on the boundary of their "
+            f"range. {_chi_square_words(degrees)}, which makes p too large: simulate the null "
+            "distribution."
         )
         return chi_square, chi_square, words
     (group, effect), fewer = new[0], degrees - 1
     p = 0.5 * (chi_square_tail(statistic, fewer) + chi_square)
     words = (
-        f"The variance of {effect} between levels of {group} is zero under the smaller model, at "
-        f"the edge of what it may be: the null distribution is chi-square with {fewer} and with "
-        f"{degrees} degrees of freedom in equal shares."
+        f"The variance of {effect} between levels of {group} is zero under the smaller model, on "
+        "the boundary of its range: the null distribution is an equal mixture of chi-square "
+        f"distributions with {fewer} and {degrees} degrees of freedom."
     )
     return p, chi_square, words
 

@@ -113,8 +113,8 @@ def singular_words(
         return f"The standard deviation of {', '.join(zero)} ({group}) is zero."
     if kind == "full" and is_singular(covariance / np.outer(std, std)):
         return (
-            f"Effects of {group} are combinations of each other: their correlations are at the "
-            "edge of what is possible."
+            f"The random effects of {group} are linear combinations of each other: their "
+            "correlations are on the boundary of what is possible."
         )
     return None
 

@@ -84,7 +84,7 @@ class Plan:
         if self.n_samples < self.fewest_samples:
             return (
                 f"Below {self.fewest_samples:,} rows per task there are fewer rows than "
-                "parameters: these errors are out of reach."
+                "parameters: these errors cannot be reached."
             )
         if self.asked == "n_samples":
             gain = self.n_samples_separate / self.n_samples
@@ -100,7 +100,7 @@ class Plan:
             conclusion = "Without noise both are exact."
         else:
             gain = self.error_separate / self.error
-            conclusion = f"Sharing the span makes the error {gain:.1f} times smaller."
+            conclusion = f"Sharing the span reduces the error by a factor of {gain:.1f}."
         if self.noise > 0 and self.rows_per_number < ENOUGH_ROWS:
             conclusion += (
                 f" There are only {self.rows_per_number:.1f} rows per parameter: fits come near "

@@ -1,10 +1,10 @@
-"""Profile intervals of the parameters of a mixed model, as lme4's ``confint`` has them.
+"""Profile intervals for the parameters of a mixed model, as lme4's ``confint`` has them.
 
-A value of a parameter belongs to the interval if the deviance -2 log L, at its least over all other
-parameters, exceeds the least of all by no more than the square of the normal quantile. It is the
+A value of a parameter belongs to the interval if the deviance -2 log L, minimised over all other
+parameters, exceeds its overall minimum by no more than the square of the normal quantile. It is the
 deviance of maximum likelihood, also for a model that was fitted by restricted likelihood.
 
-With one parameter being held (``held_parameters.py``), quasi-Newton steps minimise over the others,
+With one parameter held (``held_parameters.py``), quasi-Newton steps minimise over the others,
 from the solution at the last value and in coordinates in which the curvature at the best fit is the
 identity.
 """
@@ -45,7 +45,7 @@ GROWTH = 1.7  # of these steps
 def profile_intervals(
     objective: MixedObjective, fixed_names: Sequence[str] = (), *, level: float = 0.95
 ) -> list[ParameterInterval]:
-    """Profile intervals of all standard deviations, correlations and named fixed effects.
+    """Profile intervals for all standard deviations, correlations and named fixed effects.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def _best_fit(objective: MixedObjective) -> _BestFit:
 
 
 class _Profile:
-    """The root of what the deviance gains over its least, for values of one parameter.
+    """The root of the increase of the deviance over its minimum, for values of one parameter.
 
     Calling it gives this root less the normal quantile z, which is zero at the ends.
     """

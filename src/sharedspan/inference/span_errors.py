@@ -95,10 +95,11 @@ class Sandwich(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanUncertainty:
-    """Standard errors in an estimated span, from about k numbers per coefficient.
+    """Standard errors in an estimated span, stored as about k numbers per coefficient.
 
     All arrays are in canonical features and in the response units of the statistics, with B
-    orthonormal and Q the complement of its span. The Grams, d / 2k times larger, are not stored.
+    orthonormal and Q the complement of its span. The Gram matrices, d / 2k times larger, are not
+    stored.
     """
 
     canonical: Canonical

@@ -207,7 +207,7 @@ class Summary:
         }
 
     def in_words(self) -> str:
-        """One paragraph that reports the model, to paste into a text."""
+        """One paragraph that reports the model, to paste into a manuscript."""
         from sharedspan.inference.summary_words import summary_words
 
         return summary_words(self)

@@ -1,4 +1,4 @@
-"""Parts of a summary as frames of pandas, with all digits and all rows."""
+"""Parts of a summary as pandas DataFrames, with all digits and all rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def summary_frame(summary: Summary, part: str) -> Any:
     parts = {"fixed": _fixed_frame, "variances": _variance_frame, "fit": _fit_frame}
     if part not in parts:
         raise ValueError(
-            f"part is {part!r}, and a summary has the parts 'fixed', 'variances' and 'fit': "
+            f"part is {part!r}, but a summary has the parts 'fixed', 'variances' and 'fit': "
             "give one of them, as in to_frame('variances')."
         )
     try:

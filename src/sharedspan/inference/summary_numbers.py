@@ -16,7 +16,7 @@ from sharedspan.inference.summary import Estimate
 DIGITS = 4
 MOST_DECIMALS = 6
 WIDEST = 10  # characters of a number
-LEAST_P = 2.2e-16  # smaller p-values are not told apart
+LEAST_P = 2.2e-16  # smaller p-values are not distinguished
 
 
 def fixed_point(value: float, decimals: int) -> str:
@@ -35,7 +35,7 @@ def decimals_of(value: float, digits: int = DIGITS) -> int:
 
 
 def decimals_needed(value: float, digits: int = DIGITS) -> int:
-    """The same without zeros at the end of the number."""
+    """The number of decimals that are needed, without zeros at the end of the number."""
     decimals = decimals_of(value, digits)
     text = f"{value:.{decimals}f}"
     return decimals - (len(text) - len(text.rstrip("0"))) if decimals else 0

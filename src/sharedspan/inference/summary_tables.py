@@ -65,7 +65,7 @@ def fixed_effect_tables(summary: Summary) -> Iterator[Lines | SummaryTable]:
         summary.fixed_title,
         ("", *columns),
         tuple(zip(table.names[shown], *columns.values(), strict=True)),
-        notes=(f"{more} more effects are not shown: to_frame() has all.",) if more > 0 else (),
+        notes=(f"{more} more effects are not shown: see to_frame().",) if more > 0 else (),
     )
     if table.correlation is not None:
         yield from _correlations("Correlation of fixed effects", table.names, table.correlation)
@@ -158,9 +158,9 @@ def _variance_rows(
 def _variance_notes(entries: Sequence[VarianceEntry], bounded: bool) -> Iterator[str]:
     more = sum(len(entry.names) for entry in entries) - MOST_EFFECTS
     if more > 0:
-        yield f"{more} more effects are not shown: to_frame('variances') has all."
+        yield f"{more} more effects are not shown: see to_frame('variances')."
     if bounded:
-        yield "Bounds are those of Std.Dev."
+        yield "Bounds refer to Std.Dev."
     for entry in entries:
         if entry.note:
             yield f"Covariance of {entry.group}: {entry.note}."

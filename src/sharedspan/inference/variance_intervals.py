@@ -34,7 +34,7 @@ class ParameterInterval:
 
 @dataclass(frozen=True)
 class VarianceParameter:
-    """A standard deviation or a correlation: which it is, and where its numbers stand in theta."""
+    """A standard deviation or a correlation: which it is, and the indices of its numbers."""
 
     kind: str  # "std", "correlation" or "residual"
     group: str
@@ -66,7 +66,7 @@ def variance_parameters(components: Sequence[VarianceComponent]) -> list[Varianc
 
 
 def theta_slices(components: Sequence[VarianceComponent]) -> list[slice]:
-    """Where each component stands in theta."""
+    """The slice of theta that belongs to each component."""
     ends = np.cumsum([len(component.free_entries[0]) for component in components]).tolist()
     return [slice(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -110,7 +110,7 @@ def wald_intervals(
     level: float = 0.95,
     theta_covariance: np.ndarray | None = None,
 ) -> list[ParameterInterval]:
-    """Intervals of all standard deviations and correlations from the curvature at the fit.
+    """Wald intervals for all standard deviations and correlations, from the curvature at the fit.
 
     Parameters
     ----------

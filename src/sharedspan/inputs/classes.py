@@ -81,7 +81,7 @@ def require_classes(
     if odd is not None:
         first, second = classes
         raise ValueError(
-            f"{odd[1]}: the target {name!r} holds {shortened(odd[0])!r}, and the model was fitted "
+            f"{odd[1]}: the target {name!r} holds {shortened(odd[0])!r}, but the model was fitted "
             f"to {first!r} and {second!r}: write these, or leave such rows out."
         )
 

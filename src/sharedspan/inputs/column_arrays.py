@@ -13,7 +13,7 @@ from sharedspan.inputs.labels import is_missing
 
 
 def column_at(X: Any, place: int) -> Any:
-    """A column of a frame of pandas, polars or pyarrow, or of an array, by its number."""
+    """A column of a pandas, polars or pyarrow frame, or of an array, given its number."""
     if package_of(X) == "pyarrow":
         return X.column(place)
     if package_of(X) == "polars":

@@ -27,7 +27,7 @@ class Columns:
     Parameters
     ----------
     categorical : list of str, optional
-        Columns of numbers, such as codes, that are categories.
+        Numeric columns, such as codes, that are categories.
     ordinal : dict of {str: list of str}, optional
         Levels of a column in their order; it becomes one feature, 0 for the first level, 1 for the
         second and so on.
@@ -49,7 +49,7 @@ class Columns:
         Dates with a periodic effect besides their trend: a period of a "year" (the default), a
         "week" or a "day", in sines and cosines.
     spline : list of str, or "all", optional
-        Columns of numbers and dates with a curved effect, as natural cubic splines; "all" for those
+        Numeric and date columns with a nonlinear effect, as natural cubic splines; "all" for those
         with at least four distinct values.
     knots : int, default=10
         Knots of each spline, at quantiles of the distinct values.
@@ -60,7 +60,7 @@ class Columns:
         numbers and dates and adds a feature that is 1 where the value is missing; for factors
         "(missing)" is a level. Rows without task or target are left out by "indicator", too.
     na_values : list of str, optional
-        Texts that mean a missing value, such as "unknown" or "-999".
+        Strings that mean a missing value, such as "unknown" or "-999".
     decimal : {".", ","}, default="."
         The decimal mark of numbers that are text.
     thousands : str, default=""

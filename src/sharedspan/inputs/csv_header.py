@@ -49,9 +49,9 @@ class Header:
     needs_copy: bool  # whether DuckDB cannot read the rows as they are
 
     def unique_names(self) -> tuple[list[str], tuple[str, ...]]:
-        """A name for each column, and those that stand for a repeated one; as pandas has them.
+        """A unique name for each column, and the new names of repeated ones; as pandas has them.
 
-        DuckDB does not tell capitals from others.
+        DuckDB does not distinguish capitals from small letters.
         """
         names, taken, repeated = list[str](), {name.lower() for name in self.names}, list[str]()
         seen = set[str]()

@@ -117,9 +117,9 @@ def require_arithmetic(expression: Expression) -> None:
     """Raise for functions and operators that are not arithmetic."""
     for part in walk(expression):
         if isinstance(part, Call) and (part.function not in FUNCTIONS or len(part.arguments) != 1):
-            raise ValueError(f"`{part}` is no arithmetic.")
+            raise ValueError(f"`{part}` is not arithmetic.")
         if isinstance(part, Operation) and part.operator not in ARITHMETIC:
-            raise ValueError(f"`{part}` is no arithmetic.")
+            raise ValueError(f"`{part}` is not arithmetic.")
 
 
 # ---- text ----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Tables larger than memory: the rows of files, sorted by task, in a temporary file.
 
 Rows are read once, in the order of the files, and appended to buckets on disk. A bucket is a range
-of tasks whose rows fit in memory, so each can then be sorted by itself; the sort is stable, and
+of tasks whose rows fit in memory, so each can then be sorted separately; the sort is stable, and
 within a task rows stay in the order of the files. DuckDB's own sort would need the space twice, for
 its runs and for the result, and takes longer (`benchmarks/files.py`).
 """
@@ -21,10 +21,10 @@ import numpy as np
 
 from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.files import FilePaths, open_duckdb, reading
+from sharedspan.inputs.matching_columns import match_columns, select_columns
 from sharedspan.inputs.reader import RowReader, Tally
 from sharedspan.inputs.resources import Budget, DiskRows, TemporaryDisk
 from sharedspan.inputs.rows import TaskRows
-from sharedspan.inputs.selection import match_columns, select_columns
 from sharedspan.inputs.table_columns import Selection, TableColumns
 from sharedspan.inputs.temporary import temporary_folder
 from sharedspan.kernels.threads import over_tasks
@@ -71,7 +71,7 @@ def open_files(
         columns = replace(columns, task=task or columns.task, target=target or columns.target)
         if columns.target is None or columns.task is None:
             raise ValueError(
-                "columns= has no target or no task, and a fit needs both: give task= and target=."
+                "columns= has no target or no task, but a fit needs both: give task= and target=."
             )
         selection = match_columns(path, columns)
     else:

@@ -53,7 +53,9 @@ def find_files(paths: FilePaths) -> list[Path]:
     files = sorted(file for path in given for file in _expand(Path(path)))
     for file, following in itertools.pairwise(files):
         if file == following:
-            raise ValueError(f"{file} is given twice: give it once, or its rows count double.")
+            raise ValueError(
+                f"{file} is given twice: its rows would count double, so give it once."
+            )
     by_format = {is_csv(file): file for file in files}
     if len(by_format) > 1:
         raise ValueError(
@@ -109,7 +111,7 @@ def exact_path(path: str | os.PathLike[str]) -> str:
 
 
 def is_csv(path: Path) -> bool:
-    """Whether a file is read as CSV, by its name; otherwise it is Parquet."""
+    """Whether a file is read as CSV, judging by its extension; otherwise it is Parquet."""
     return path.name.lower().endswith(CSV_ENDINGS + EXCEL_ENDINGS)
 
 

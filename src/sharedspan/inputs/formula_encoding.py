@@ -46,7 +46,7 @@ class Piece:
 
     def __post_init__(self) -> None:
         if self.coding not in (NUMBERS_OF, CONTRASTS_OF, LEVELS_OF) or self.place < 0:
-            raise ValueError(f"This is no part of a feature: {self!r}.")
+            raise ValueError(f"This is not part of a feature: {self!r}.")
         require_arithmetic(self.source)
 
 
@@ -125,7 +125,7 @@ class FormulaEncoding(Encoding):
 
     @property
     def is_plain(self) -> bool:
-        """False: a table may have other columns than a formula."""
+        """False: a table may have columns other than those of a formula."""
         return False
 
     def _fill(self, X: np.ndarray, values: Sequence[np.ndarray], first_row: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Columns of a frame of pandas, polars or pyarrow: labels, numbers and arrays of numbers."""
+"""Columns of a pandas, polars or pyarrow frame: labels, numbers and arrays of numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FrameColumns:
 
     Parameters
     ----------
-    frame : table of pandas, polars or pyarrow, or one that has the Arrow stream interface
+    frame : pandas, polars or pyarrow table, or one that has the Arrow stream interface
     task : str
         The column of labels by which errors name a row.
     required : sequence of str
@@ -170,7 +170,7 @@ def _as_table(frame: Any) -> tuple[Any, list[str]]:
         return frame, list(frame.column_names)
     if not known:
         raise TypeError(
-            f"The frame is a {type(frame).__name__}: give a table of pandas, polars or pyarrow, "
-            "with a row for each task."
+            f"The frame is a {type(frame).__name__}: give a pandas, polars or pyarrow table, with "
+            "a row for each task."
         )
     return frame, [str(name) for name in frame.columns]

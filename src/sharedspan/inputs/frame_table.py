@@ -121,7 +121,7 @@ def column_places(X: Any, names: Sequence[str], used: Sequence[str] = ()) -> lis
             f"the model was fitted to.{nearest(lacking[0], set(known) - {*names, *used})}"
         )
     if twice := [name for name in names if known.count(name) > 1]:
-        raise ValueError(f"X has two columns {twice[0]!r}: give each its own name.")
+        raise ValueError(f"X has two columns named {twice[0]!r}: give each its own name.")
     return [known.index(name) for name in names]
 
 
@@ -184,7 +184,7 @@ def _name_of(X: Any, task_column: Any) -> str | None:
 
 
 def encode_frame(X: Any, columns: TableColumns) -> PreparedFrame:
-    """Features of a frame or array, by what was learned about its columns."""
+    """Features of a frame or array, encoded with the learned columns."""
     encoding = columns.encoding
     if not encoding.columns:
         return PreparedFrame(np.empty((row_count(X), 0)), columns)

@@ -30,12 +30,12 @@ def is_dask_frame(X: Any) -> bool:
 
 
 def package_of(X: Any) -> str:
-    """The package of X's class; attributes of a frame of pandas may be columns of that name."""
+    """The package of X's class; attributes of a pandas frame may be columns of that name."""
     return type(X).__module__.split(".")[0]
 
 
 def as_table(X: Any) -> Any:
-    """X itself, but lazy frames collected, and record batches and dicts as tables of pyarrow."""
+    """X itself, but lazy frames collected, and record batches and dicts as pyarrow tables."""
     if isinstance(X, np.ndarray):
         return X
     if isinstance(X, Mapping) and not hasattr(type(X), "tocsr"):  # some sparse matrices are dicts
@@ -51,7 +51,7 @@ def as_table(X: Any) -> Any:
 
 
 def _table_of_columns(columns: Mapping[Any, Any]) -> Any:
-    """A dict of columns as a table of pyarrow."""
+    """A dict of columns as a pyarrow table."""
     import pyarrow
 
     from sharedspan.inputs.column_arrays import as_arrow
@@ -71,7 +71,7 @@ def _table_of_columns(columns: Mapping[Any, Any]) -> Any:
 
 
 def column_names(X: Any) -> list[Any] | None:
-    """Names of the columns of a frame of pandas, polars or pyarrow; None for arrays."""
+    """Names of the columns of a pandas, polars or pyarrow frame; None for arrays."""
     names = getattr(X, "column_names" if package_of(X) == "pyarrow" else "columns", None)
     return None if names is None else list(names)
 
@@ -90,7 +90,7 @@ def refuse_column_as_label(X: Any, task: Any) -> None:
     """Raise if ``task`` is a text and a column of the frame X has this name."""
     if isinstance(task, str) and task in (column_names(X) or ()):
         raise ValueError(
-            f"task={task!r} would be one label for all rows, and X has a column of that name: for "
+            f"task={task!r} would be one label for all rows, but X has a column of that name: for "
             f"the labels in the column use task_column={task!r} of the constructor, or if all rows "
             "are of one task, give its label once per row."
         )
@@ -191,8 +191,8 @@ def split_columns(
         )
     if hasattr(type(X), "collect"):
         raise TypeError(
-            f"X is a {type(X).__name__} of {package_of(X)}: use its to_pandas() or to_arrow() "
-            "first, so that it is a frame of pandas, polars or pyarrow."
+            f"X is a {type(X).__name__} of {package_of(X)}: convert it with to_pandas() or "
+            "to_arrow() first."
         )
     if hasattr(X, "columns"):
         features, column, names = _split_frame(X, task_column)
@@ -248,7 +248,7 @@ def _split_array(array: np.ndarray, task_column: Any) -> tuple[np.ndarray, Any, 
         if isinstance(task_column, bool) or task_column not in numbers:
             raise ValueError(
                 f"There is no task column {task_column!r} in an array of {len(numbers)} columns: "
-                "give its number, or pass a frame, which has names. Transformers of scikit-learn "
+                "give its number, or pass a frame, which has names. scikit-learn transformers "
                 "return frames after set_output(transform='pandas'), OneHotEncoder only with "
                 "sparse_output=False."
             )
@@ -279,7 +279,7 @@ def _split_frame(frame: Any, task_column: Any) -> tuple[np.ndarray, Any, tuple[s
 
 
 def has_sparse_columns(frame: Any) -> bool:
-    """Whether a frame of pandas has sparse columns."""
+    """Whether a pandas frame has sparse columns."""
     return any(hasattr(dtype, "fill_value") for dtype in getattr(frame, "dtypes", ()))
 
 
@@ -365,7 +365,7 @@ def missing_words(X: np.ndarray, columns: Sequence[str]) -> str:
     counts = {name: n for name, n in zip(columns, n_missing.tolist(), strict=True) if n}
     listed = ", ".join(f"{name!r} {n}" for name, n in list(counts.items())[:MOST_COLUMNS])
     more = f" and {len(counts) - MOST_COLUMNS} more" if len(counts) > MOST_COLUMNS else ""
-    return f"{first} ({rows} of {len(X)} rows lack a value: {listed}{more})"
+    return f"{first} ({rows} of {len(X)} rows have missing values: {listed}{more})"
 
 
 def as_target(y: Any, n_rows: int, name: str = "y") -> np.ndarray:
@@ -434,6 +434,7 @@ def as_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
         )
     if not weight.any():
         raise ValueError(
-            "sample_weight is zero in every row, so no data is left: give at least one row weight."
+            "sample_weight is zero in every row, so no data is left: at least one weight must be "
+            "positive."
         )
     return weight

@@ -44,8 +44,8 @@ def given_labels(task: Any, column: Any, task_column: Any) -> Any:
     """Labels given as ``task`` or as the column ``task_column`` of X; None without either."""
     if column is not None and isinstance(task, float) and 0 < task < 1:
         raise ValueError(
-            f"task={task}, and the labels are in the column {task_column!r}: if this is the level "
-            f"of intervals, give level={task}."
+            f"task={task} was given, but the labels are in the column {task_column!r}: if this is "
+            f"the level of intervals, give level={task}."
         )
     if column is not None and task is not None:
         raise ValueError(
@@ -56,8 +56,8 @@ def given_labels(task: Any, column: Any, task_column: Any) -> Any:
 
 
 def as_numpy(values: Any) -> np.ndarray:
-    """A column of pandas, polars or pyarrow, or any array-like, as an array."""
-    # The to_numpy of an array of pyarrow refuses text and missing values.
+    """A pandas, polars or pyarrow column, or any array-like, as an array."""
+    # to_numpy() of a pyarrow array raises for text and missing values.
     of_frame = hasattr(values, "to_numpy") and not type(values).__module__.startswith("pyarrow")
     return np.asarray(values.to_numpy() if of_frame else values)
 
@@ -124,9 +124,9 @@ def task_codes(
 
 
 def _factorized(task: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Distinct labels and each row's place among them, from a column of pandas that has codes.
+    """Distinct labels and each row's place among them, from a pandas column that has codes.
 
-    None for others: arrays of NumPy, and columns in which labels are missing.
+    None for others: NumPy arrays, and columns in which labels are missing.
     """
     if not hasattr(task, "factorize") or isinstance(task.dtype, np.dtype) or len(task) != n_rows:
         return None

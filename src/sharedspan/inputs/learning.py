@@ -146,7 +146,7 @@ def _kinds_of_texts(
 
 
 def _sample(table: OpenTable, name: str, text: TextFormat) -> dict[str, int]:
-    """Some texts of a column with their numbers of rows, and one that is no number, if any."""
+    """Some strings of a column with their numbers of rows, and one that is not a number, if any."""
     file, value = table.files[0], text.text(name, table.types[name])
     inner = f"SELECT {value} AS value FROM {file.scan()} LIMIT {SAMPLED_ROWS}"
     sql = f"SELECT value, count(*) FROM ({inner}) WHERE value IS NOT NULL GROUP BY value"
@@ -156,7 +156,7 @@ def _sample(table: OpenTable, name: str, text: TextFormat) -> dict[str, int]:
 
 
 def _add_thousands(table: OpenTable, findings: Findings) -> None:
-    """Points between thousands, in columns that DuckDB took for numbers, where commas are decimal.
+    """Find points between thousands in columns that DuckDB took for numbers, if commas are decimal.
 
     In such a table 1.234 is a whole number.
     """
@@ -193,8 +193,9 @@ def warn_of_points(table: OpenTable, names: Sequence[str]) -> None:
             continue
         if whole := table.value_where(name, r"regexp_full_match(value, '[-+]?\d{1,3}')"):
             warnings.warn(
-                f"The column {name!r} holds {example!r} beside whole numbers such as {whole[0]!r}, "
-                "and the point is read as a decimal point: if it is one between thousands, add "
+                f"The column {name!r} holds {example!r} as well as whole numbers such as "
+                f"{whole[0]!r}, and the point is read as a decimal point: if it separates "
+                "thousands, add "
                 "--decimal ',' --thousands '.', in Python columns=ss.Columns(decimal=',', "
                 "thousands='.').",
                 UserWarning,
@@ -220,7 +221,7 @@ def _date(table: OpenTable, name: str, options: Columns, text: TextFormat) -> Nu
         if (odd := table.not_a_date(name, form, text)) is not None:
             written = "in ISO form" if form is None else f"of the form {form!r}"
             raise ValueError(
-                f"{odd[1]}: the column {name!r} holds {shortened(odd[0])!r}, which is no date "
+                f"{odd[1]}: the column {name!r} holds {shortened(odd[0])!r}, which is not a date "
                 f"{written}: correct it, or give another form (--date, or dates= of Columns)."
             )
     elif kind in INTEGERS and form is not None:
@@ -253,7 +254,7 @@ def _with_seasons_and_splines(table: OpenTable, encoding: Encoding, options: Col
                 wanted.append(i)
         elif options.spline != "all" and column.column in options.spline:
             raise ValueError(
-                f"The column {column.column!r} holds categories, and a spline is for numbers: "
+                f"The column {column.column!r} holds categories, but a spline needs numbers: "
                 "leave it out of spline."
             )
     if not wanted:

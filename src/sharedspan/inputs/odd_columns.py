@@ -84,7 +84,7 @@ def _warn_of_open_end(table: OpenTable, column: Number, options: Columns) -> Non
 
 
 def _ranges(table: OpenTable, names: Sequence[str]) -> tuple[int, dict[str, tuple[float, float]]]:
-    """The number of rows, and the least and largest value of columns of numbers.
+    """The number of rows, and the smallest and largest value of numeric columns.
 
     The end of a Parquet file has both.
     """
@@ -212,7 +212,8 @@ def _missing_mark(
             if options.missing == "error":
                 drop, in_python = " --missing drop", ", missing='drop'"
             return (
-                f"holds {mark:.0f} in {rows}, far from its other values, {low:g} to {high:g}: if "
+                f"holds {mark:.0f} in {rows}, far outside the range of its other values, {low:g} "
+                f"to {high:g}: if "
                 f"this means a missing value, add --na-values {mark:.0f}{drop}, in Python "
                 f"columns=ss.Columns(na_values=['{mark:.0f}']{in_python})."
             )

@@ -26,9 +26,9 @@ def formula_offset(X: Any, columns: Any) -> np.ndarray | None:
     names = list(dict.fromkeys(name for offset in offsets for name in offset.names))
     if lacking := [name for name in names if name not in known]:
         raise ValueError(
-            f"The formula has offset({offsets[0]}), and the rows have no column "
-            f"{joined([repr(name) for name in lacking])}: give a table of pandas, polars or "
-            "pyarrow with it."
+            f"The formula has offset({offsets[0]}), but the rows have no column "
+            f"{joined([repr(name) for name in lacking])}: give a pandas, polars or pyarrow table "
+            "with it."
         )
     values = {}
     for name in names:

@@ -26,7 +26,7 @@ from sharedspan.inputs.files import (
     reading,
     shortened,
 )
-from sharedspan.inputs.selection import match_columns
+from sharedspan.inputs.matching_columns import match_columns
 from sharedspan.inputs.table_columns import OpenTable, Selection, TableColumns
 from sharedspan.inputs.text_format import TextFormat
 
@@ -91,7 +91,8 @@ class Tally:
         if len(selection.files) > 1:
             where = f"{len(selection.files)} files, such as {where}"
         problem = (
-            f"{where}: {self.n_incomplete} of {self.n_rows} rows lack a value ({joined(counts)})"
+            f"{where}: {self.n_incomplete} of {self.n_rows} rows have missing values "
+            f"({joined(counts)})"
         )
         empty = [name for name, count in by_name.items() if count == self.n_rows]
         if empty and set(empty) <= set(columns.column_of):
@@ -115,7 +116,10 @@ class Tally:
                 "(--missing indicator, or missing='indicator'), or leave the columns out."
             )
         if self.n_incomplete == self.n_rows:
-            raise ValueError(f"{problem}: none is left, so leave out the columns that lack most.")
+            raise ValueError(
+                f"{problem}: no complete row is left, so leave out the columns with the most "
+                "missing values."
+            )
 
 
 @dataclass
@@ -304,7 +308,7 @@ def read_partition(
 
 
 def read_columns(paths: FilePaths, names: Sequence[str]) -> Any:
-    """Columns of files as a table of Arrow, their values as they are.
+    """Columns of files as an Arrow table, their values as they are.
 
     If one of them is unknown, the table has all columns of the files and no rows.
     """

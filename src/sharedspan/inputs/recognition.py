@@ -71,7 +71,7 @@ class Findings:
         return bool(self.notation or self.words)
 
     def add_notation(self, kind: str, name: str, example: str, where: str = "") -> None:
-        """Add a column of numbers or dates in another notation, in all rows or as told."""
+        """Add a column of numbers or dates in another notation, in all rows or ``where``."""
         self.notation.setdefault(kind, {})[name] = f"{example!r}{where}"
 
     def add_words(self, kind: str, name: str, words: Sequence[str], n_rows: int) -> None:
@@ -122,7 +122,7 @@ class Findings:
 
 
 def shell(text: str) -> str:
-    """Text as it is typed in a shell; marks in quotes, to tell them from those of the sentence."""
+    """Text as it is typed in a shell; marks in quotes, unlike those of the sentence."""
     return shlex.quote(text) if any(map(str.isalnum, text)) or text == "-" else _in_quotes(text)
 
 
@@ -137,7 +137,7 @@ def recognise(
     target: str | None = None,
     drops_rows: bool = True,
 ) -> tuple[dict[str, str], TextFormat, Findings]:
-    """Tell what columns of text are.
+    """Recognise what the columns of text contain.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def recognise(
         if kind == "text" and given.has_marks and _number_words(counts, TextFormat()) == []:
             raise ValueError(
                 f"The column {name!r} holds numbers such as {next(iter(counts), '')!r}, which have "
-                f"other marks than decimal={given.decimal!r} and thousands={given.thousands!r}: "
+                f"marks other than decimal={given.decimal!r} and thousands={given.thousands!r}: "
                 f"write them alike, or leave the column out (--drop {shell(name)}, or drop= in "
                 "Python)."
             )
@@ -210,7 +210,7 @@ def recognise(
             if len(odd) < len(values) and 2 * n_rows < sum(counts.values()):
                 plain = next(value for value in values if value not in odd)
                 rows = "1 row" if n_rows == 1 else f"{n_rows:,} rows"
-                where = f" in {rows}, beside {plain!r}"
+                where = f" in {rows}, besides {plain!r}"
             findings.add_notation(kind, name, max(odd, key=lambda t: (len(t), t)), where)
         elif form is not None:
             _add_date(findings, name, values, form["form"])
@@ -300,7 +300,7 @@ def _sign(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _words(counts: Mapping[str, int], is_value: Callable[[str], bool]) -> list[str] | None:
-    """The texts that are no values; None if they are too many for that.
+    """The strings that are not values; None if they are too many for that.
 
     They are in less than half of the rows, or, in a column that may hold codes because there are
     few different values or more words, in less than a twentieth.

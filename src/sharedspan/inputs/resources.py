@@ -78,7 +78,9 @@ class Budget:
 
 def as_bytes(memory_limit: Any) -> int:
     """Bytes of a number, or of a text such as "2GB" or "1.5 GiB"."""
-    problem = f'memory_limit={memory_limit!r} is not understood: give bytes, or a text like "2GB".'
+    problem = (
+        f'memory_limit={memory_limit!r} is not understood: give bytes, or a string like "2GB".'
+    )
     if isinstance(memory_limit, bool) or not isinstance(memory_limit, (int, float, str)):
         raise TypeError(problem)
     match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]I?)?B?\s*", str(memory_limit), re.IGNORECASE)

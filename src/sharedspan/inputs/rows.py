@@ -235,9 +235,11 @@ def _stack(
     labels = list(range(len(X))) if task is None else list(task)
     for what, values in (("y", y), ("task", labels), ("sample_weight", weight)):
         if what == "y" and values is None:
-            raise ValueError("X is a list of arrays and y is None: give one y per array.")
+            raise ValueError("X is a list of arrays, but y is None: give one y per array.")
         if values is not None and np.ndim(np.asarray(values, dtype=object)) == 0:
-            raise ValueError(f"X is a list of arrays and {what} is {values!r}: give one per array.")
+            raise ValueError(
+                f"X is a list of arrays, but {what} is {values!r}: give one per array."
+            )
         if values is not None and len(values) != len(X):
             raise ValueError(
                 f"X is a list of {len(X)} arrays, {what} has {len(values)} entries: give one "

@@ -28,7 +28,7 @@ SEED = 0x5DEECE66D
 
 @dataclass(frozen=True)
 class SplineBasis:
-    """The penalised columns of a natural cubic spline; the straight line is a feature by itself.
+    """The penalised columns of a natural cubic spline; the straight line is a separate feature.
 
     Attributes
     ----------
@@ -98,9 +98,10 @@ class SplineBasis:
 
 
 def _roughness_basis(knots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Second derivatives and values at the knots, both (K, K - 2), of splines of roughness |a|^2.
+    """Second derivatives and values at the knots, both (K, K - 2), of a basis of the splines.
 
-    The values are zero at the first knot, and so are the slopes.
+    A spline with the coefficients a in this basis has the roughness |a|^2. The values are zero at
+    the first knot, and so are the slopes.
     """
     from scipy.linalg import cholesky_banded, solve_banded
 

@@ -278,7 +278,7 @@ class OpenTable:
                 fitted = f"dates of the form {form!r}, such as {example!r}"
                 advice += f", or in ISO form, such as {ISO_DAY!r}"
             raise ValueError(
-                f"{odd[1]}: the column {name!r} holds {holds}, and the model was fitted to "
+                f"{odd[1]}: the column {name!r} holds {holds}, but the model was fitted to "
                 f"{fitted}: {advice}."
             )
 
@@ -303,7 +303,7 @@ class OpenTable:
             what = "target"
             advice = (
                 "give another column (--target, or target= in Python), or encode it as numbers; "
-                "text may be the target if it has two values, beside missing ones (--na-values, "
+                "text may be the target if it has two values, besides missing ones (--na-values, "
                 "or na_values= of ss.Columns)"
             )
         raise ValueError(

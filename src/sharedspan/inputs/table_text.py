@@ -79,7 +79,7 @@ def current_options() -> TableOptions:
 
 
 def is_workbook(path: Path) -> bool:
-    """Whether a file is a workbook of a spreadsheet by its name."""
+    """Whether a file is a spreadsheet workbook, judging by its extension."""
     return path.name.lower().endswith(EXCEL_ENDINGS)
 
 
@@ -154,7 +154,7 @@ def _not_decoded(path: Path) -> str:
     with _open(path) as file:
         data = file.read(SAMPLE)
     if data.startswith(b"PK\x03\x04") or data.startswith(b"\xd0\xcf\x11\xe0"):
-        return "it is a workbook: give it the ending .xlsx or .xls, whichever it had."
+        return "it is a workbook: rename it with the extension .xlsx or .xls, whichever it had."
     if b"\0" in data:
         return "it is not text: give a CSV, Parquet or Excel file."
     bad, encoding, number, n_bad, n_good = data, "latin-1", 0, 0, 0
@@ -221,7 +221,7 @@ def _sheet_text(path: Path, sheet: str | None) -> TextIO:
     except CalamineError as error:
         advice = "save the sheet as CSV"
         if not Path(path).read_bytes()[:SAMPLE].count(0):
-            advice = "it looks like text, so give it the ending .csv"
+            advice = "it looks like text, so rename it with the extension .csv"
         reason = str(error).rstrip(".")
         raise ValueError(f"{path} could not be read as a workbook ({reason}): {advice}.") from error
     text = io.StringIO(newline="")

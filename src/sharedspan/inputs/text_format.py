@@ -50,7 +50,7 @@ class TextFormat:
         return {"points": (), **values}
 
     def of(self, name: str) -> TextFormat:
-        """The same for one column, which may have decimal points beside others with commas."""
+        """The format of one column, which may have decimal points although others have commas."""
         return replace(self, decimal=".", thousands="") if name in self.points else self
 
     @property
@@ -182,9 +182,9 @@ def _texts(texts: Iterable[str]) -> Any:
 
 
 def require_texts(*texts: Any) -> None:
-    """Raise unless all are texts: they become part of SQL, and may come from a model file."""
+    """Raise unless all are strings: they become part of SQL, and may come from a model file."""
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"These are not texts: {texts!r}.")
+        raise ValueError(f"These are not strings: {texts!r}.")
 
 
 def number_text(number: str) -> str:

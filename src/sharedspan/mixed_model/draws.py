@@ -1,4 +1,4 @@
-"""One draw of all coefficients from their posterior distribution, the covariance being as fitted.
+"""One draw of all coefficients from their posterior distribution, given the fitted covariance.
 
     y_t = Z_t (b + u_t) + noise,     u_t ~ N(0, s2 C),
 
@@ -25,10 +25,10 @@ At both ends y - Z_t (b + u_t), in units of the drawn noise, has exactly the dis
 noise itself, although all numbers were estimated from the same responses: residuals at a draw need
 no correction for the estimation.
 
-Groups within groups, whose terms ``nested.py`` has, are drawn from the outer to the inner level:
+Nested groups, whose terms ``nested.py`` has, are drawn from the outer to the inner level:
 u_r ~ N(C_r e_r, s2 M_r) at the drawn b, and then u_s as above, at the drawn b + u_r.
 
-Other families than the Gaussian have a noise variance of one and the same formulas for the
+Families other than the Gaussian have a noise variance of one and the same formulas for the
 quadratics around the modes of their tasks, where the mean of u_t is moved by (C - C K_t C) a_t: the
 first order of what the skewness of the likelihood adds to a mode.
 """
@@ -54,7 +54,7 @@ class PosteriorDraw(NamedTuple):
     """Unknown numbers of a model, drawn from their posterior distribution, in standard units."""
 
     coefficients: np.ndarray  # (T, p) b + u_t
-    noise: np.ndarray  # (T,) variances of the noise; one for other families than the Gaussian
+    noise: np.ndarray  # (T,) variances of the noise; one for families other than the Gaussian
 
 
 def draw_coefficients(retained: RetainedFit, rng: np.random.Generator) -> PosteriorDraw:
@@ -98,7 +98,7 @@ def draw_coefficients(retained: RetainedFit, rng: np.random.Generator) -> Poster
 def _draw_nested(
     retained: RetainedFit, nested: NestedRetained, rng: np.random.Generator
 ) -> PosteriorDraw:
-    """The draw for groups within groups."""
+    """The draw for nested groups."""
     tasks, fit, parent = retained.tasks, nested.fit, nested.parent
     e, C, R = fit.evidence, fit.inner.matrix, fit.inner.root
     coefficients = np.empty((tasks.n_tasks, tasks.p))
@@ -124,7 +124,7 @@ def _draw_nested(
 def _draw_nested_noise(
     retained: RetainedFit, nested: NestedRetained, rng: np.random.Generator
 ) -> float:
-    """A draw of s2 for groups within groups."""
+    """A draw of s2 for nested groups."""
     tasks = retained.tasks
     posterior = nested_posterior(tasks, nested.parent, nested.fit, retained.canonical)
 

@@ -64,7 +64,7 @@ def with_rank(block: Block, rank: int) -> Block:
 
 
 def with_blocks(optimizer: CovarianceOptimizer, blocks: tuple[Block, ...]) -> CovarianceOptimizer:
-    """The same optimisation with other blocks of the same coefficients."""
+    """A copy of the optimizer with other blocks of the same coefficients."""
     return optimizer.with_coefficients(replace(optimizer.tasks.coefficients, blocks=blocks))
 
 

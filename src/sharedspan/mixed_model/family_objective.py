@@ -3,7 +3,7 @@
 Where responses are not normal, the best fixed effects b move with the variances. Their standard
 errors come from the Hessian of -log L in (b, theta) together, as glmmTMB has them. Laplace's
 approximation has an exact gradient at the modes of the tasks: that in the covariance is the one of
-``likelihood.py``, and that in b is P (best b - b), the best b being that of the quadratics around
+``likelihood.py``, and that in b is P (best b - b), with the best b that of the quadratics around
 the modes. Variance groups of b are integrated out, and so is all of b in a restricted likelihood.
 """
 
@@ -180,7 +180,7 @@ class FamilyObjective:
     def _laplace(
         self, b: np.ndarray | None, theta: np.ndarray, information: bool = False
     ) -> _Evaluation:
-        """Laplace's approximation, what is integrated out of b being at its mode."""
+        """Laplace's approximation, at the mode of what is integrated out of b."""
         parameters = self._parameters
         covariance, family = parameters.covariance(theta), parameters.family(theta)
         precision = self._tasks.prior_precision(parameters.taus(theta))
@@ -284,7 +284,7 @@ class _Parameters:
         return self.fitted_family
 
     def to_user(self, mean: np.ndarray) -> np.ndarray:
-        """The fixed effects (f,) that b (p,) in standard units stands for."""
+        """The fixed effects (f,) in the user's units, from b (p,) in standard units."""
         return np.asarray((self.A @ mean + self.shift)[self.flat])
 
     def to_standard(self, b: np.ndarray) -> np.ndarray:
@@ -336,7 +336,7 @@ class _Parameters:
         return D[:, D.any(axis=0)]
 
     def _factor_directions(self, e: Evidence) -> np.ndarray:
-        """Those of the entries of the factors, (., .), by their expected information.
+        """Directions of the entries of the factors, (., .), by their expected information.
 
         A factor of zero has no expected information, but curvature up to that of its total K.
         """
@@ -383,7 +383,7 @@ class _Modes:
         for _ in range(MOST_ROUNDS):
             self.turn = rows.turn(known + mean, covariance, scores, inner)
             statistics, scores = self.turn.statistics, self.turn.scores
-            # What is known of b is no part of the model of the evidence.
+            # What is known of b is not part of the model whose evidence this is.
             statistics = replace(statistics, mode=statistics.mode - known)
             self.tasks = MixedTasks(statistics, rows.scaling, coefficients=coefficients)
             e = self.tasks.evaluate(covariance, precision, information=information)

@@ -30,7 +30,7 @@ def with_fitted_noise(
         Rows of the searched tasks.
     least_gain : float
         The log likelihood of the leave-one-out errors must gain this, and the rows must not be
-        predicted worse, or the result is None; minus infinity is no condition.
+        predicted worse, or the result is None; minus infinity imposes no condition.
     """
     ids = held_out.ids
     for turn in range(TURNS):

@@ -1,7 +1,7 @@
 """Leave-one-out errors of rows, in closed form, to check the model that the evidence selected.
 
 With V_t the posterior covariance of a task's coefficients over the noise variance, a row (z, y) of
-weight w that is predicted from all other rows, the variances being what they are, has the error
+weight w that is predicted from all other rows, with the variances unchanged, has the error
 
     (y - z'v_t) / (1 - w z'V_t z).
 

@@ -182,7 +182,7 @@ class FamilyOptimizer(CovarianceOptimizer):
         )
         information = turn.statistics.packed.max()
         if not (np.isfinite(turn.statistics.score).all() and 0 < information < math.inf):
-            raise np.linalg.LinAlgError("The likelihood has no curvature left at these numbers.")
+            raise np.linalg.LinAlgError("The likelihood has no curvature at these values.")
         tasks = MixedTasks(
             turn.statistics, self.rows.scaling, restricted=self.restricted,
             coefficients=self.rows.coefficients,

@@ -9,12 +9,12 @@ C = D + LL'. With S_t = I + Z_t C Z_t' and r_t = y_t - Z_t a_t, the residuals at
     b = (precision + sum K_t)^-1 sum (K_t a_t + h_t),
 
 and the scores e_t = K_t (a_t - b) + h_t give the posterior means u_t = C e_t. The terms of a task
-come from its Gram, or from its rows if these are few; nothing of the size of all K is stored.
+come from its Gram matrix, or from its rows if it has few; nothing of the size of all K is stored.
 
 Tasks of a family other than the Gaussian have working statistics (``modes.py``): s2 is one, each
 task is anchored at its mode, and a linear term a_t'(b + u_t - mode) is added to its value. With
-rho_t = (I - K_t C) a_t it moves the best b by P^-1 sum rho_t, and the gradient in C gains the
-symmetric part of sum q_t e_t', q_t = rho_t, less K_t P^-1 sum rho_t if b is integrated out.
+rho_t = (I - K_t C) a_t it shifts the best b by P^-1 sum rho_t, and the gradient in C gains the
+symmetric part of sum q_t e_t', q_t = rho_t, minus K_t P^-1 sum rho_t if b is integrated out.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Evidence:
 
 
 class RowVariances(NamedTuple):
-    """Noise variances relative to s2 of the rows of each task, by their sample weights."""
+    """Noise variances relative to s2 of the rows of each task, from their sample weights."""
 
     n: np.ndarray  # (T,) sums of sample weights
     mean: np.ndarray  # (T,)
@@ -92,7 +92,7 @@ class RowVariances(NamedTuple):
 
     @classmethod
     def of_weights(cls, rows: TaskRows) -> RowVariances:
-        """Those of rows whose noise variances are one over their weights."""
+        """Variances of rows whose noise variances are one over their weights."""
         T, n = rows.n_tasks, np.diff(rows.starts).astype(float)
         total, log_sum = np.zeros(T), np.zeros(T)
         for block in rows.blocks():
@@ -102,7 +102,7 @@ class RowVariances(NamedTuple):
         return cls(n, total / n, log_sum)
 
     def take(self, ids: np.ndarray) -> RowVariances:
-        """Those of some of the tasks."""
+        """The variances of the tasks ``ids``."""
         return RowVariances(*(each[ids] for each in self))
 
 
@@ -188,18 +188,18 @@ class MixedTasks:
         return variance * self.levels * self._largest_squares() / LARGEST_RATIO_OF_LEVELS
 
     def with_noise(self, levels: np.ndarray) -> MixedTasks:
-        """The same tasks with other noise variances (T,), relative to s2."""
+        """A copy with other noise variances (T,), relative to s2."""
         options = levels, None, self.restricted, self.coefficients
         return MixedTasks(self.statistics, self.scaling, *options)
 
     def with_coefficients(self, coefficients: Coefficients) -> MixedTasks:
-        """The same tasks with other coefficients that vary, the groups being what they are."""
+        """A copy in which other coefficients vary, with the same groups."""
         other = copy.copy(self)
         other.coefficients = coefficients
         return other
 
     def take(self, ids: np.ndarray) -> MixedTasks:
-        """Some of the tasks."""
+        """The tasks ``ids``, with their statistics and noise levels."""
         statistics, variances = self.statistics.take(ids), self.variances.take(ids)
         options = self.levels[ids], variances, self.restricted, self.coefficients
         return MixedTasks(statistics, self.scaling, *options)
@@ -262,7 +262,7 @@ class MixedTasks:
         return values, scores, traces
 
     def _constants(self, noise: float) -> np.ndarray:
-        """Log likelihoods at residuals of zero, s2 being ``noise``, or at the modes, (T,)."""
+        """Log likelihoods (T,) at residuals of zero with the noise variance s2, or at the modes."""
         if self.working is not None:
             return self.working.value
         return -0.5 * (self.n * math.log(2 * math.pi * noise) + self.variances.log_sum)

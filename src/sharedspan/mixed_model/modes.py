@@ -6,13 +6,13 @@ v_t of a task, where u_t = C e_t, its log likelihood is a quadratic with
 
     s_t = Z_t' l',     H_t = Z_t' W_t Z_t,     W_t = diag(-l'').
 
-Newton's method for the mode is e <- K_t (v_t - b) + h_t, K_t and h_t being the terms of a Gaussian
+Newton's method for the mode is e <- K_t (v_t - b) + h_t, with K_t and h_t the terms of a Gaussian
 task of Gram H_t that is anchored at v_t. The determinant of Laplace's approximation moves with the
 mode. In first order that is the linear term a_t'(v_t - mode) with
 
     a_t = -1/2 sum_i (dw_i / d eta) (z_i' V_t z_i) z_i,
 
-V_t being the covariance of v_t. With it the quadratics have the gradient of the approximation.
+with V_t the covariance of v_t. With it the quadratics have the gradient of the approximation.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ class FamilyRows:
             self._held = {}
 
     def with_family(self, family: Family) -> FamilyRows:
-        """The same rows of another family."""
+        """A copy of the rows with another family."""
         other = object.__new__(FamilyRows)
         other.__dict__.update(vars(self), family=family)
         return other
 
     def with_coefficients(self, coefficients: Coefficients) -> FamilyRows:
-        """The same rows, other coefficients of which vary."""
+        """A copy of the rows in which other coefficients vary."""
         other = object.__new__(FamilyRows)
         other.__dict__.update(vars(self), coefficients=coefficients)
         return other
@@ -123,7 +123,7 @@ class FamilyRows:
 
     @property
     def n_chunks(self) -> int:
-        """The number of parts that the rows are read in."""
+        """The number of chunks in which the rows are read."""
         return len(self._ranges)
 
     def read(self, chunk: int) -> StandardRows:
@@ -152,7 +152,7 @@ class FamilyRows:
         return (self.read(chunk) for chunk in range(self.n_chunks))
 
     def centre(self) -> None:
-        """Take the level of all rows off the linear predictor, if tasks have intercepts."""
+        """Subtract the level of all rows from the linear predictor, if tasks have intercepts."""
         if not self.intercept:
             return
         total = sum(float(part.weight.sum()) for part in self.parts())
@@ -256,7 +256,7 @@ class _Mode:
         return active
 
     def _evaluate(self, tasks: np.ndarray, b: np.ndarray) -> None:
-        """Working sums at e of some of the tasks."""
+        """Compute the working sums of some of the tasks at e."""
         part = self.part
         rows: Any = slice(None)
         if len(tasks) < len(self.e):

@@ -1,4 +1,4 @@
-"""The marginal likelihood of groups within groups, from the sufficient statistics of the tasks.
+"""The marginal likelihood of nested groups, from the sufficient statistics of the tasks.
 
     y_s = Z_s (b + u_r + u_s) + noise,     u_s ~ N(0, s2 C_s),     u_r ~ N(0, s2 C_r)
 
@@ -301,7 +301,7 @@ class NestedTasks:
         total -= np.einsum("rip,rpq,rjq->ij", Y, e.within, Y, optimize=True)
         U = np.einsum("rip,rqp->iq", Y, e.B)
         total -= U @ e.mean_covariance @ U.T
-        # The noise is profiled out: what it explains is no information on the covariances.
+        # The noise is profiled out: what it explains carries no information about the covariances.
         information = 0.5 * total / e.noise - 2 / e.counted * np.outer(common, common)
         return information[np.ix_(order, order)]
 

@@ -46,7 +46,7 @@ class BlockFactors:
         for block in blocks:
             if block.kind == "low_rank" and block.rank is None:
                 raise ValueError(
-                    "rr(...) has no rank, and the ranks of nested groups are not selected: write "
+                    "rr(...) has no rank, but the ranks of nested groups are not selected: write "
                     "the rank, as in rr(1 + x | district/school, 1)."
                 )
         self.blocks, self.p = blocks, p
@@ -136,7 +136,7 @@ class BlockFactors:
     def ascent(self, by_covariance: np.ndarray, total: np.ndarray) -> tuple[float, np.ndarray]:
         """The slope and the direction l (p,) in which more variance would raise the likelihood.
 
-        Its length is such that l' ``total`` l is about one, ``total`` (p, p) being the sum of K. It
+        Its length is such that l' ``total`` l is about one, with ``total`` (p, p) the sum of K. It
         is the steepest of all blocks, those of low rank apart.
         """
         best, direction = 0.0, np.zeros(self.p)

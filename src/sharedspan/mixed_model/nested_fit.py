@@ -243,7 +243,7 @@ def _climb(at: _NestedPoint, steps: int) -> tuple[_NestedPoint, int, bool]:
 
 
 class _Quadratic:
-    """The log likelihood near a point, by its gradient and its second derivatives."""
+    """A quadratic approximation of the log likelihood near a point."""
 
     def __init__(self, at: _NestedPoint, exact: bool) -> None:
         self.gradient, H = at.gradient(at.derivatives), at.information()

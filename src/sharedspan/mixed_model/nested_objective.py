@@ -1,8 +1,8 @@
-"""The objective of groups within groups, such as ``y ~ x + (1 + x | district/school)``.
+"""The objective of nested groups, such as ``y ~ x + (1 + x | district/school)``.
 
 Theta has the entries of the blocks of the outer groups first, then those of the tasks, the standard
 deviations of the variance groups of b, and log sigma. Coefficients in the user's units are
-A v + shift, v being those in standard units, where a factor F of the user's effects is A^-1 F.
+A v + shift with v those in standard units, where a factor F of the user's effects is A^-1 F.
 """
 
 from __future__ import annotations

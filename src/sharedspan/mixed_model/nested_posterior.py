@@ -7,7 +7,7 @@ With ``nested.py``'s terms, and with B_s = I - C_s K_s, over s2,
     E v_r = b + C_r e_r,              Var v_r = W_r = M_r + B_r' V B_r
     E v_s = E v_r + C_s e_s,          Var v_s = C_s - C_s K_s C_s + B_s W_r B_s',
 
-V being the covariance of b. A new task of a known group has Var v_r + C_s, and one of a new group
+with V the covariance of b. A new task of a known group has Var v_r + C_s, and one of a new group
 V + C_r + C_s. The conditional variances that software for mixed models reports of u_r and u_s take
 b as known: M_r, and C_s - C_s K_s C_s + C_s K_s M_r K_s C_s.
 """

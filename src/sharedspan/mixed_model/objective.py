@@ -93,7 +93,7 @@ class MixedObjective(ABC):
     _last: tuple[bytes, bool, Evaluation] | None = None
 
     def deviance(self, theta: np.ndarray, *, restricted: bool) -> tuple[float, np.ndarray]:
-        """-2 log L, the best fixed effects being put in, and its gradient (q,)."""
+        """-2 log L at the best fixed effects, and its gradient (q,)."""
         at = self._evaluate(theta, restricted)
         return at.deviance, at.gradient
 

@@ -1,6 +1,6 @@
 """The objective of a mixed model with one level of tasks, such as ``y ~ x + (1 + x | school)``.
 
-Coefficients in the user's units are A v + shift, v being those in standard units, where a block of
+Coefficients in the user's units are A v + shift with v those in standard units, where a block of
 effects with the factor F has C = LL', L = A^-1 F / s. With s2 given, and not at its best value,
 
     -2 log L = N log(2 pi s2) + all squares / s2 + determinants,
@@ -75,7 +75,7 @@ class OneLevelObjective(MixedObjective):
 
     @property
     def _group_slice(self) -> slice:
-        """Where the standard deviations of the variance groups stand in theta."""
+        """The slice of theta with the standard deviations of the variance groups."""
         begin = self._parts[-1].at.stop if self._parts else 0
         return slice(begin, begin + len(self._members))
 
@@ -145,7 +145,7 @@ class OneLevelObjective(MixedObjective):
     def _gradient(
         self, theta: np.ndarray, by_loadings: np.ndarray, by_variances: np.ndarray, by_sigma: float
     ) -> np.ndarray:
-        """Gradient in theta (q,), from those in s L, in s2 tau, and in log s with L being held."""
+        """Gradient in theta (q,), from those in s L, in s2 tau, and in log s with L held."""
         gradient, by_factors = np.empty(len(theta)), self._to_standard.T @ by_loadings
         for part in self._parts:
             gradient[part.at] = by_factors[part.members[part.rows], part.first + part.columns]
@@ -156,7 +156,7 @@ class OneLevelObjective(MixedObjective):
 
 
 class _Part(NamedTuple):
-    """Where a block of effects stands in theta."""
+    """The position of a block of effects in theta."""
 
     members: np.ndarray  # (m,) coefficients
     names: tuple[str, ...]

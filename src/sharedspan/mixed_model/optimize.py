@@ -97,11 +97,11 @@ class CovarianceOptimizer:
         self.parameter_price = 0.5 * math.log(max(tasks.n_tasks, 2))
 
     def reweighted(self, weight: np.ndarray) -> CovarianceOptimizer:
-        """The same optimisation with other weights (T,) of the tasks."""
+        """A copy with other weights (T,) of the tasks."""
         return CovarianceOptimizer(self.tasks, self.flat, weight)
 
     def with_coefficients(self, coefficients: Coefficients) -> CovarianceOptimizer:
-        """The same optimisation with other coefficients that vary."""
+        """A copy in which other coefficients vary."""
         tasks = self.tasks.with_coefficients(coefficients)
         return CovarianceOptimizer(tasks, self.flat, self.weight)
 
@@ -318,7 +318,7 @@ class _Point:
         return np.linalg.solve(right, step.T).T.ravel() / (1 + damping)
 
     def bounds(self, theta: np.ndarray) -> np.ndarray:
-        """The largest theta; b may be as much larger than the noise as effects are, and more."""
+        """Upper bounds of theta; that of the prior variances of b rises with those of effects."""
         highest, g = np.full(len(theta), self.optimizer.highest), len(self.member)
         effects = max(float(theta[:g].max(initial=0.0)), 0.0)
         highest[g:] = np.minimum(highest[g:], HIGHEST_TAU + effects)
@@ -358,7 +358,7 @@ class _Point:
             common[m:] = (e.total[np.ix_(varying, varying)] @ L).ravel()
             H[m:, m:] = sums.loadings
         if self.optimizer.tasks.working is None:
-            # The noise is profiled out: what it explains is no information on the covariance.
+            # The noise is profiled out: what it explains says nothing about the covariance.
             n_rows = float(self.optimizer.weight @ self.optimizer.tasks.n)
             H -= 2 * np.outer(common, common) / n_rows
         tied = self.groups.tied

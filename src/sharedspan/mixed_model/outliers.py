@@ -59,7 +59,7 @@ def find_outliers(
     """A component for tasks that do not fit, and the fit of the others; None if it does not pay.
 
     Expectation maximisation over memberships, the component's share and its variance, while D and L
-    follow. Effects have heavy tails in most tables; an outlier is a task that is decisively off.
+    follow. Effects have heavy tails in most tables; an outlier is a task decisively beyond them.
     """
     tasks, T = optimizer.tasks, optimizer.tasks.n_tasks
     varying = tasks.coefficients.varying
@@ -101,7 +101,7 @@ def find_outliers(
 
 
 def surprise(tasks: MixedTasks, fit: CovarianceFit) -> np.ndarray:
-    """How far each task is beyond its covariance, in deviations, (T,).
+    """How far each task is beyond its covariance, in standard deviations, (T,).
 
     The larger of two: its effects against C, and, since these may lie outside of C, its residual
     squares against its number of rows.

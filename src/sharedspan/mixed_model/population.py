@@ -98,7 +98,7 @@ def task_posteriors(
 
 
 def precise_posteriors(C: Covariance, plain: TaskTerms, population: Population) -> Posteriors:
-    """The same from the terms at C = 0, whose K_t is G_t: without a difference of large numbers."""
+    """Posteriors from the terms at C = 0, whose K_t is G_t: no difference of large numbers."""
     R, G = C.root, plain.K
     A = np.eye(R.shape[1]) + R.T @ G @ R
     size = np.sqrt(np.einsum("tii->ti", A))
@@ -143,7 +143,7 @@ def population_of(
 ) -> tuple[list[Covariance], np.ndarray, Population]:
     """The covariances that effects are shrunk by, outlier probabilities, and the population.
 
-    b and its error are those of the covariance that fits best: by a wider one, tasks would tell so
+    b and its error are those of the covariance that fits best: by a wider one, tasks would say so
     little of b that its prior would shrink it.
     """
     fit, widening = effects.fit, effects.widening

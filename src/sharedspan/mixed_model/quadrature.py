@@ -7,8 +7,9 @@ A_t = I + R'H_t R, the likelihood of a task is
     |A_t|^(-1/2) sum_k w_k exp(l_t(x_k) - |x_k|^2 / 2 + |z_k|^2 / 2),
     x_k = x_t + A_t^(-1/2) z_k,
 
-z_k and w_k being nodes and weights of the standard normal distribution. Its gradient is the mean of
-that of the log likelihood over the nodes, by their share of the sum (Fisher's identity).
+where z_k and w_k are nodes and weights of the standard normal distribution. Its gradient is the
+mean of that of the log likelihood over the nodes, weighted by their share of the sum (Fisher's
+identity).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class RetainedFit:
     tasks : MixedTasks
         All tasks; those of families at their modes.
     fit : CovarianceFit, optional
-        None if the tasks are groups within groups.
+        None if the tasks are nested groups.
     canonical : Canonical
         The way back to the user's units.
     rows : TaskRows
@@ -40,7 +40,7 @@ class RetainedFit:
     optimizer : FamilyOptimizer, optional
         Of responses that are not normal.
     nested : NestedRetained, optional
-        If the tasks are groups within groups.
+        If the tasks are nested groups.
     """
 
     tasks: MixedTasks

@@ -6,12 +6,12 @@ rows, gives each the working response
 
     y_i* = eta_i + (s / a) psi(r_i / s),     eta_i = z_i'v_t,     r_i = y_i - eta_i,
 
-a being the mean of psi'(r_i / s), and fits the Gaussian mixed model of ``likelihood.py`` to these,
+with a the mean of psi'(r_i / s), and fits the Gaussian mixed model of ``likelihood.py`` to these,
 with its noise variance s*^2 and the covariance s*^2 C of u_t = v_t - b. Where the turns end,
 
     u_t = C (s / a) sum_i m_i psi(r_i / s) z_i,
 
-m_i being the sample weights. So, given the other parameters, the effects are a stationary point of
+with m_i the sample weights. So, given the other parameters, the effects are a stationary point of
 
     (s / s*)^2 / a sum_i m_i rho(r_i / s) + 1/2 sum_t u_t' (s*^2 C)^-1 u_t,
 
@@ -32,10 +32,10 @@ that of Huber's proposal 2: the mean of psi(e_i / s)^2 is that of normal errors.
 
 Why not reweighted rows? Weights psi(z_i) / z_i, with the noise variance s^2, are the variational
 approximation of Student's t, whose bound rises in every turn. But they count on rows for more
-information than these have, by a factor of (nu + 3) / (nu + 1), and on the current effects to tell
-which rows are outliers: with 6 rows a task, slopes of deviation 0.4 and 5 % of outliers, that
-deviation came out as zero, and 22 % of the 95 % intervals of coefficients covered (here 0.44 and
-92 %). By Huber's loss, the noise variance of rows so weighted has no bound as outliers grow.
+information than these have, by a factor of (nu + 3) / (nu + 1), and on the current effects to
+identify outlying rows: with 6 rows a task, slopes of standard deviation 0.4 and 5 % of outliers,
+that deviation came out as zero, and 22 % of the 95 % intervals of coefficients covered (here 0.44
+and 92 %). By Huber's loss, the noise variance of rows so weighted has no bound as outliers grow.
 
 New responses have Student's distribution around their mean. For Huber's loss its scale and degrees
 of freedom are fitted to e_i after the last turn.
@@ -177,7 +177,7 @@ class RobustOptimizer:
         self.source, self.flat = source, flat
 
     def with_coefficients(self, coefficients: Coefficients) -> RobustOptimizer:
-        """The same with other coefficients that vary."""
+        """A copy of the optimizer in which other coefficients vary."""
         source = copy.copy(self.source)
         source.tasks = source.tasks.with_coefficients(coefficients)
         return RobustOptimizer(source, self.flat)

@@ -56,7 +56,7 @@ class SelectedModel(FittedEffects):
         return "per_task" if np.ptp(self.tasks.levels) else "shared"
 
     def with_fit(self, fit: CovarianceFit) -> SelectedModel:
-        """The same model with another covariance."""
+        """The model with another covariance, and then without its outliers."""
         return self if fit is self.fit else replace(self, fit=fit, outliers=None)
 
     def refined(self, tasks: MixedTasks, tol: float | None = None) -> SelectedModel:
@@ -128,7 +128,7 @@ def select_model(
 
 
 def reconsider(model: SelectedModel, tasks: MixedTasks) -> SelectedModel:
-    """The same fits, with the same outliers, compared again on the same tasks with other noise."""
+    """Compare the same fits, with the same outliers, again on the same tasks with other noise."""
     weight = None if model.outliers is None else 1 - model.outliers.probability
     optimizer = CovarianceOptimizer(tasks, model.flat, weight)
     fits = [
@@ -148,7 +148,7 @@ class _ModelSearch:
     fit : CovarianceFit
     component : OutlierComponent or None
     optimizer : CovarianceOptimizer
-        Weighs each task by its probability of being no outlier.
+        Weighs each task by its probability of not being an outlier.
     compared : dict
         The last fit of each structure and rank.
     """
@@ -173,7 +173,7 @@ class _ModelSearch:
         return fit
 
     def select_structure(self, structures: Sequence[str]) -> None:
-        """The D of the best score without L."""
+        """Select the D with the best score without L."""
         fits: list[CovarianceFit] = []
         candidates = structures if len(structures) == 1 else structures[1:-1]
         for structure in candidates:
@@ -200,7 +200,7 @@ class _ModelSearch:
                 self.optimizer = self.all_tasks.reweighted(1 - self.component.probability)
 
     def select_rank(self, smallest: int, largest: int) -> None:
-        """The rank of the best score, along a path from the covariance that moments suggest.
+        """Select the rank of the best score, along a path from the covariance that moments suggest.
 
         The first of several equal directions gains little over a D that holds them all, so the path
         does not end at the first rank that gains nothing.
@@ -239,13 +239,13 @@ class _ModelSearch:
             self.compare(self.fit)
 
     def try_structure(self, structure: str) -> None:
-        """The same directions with another structure of D, selected if its score is better."""
+        """Try another structure of D with the same directions; keep it if its score is better."""
         other = self._restructured(self.fit, structure)
         self.compare(other)
         self.fit = max(self.fit, other, key=lambda fit: fit.score)
 
     def try_unrestricted(self) -> None:
-        """An unrestricted covariance, if it has few entries against the number of tasks."""
+        """Try an unrestricted covariance, if it has few entries relative to the number of tasks."""
         p, T = int(self.optimizer.tasks.coefficients.directed.sum()), self.optimizer.tasks.n_tasks
         if not 0 < p <= LARGEST_FULL or p * (p + 1) // 2 > T:
             return

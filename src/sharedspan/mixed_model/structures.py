@@ -32,12 +32,12 @@ BLOCK_KINDS = ("full", "diagonal", "low_rank")
 
 @dataclass(frozen=True)
 class Block:
-    """Coefficients of a task that vary together, as one term with a bar says it.
+    """Coefficients of a task that vary together, as one random-effects term says it.
 
     Attributes
     ----------
     kind : {"full", "diagonal", "low_rank"}
-        "full" leaves their covariance unrestricted, "diagonal" lets each vary by itself, and with
+        "full" leaves their covariance unrestricted, "diagonal" makes them independent, and with
         "low_rank" they vary along ``rank`` directions.
     members : tuple of int
         Numbers of the coefficients: 0 is the intercept, 1 and above are features in their order.
@@ -55,7 +55,7 @@ class Block:
         largest = len(self.members)
         if self.kind == "low_rank" and self.rank is not None and not 1 <= self.rank <= largest:
             raise ValueError(
-                f"rr(...) has rank {self.rank}, and {largest} coefficients: give a rank from 1 to "
+                f"rr(...) has rank {self.rank}, but {largest} coefficients: give a rank from 1 to "
                 f"{largest}, or leave it out."
             )
 
@@ -90,7 +90,7 @@ class Effects:
         How the coefficients vary between tasks; those in no block do not.
     formula : str
     outer : tuple of Block
-        How they vary between the outer groups, if tasks are groups within groups.
+        How they vary between the outer groups, if tasks are nested groups.
     weighted_noise : bool
         Whether sample weights divide the noise variance of their rows, as the weights of lme4 do;
         otherwise they count repetitions of the rows.

@@ -245,7 +245,7 @@ class RowTerms:
         self.n_chunks = len(self.chunks)
 
     def at(self, chunk: int, covariance: Covariance) -> TaskTerms:
-        """Terms of a chunk of tasks, by systems of the number of rows or of the rank of C."""
+        """Terms of a chunk of tasks, from systems of the size of the rows or of the rank of C."""
         ids, F, z = self.chunks[chunk]
         U = F @ covariance.root
         if U.shape[2] < U.shape[1]:

@@ -4,7 +4,7 @@ A row with the fitted value eta has the noise variance
 
     s2 exp(c s(eta)),     s(eta) = log(0.05 + max((eta - low) / (high - low), 0)),
 
-low and high being the 1 and 99 percent quantiles of the fitted values: a power of the distance from
+with low and high the 1 and 99 percent quantiles of the fitted values: a power of the distance from
 the lower end, as nlme's varPower has it. Let e_i^2 be squares whose means are the variances, those
 of leave-one-out errors times 1 - leverage, and w_i weights. s2 is the mean of e_i^2 / exp(c s_i),
 and the log likelihood
@@ -40,7 +40,7 @@ class VarianceFunction:
     def fitted(
         cls, eta: np.ndarray, squares: np.ndarray, weight: np.ndarray
     ) -> tuple[VarianceFunction, float]:
-        """The function of most likelihood, of scale one, and its gain over a constant variance.
+        """The maximum-likelihood function of scale one, and its gain over a constant variance.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class VarianceFunction:
 
 
 def fit_exponent(squares: np.ndarray, s: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
-    """The exponent c of most likelihood, and its gain in log likelihood over c = 0.
+    """The maximum-likelihood exponent c, and its gain in log likelihood over c = 0.
 
     Parameters
     ----------

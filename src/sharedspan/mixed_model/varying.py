@@ -1,6 +1,6 @@
 """Which coefficients differ between tasks, if nothing is said: a choice by marginal likelihood.
 
-Features come in units that vary together or not at all: a number by itself, the levels of a factor,
+Features come in units that vary together or not at all: a single number, the levels of a factor,
 the penalised columns of a spline. From a fit in which only intercepts vary, a first variance s of
 all coefficients of a unit would gain, by Rao's score test,
 
@@ -49,7 +49,7 @@ def select_varying(
     units : sequence of ndarray of int
         Coefficients that vary together or not at all.
     search : callable
-        Selects the structure and the rank for an optimizer, and outlier tasks if told so.
+        Selects the structure and the rank for an optimizer, and outlier tasks if asked.
     """
     numbers = [i for i, unit in enumerate(units) if len(unit) == 1]
     if len(numbers) <= FEW_FEATURES and len(numbers) == len(units):
@@ -99,7 +99,7 @@ def unit_gains(
         row[unit] = 1.0
     slope = member @ np.diag(e.gradient)
     information = 0.5 * np.einsum("ui,ij,uj->u", member, e.information.squared, member)
-    if tasks.working is None:  # what the noise explains is no information on a variance
+    if tasks.working is None:  # what the noise explains carries no information about a variance
         n_rows = float(optimizer.weight @ tasks.n)
         information -= 0.5 * (member @ np.diag(e.total)) ** 2 / n_rows
     usable = (slope > 0) & (information > 0)
@@ -109,7 +109,7 @@ def unit_gains(
 def only(
     optimizer: CovarianceOptimizer, units: Sequence[np.ndarray], chosen: set[int]
 ) -> CovarianceOptimizer:
-    """The same optimisation, the chosen units varying and, of the others, none."""
+    """A copy of the optimizer in which, of the units, only the chosen ones vary."""
     coefficients: Coefficients = optimizer.tasks.coefficients
     varying = coefficients.varying.copy()
     for i, unit in enumerate(units):

@@ -139,7 +139,7 @@ class Objective(ABC):
     def residuals(
         self, V: np.ndarray, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """R(V) (d, T) and each task's loss (T,); ``out`` (T, d), if given, takes R'."""
+        """R(V) (d, T) and each task's loss (T,); R' is written to ``out`` (T, d), if given."""
 
     @abstractmethod
     def gradients(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
@@ -147,7 +147,7 @@ class Objective(ABC):
 
     @abstractmethod
     def profile(self, B: np.ndarray, W: Any) -> tuple[float, np.ndarray, Any]:
-        """The least loss(BW) over W for this B, its gradient R W' (d, k), and that W (k, T).
+        """The minimum of loss(BW) over W for this B, its gradient R W' (d, k), and that W (k, T).
 
         W is the start, as in ``solve_W``.
         """
@@ -171,7 +171,7 @@ class Objective(ABC):
         return Point(B, W, self, loss, grad_B, grad_W, W @ W.T)
 
     def evaluate_profile(self, B: np.ndarray, W: Any) -> Point:
-        """The point of this B and of the W of least loss, found by one pass from the given W."""
+        """The point of this B and of the W of minimum loss, found by one pass from the given W."""
         loss, grad_B, W = self.profile(B, W)
         return Point(B, W, self, loss, grad_B, 0.0 * W, W @ W.T, profiled=True)
 

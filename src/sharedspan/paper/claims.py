@@ -92,7 +92,8 @@ def _error_rates(table: ResultTable) -> Findings:
 @claim("b", "The number of iterations is Õ(1): it does not grow with d, k, T and N.", BOUND,
        "theory", "κ is a constant (1.5 here). The paper's Õ hides logarithms.",
        "The number of iterations to reach 1.05 times the best fit's error grows with a fitted "
-       "power of at most 0.15, as a logarithm can over these ranges.")  # fmt: skip
+       "power of at most 0.15. Over these ranges a logarithm can grow like such a power."
+       )  # fmt: skip
 def _flat_iterations(table: ResultTable) -> Findings:
     for setting in SETTINGS:
         for size in theory.FLAT_SWEEPS:
@@ -125,7 +126,7 @@ def _fastest(table: ResultTable) -> Findings:
         for rival in (LOSS_1, LOSS_2)
     }  # fmt: skip
     yield (
-        "With well-set steps and judged by last iterates, TPGD needs "
+        "With well-set steps and all methods judged by their last iterates, TPGD needs "
         f"{spread(well_set[LOSS_2])} times the iterations of {LOSS_2} and "
         f"{spread(well_set[LOSS_1])} times those of {LOSS_1}, whose steps are those of TPGD's "
         "Phase I."
@@ -165,12 +166,12 @@ def _crossings(table: ResultTable) -> Iterator[str]:
         found = crossover.crossing(table, own, other, measures)
         rival = "Phase II alone" if other == PHASE_TWO_ONLY else other
         judged = (
-            "If both are judged by their last iterates" if measures == last
-            else f"If {other} is judged by its tail average and {own} by its last iterate"
+            "both methods are judged by their last iterates" if measures == last
+            else f"{other} is judged by its tail average and {own} by its last iterate"
         )  # fmt: skip
         yield (
-            f"{judged}, {own} begins to need more iterations than {rival} "
-            f"{crossover.crossing_text(found)}, as κ grows and with the paper's steps."
+            f"With the paper's steps, if {judged}, {own} begins to need more iterations than "
+            f"{rival} {crossover.crossing_text(found)}."
         )
     for kappa in (1.5, 3.0):
         rows = table.where(kappa=kappa)
@@ -179,8 +180,9 @@ def _crossings(table: ResultTable) -> Iterator[str]:
             for other in (LOSS_1, LOSS_2)
         )
         yield (
-            f"At κ = {kappa:g} and judged by last iterates, TPGD needs {first} the iterations of "
-            f"{LOSS_1} and {second} those of {LOSS_2}."
+            f"With the paper's steps and all methods judged by their last iterates, at κ = "
+            f"{kappa:g} TPGD needs {first} the iterations of {LOSS_1} and {second} those of "
+            f"{LOSS_2}."
         )
 
 
@@ -218,10 +220,13 @@ def _lowest_error(table: ResultTable) -> Findings:
                 where = f"{with_steps(setting)} and {reading}"
                 yield Check(where, word == "yes", text, within, outside, word)
         if extremes:
+            (low, first), (high, last) = min(extremes), max(extremes)
+            range_text = f"ranges from {first} to {last}"
+            if f"{low:.2f}" == f"{high:.2f}":
+                range_text = f"is {low:.2f} in all cases"
             yield (
                 f"{with_steps(setting).capitalize()} and {reading}, the ratio of TPGD's error to "
-                f"that of the best rival ranges from {min(extremes)[1]} to {max(extremes)[1]}"
-                f"{left}."
+                f"that of the best rival {range_text}{left}."
             )
 
 
@@ -386,11 +391,11 @@ def _transfer_rates(table: ResultTable) -> Findings:
         "V*."
     )
     own = beyond.where(part="Gaussian")
-    for method, rows in own.groups("method"):
-        yield (
-            f"Beyond the span's term, the risk of {method} is {_weights_ratio(rows)} times our "
-            "prediction, (σ²/2 + r) k/(M-k-1), where r is the prediction of the span's term."
-        )
+    texts = [f"{_weights_ratio(rows)} for {method}" for method, rows in own.groups("method")]
+    yield (
+        "The risk minus the span's term, divided by our prediction of this difference, (σ²/2 + r) "
+        f"k/(M-k-1), where r is the predicted span's term, is {listed(texts)}."
+    )
 
 
 def _over_bound(table: ResultTable) -> np.ndarray:

@@ -95,11 +95,11 @@ def crossing(table: ResultTable, own: str, other: str, measures: tuple[str, str]
 
 
 def crossing_text(found: list[float]) -> str:
-    """The median over seeds, and the range."""
+    """Where it is: the median over seeds, and the range."""
     if not found:
         return "at no κ that we ran"
     low, middle, high = min(found), float(np.median(found)), max(found)
-    return f"at κ = {middle:.2f} (median over seeds; range {low:.2f} to {high:.2f})"
+    return f"where κ exceeds {middle:.2f} (median over seeds; range {low:.2f} to {high:.2f})"
 
 
 def count_text(rows: ResultTable, measure: str, method: str) -> str:

@@ -27,8 +27,8 @@ SPOKEN = {  # methods in sentences
 }  # fmt: skip
 PREDICTIONS = {  # of the error of a task of level j, and what it is made of
     POOLED: "(kσ_j² + k(d-k) mean(σ²)/T)/N",
-    ALGORITHM_3[0]: "(k + k(d-k)/T_j) σ_j²/(N-N_j), where N_j rows of each task, none at the first "
-    "level, give the start",
+    ALGORITHM_3[0]: "(k + k(d-k)/T_j) σ_j²/(N-N_j), where N_j is the number of rows of each task "
+    "that only give the starting weights (none at the first level)",
 }  # fmt: skip
 CURRICULUM_MODES = {
     WEIGHTED: "weighted", ALGORITHM_3[0]: "pair", ALGORITHM_3[1]: "literal", FROZEN: "freeze",

@@ -43,21 +43,22 @@ def results_page(tables: dict[str, ResultTable], times: ResultTable, command: st
         "is our choice. All of these steps need the true singular values. "
         '"Well-set" steps are 0.5/σ₁ for TPGD and GD + Loss 1 and 0.2/σ₁ for GD + Loss 2 and NSGD '
         "(without injected noise), with σ₁ estimated from the data. As with all our solvers, a "
-        "step that makes the loss rise is halved. The floor is σ²k(d+T-k)/(NT): the error of the "
-        "least squares fit of rank k, as a mean over tasks, divided by the floor tends to one as "
-        "the number of rows grows. `sharedspan.error_floor` returns T times this, the sum over "
-        "tasks.",
+        "step that makes the loss rise is halved. The floor is σ²k(d+T-k)/(NT). The squared error "
+        "of the least squares fit of rank k (its mean over tasks), divided by the floor, tends to "
+        "one as the number of rows grows. `sharedspan.error_floor` returns T times the floor, the "
+        "sum over tasks.",
         "",
         "The methods, with their names in this library in brackets, are: TPGD, two-phase gradient "
         'descent, the algorithm of the paper (`solver="tpgd"`); GD + Loss 1, gradient descent on '
         "the mean squared residuals (`gd`); GD + Loss 2, the same with the balancing term "
         "|B'B - WW'|² (`gd_balanced`); NSGD, noisy stochastic gradient descent (`nsgd`); LF-FO, a "
-        "quasi-Newton method on a loss of the second kind (`lf_fo`); AltMinGD, exact W and "
-        "gradient steps in B by turns (`altmin_gd`); GD + SVD (`svp`); ERM, empirical risk "
-        "minimisation, by alternating least squares, ALS (`als`); MoM, the method of moments "
-        "(`MomentRegressor`); SE, the spectral estimator (`SpectralRegressor`); ARMUL, adaptive "
-        "and robust multi-task learning (`ARMULRegressor`); and pERM, penalised ERM "
-        "(`PenalizedERMRegressor`). The docstrings of these classes name the papers.",
+        "quasi-Newton method on a loss with a balancing term, like Loss 2 (`lf_fo`); AltMinGD, "
+        "which alternates between the exact W and a gradient step in B (`altmin_gd`); GD + SVD "
+        "(`svp`); ERM, empirical risk minimisation, by alternating least squares, ALS (`als`); "
+        "MoM, the method of moments (`MomentRegressor`); SE, the spectral estimator "
+        "(`SpectralRegressor`); ARMUL, adaptive and robust multi-task learning "
+        "(`ARMULRegressor`); and pERM, penalised ERM (`PenalizedERMRegressor`). The docstrings of "
+        "these classes name the papers.",
         "",
         "Some settings are our interpretation, since the paper and its references leave them open. "
         "NSGD draws 16 rows of every task in each iteration and injects noise of size 0.1 σ₁^½ in "

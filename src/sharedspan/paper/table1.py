@@ -100,9 +100,10 @@ class Table1(Experiment):
     Notes
     -----
     The nuclear norm, MoM (Duchi) and the likelihood methods without a bound are not in the paper's
-    table. Three parts of the experiment violate the paper's assumptions: in one the noise and in
-    one the rows have the heavy tails of a t distribution with 5 degrees of freedom, and in one the
-    rows have a covariance of condition number 10, in the norm of which the error is then measured.
+    table. Three parts of the experiment violate the paper's assumptions: in the first the noise
+    has a t distribution with 5 degrees of freedom, in the second the features have one, and in the
+    third the features have a covariance of condition number 10, and the error is measured in the
+    norm that this covariance defines.
     """
 
     name, title = "table1", "exponents of the error, cost of an iteration"

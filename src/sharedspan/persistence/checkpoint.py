@@ -95,7 +95,7 @@ class CheckpointOptions:
         own = saved is not None and path.exists() and path.samefile(saved.path)
         if path.exists() and not own and not Checkpoint.read(path).has_ended:
             raise CheckpointError(
-                f"checkpoint={str(path)!r} belongs to a fit that is not complete: continue it with "
+                f"checkpoint={str(path)!r} belongs to an unfinished fit: continue it with "
                 f"resume={str(path)!r}, give another path, or delete the file first."
             )
         return cls(path, saved, seconds, settings)

@@ -101,11 +101,11 @@ class TreeFormat:
         head = file.readline(len(self.magic) + 10)
         version = head[len(self.magic) : -1]
         if not head.startswith(self.magic):
-            raise self.error(f"{os.fspath(path)!r} is not a {self.noun} of sharedspan.")
+            raise self.error(f"{os.fspath(path)!r} is not a sharedspan {self.noun}.")
         if version.isdigit() and int(version) > self.version:
             raise self.error(
                 f"{os.fspath(path)!r} was written by a newer sharedspan, in format {int(version)}, "
-                f"and this one reads formats up to {self.version}: update sharedspan."
+                f"but this one reads formats up to {self.version}: update sharedspan."
             )
         end = os.fstat(file.fileno()).st_size - DIGEST
         if end < len(head) or version not in {b"%d" % n for n in range(1, self.version + 1)}:

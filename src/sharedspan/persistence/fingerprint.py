@@ -1,4 +1,4 @@
-"""Fingerprints, which distinguish fits by their settings, features, tasks and data."""
+"""Fingerprints, which identify fits by their settings, features, tasks and data."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def save_model(model: TaskEstimator, path: Path, statistics: bool) -> None:
 
     name = type(model).__name__
     if ESTIMATORS.get(name) != type(model).__module__:
-        raise TypeError(f"The model is a {name}: only estimators of sharedspan can be saved.")
+        raise TypeError(f"The model is a {name}: only sharedspan estimators can be saved.")
     model.complete()  # computes what was deferred, so that it is saved
     state: Any = model.__getstate__()
     tree = {

@@ -31,7 +31,7 @@ class FeatureGraph:
         parts = self._features(encoding)
         if not parts:
             raise ValueError(
-                "The model has no features, and a graph is for predictions from some: use save and "
+                "The model has no features, but an ONNX graph predicts from features: use save and "
                 "ss.load."
             )
         self.nodes.append(onnx.helper.make_node("Concat", parts, ["X"], axis=1))

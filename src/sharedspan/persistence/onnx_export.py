@@ -61,9 +61,9 @@ def write_onnx(
     family = model.response_family()
     if not isinstance(family, Gaussian):
         raise TypeError(
-            f"A model of {family.name} responses cannot be written as a graph: its predictions are "
-            "means over the posterior distribution of each task, and a graph holds coefficients "
-            "alone. Use save and ss.load."
+            f"A model of {family.name} responses cannot be exported to ONNX: its predictions are "
+            "means over the posterior distribution of each task, but an ONNX graph holds only "
+            "coefficients. Use save and ss.load."
         )
     if dtype not in NUMBERS:
         raise ValueError(f"dtype={dtype!r} is unknown: use {', '.join(map(repr, NUMBERS))}.")
@@ -165,6 +165,6 @@ def _require_size(keys: Sequence[Any], T: int, d: int, dtype: str) -> None:
     size = (T + 1) * (d + 1) * np.dtype(dtype).itemsize + text + LABEL_BYTES * T
     if size > LARGEST:
         raise ValueError(
-            f"{T:,} tasks with {d:,} features take {size / 2**30:.1f} GiB, and the limit of an "
+            f"{T:,} tasks with {d:,} features take {size / 2**30:.1f} GiB, but the limit of an "
             "ONNX file is 2 GiB: use dtype='float32', or export the tasks to several files."
         )

@@ -22,7 +22,7 @@ def data_facts(facts: Facts) -> Iterator[Fact]:
     n_rows = facts.n_rows or int(facts.view.span.extra.get("n_rows") or 0)
     dropped = int(facts.view.span.extra.get("n_rows_dropped") or 0)
     if n_rows:
-        words = f"{count(dropped, 'more row')} lacked a value and {_was(dropped)} left out"
+        words = f"{count(dropped, 'more row')} had missing values and {_was(dropped)} left out"
         yield "rows", f"{n_rows:,}", words if dropped else ""
     yield "tasks", f"{len(facts.view.labels):,}", _task_words(facts)
     if facts.view.rows is not None and facts.view.rows.y is not None:
@@ -56,7 +56,7 @@ def _response(facts: Facts, y: np.ndarray) -> Fact:
         classes: Any = words or getattr(facts.view.model, "classes_", (0, 1))
         if np.isin(y, (0, 1)).all():
             return name, percent(float(y.mean())), f"of the rows are of class {short(classes[1])}"
-        return name, mean, "mean share"
+        return name, mean, "mean proportion"
     if isinstance(family, Counts):
         zeros = percent(float(np.mean(y == 0)))
         return name, mean, f"mean count; largest {y.max():,.0f}, and {zeros} of the rows are zero"

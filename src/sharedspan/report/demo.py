@@ -83,7 +83,7 @@ def run_demo(figure: Path, seed: int, progress: Callable[[str], object] = str) -
         paired_gain("separate", least[SHARED], least[EACH]),
     ]
     words = {"pooled": ALL, "separate": EACH}
-    verdict = sharing_verdict(gains, words=words).sentence().replace("\u00a0", " ")
+    verdict = sharing_verdict(gains, words=words, task="patient").sentence().replace("\u00a0", " ")
     sim = simulate(**SIZE, random_state=seed)
     floor = error_floor(SIZE["n_samples"], sim.X.shape[1], len(sim.coef), 3, SIZE["noise"])
     models, seconds = _fit_all(sim, progress)
@@ -168,7 +168,7 @@ def _fit_all(
 def _draw_convergence(
     panel: Any, sim: Simulation, rank: int, levels: dict[str, float], floor: float
 ) -> None:
-    """The error over TPGD's iterations against the levels of the other methods."""
+    """Plot the error over TPGD's iterations, with the levels of the other methods."""
     errors: list[float] = []
     two_phases = SharedSpanRegressor(
         rank=rank, solver="tpgd", fit_intercept=False, whiten=False, random_state=0,

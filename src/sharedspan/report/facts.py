@@ -235,7 +235,7 @@ def _tasks_on_page(n_tasks: int, odd: list[int]) -> np.ndarray:
 
 
 def _within_budget(names: Sequence[str]) -> tuple[list[str], int]:
-    """Names whose total length is at most TEXT, and the length they are cut to, 0 if not cut."""
+    """Names of at most TEXT characters in total, and the length they are cut to, 0 if not cut."""
     if sum(map(len, names)) <= TEXT:
         return [whole(name) for name in names], 0
     limit = max(TEXT // len(names), 16)

@@ -1,6 +1,6 @@
 """Elements of figures that ``ss.plot_*`` and the report share, and conversion to SVG.
 
-Nothing here uses pyplot. The colours can be told apart by colour-blind readers.
+Nothing here uses pyplot. Colour-blind readers can distinguish the colours.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def font_label(label: Any, limit: int = 28) -> str:
 
 
 def page_ticks(axis: Any) -> None:
-    """A few ticks with plain numbers, on a log scale at 1, 2 and 5 times powers of ten."""
+    """Set a few ticks with plain numbers, on a log scale at 1, 2 and 5 times powers of ten."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     low, high = axis.get_view_interval()
@@ -213,7 +213,7 @@ def draw_stems(
     panel: Any, names: Sequence[str], values: np.ndarray, low: np.ndarray | None = None,
     high: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """A stem from zero to each value, with an interval; circles are open if it contains zero."""
+    """Draw stems from zero to each value, with intervals; open circles if these contain zero."""
     place, colour = np.arange(len(values)), np.where(values >= 0, BLUE, ORANGE)
     panel.axvline(0, color=GREY, lw=0.8, zorder=0)
     panel.hlines(place, 0, values, color=colour, lw=2.5, alpha=0.35)
@@ -266,7 +266,7 @@ def farthest(x: np.ndarray, y: np.ndarray, off: np.ndarray, strip: bool) -> list
 
 
 def mark_phases(panel: Any, trace: dict[str, np.ndarray], height: float = 0.02) -> None:
-    """A line at the start of each phase, with its name at a share ``height`` of the axis."""
+    """Draw a line at the start of each phase, its name at the fraction ``height`` of the axis."""
     phase = trace.get("phase", np.zeros(0, dtype=str))
     for start in np.flatnonzero(phase[1:] != phase[:-1]) + 1:
         panel.axvline(start, color=ORANGE, lw=1, ls="--", zorder=1)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sharedspan.diagnosis.calibration import INTERVAL_LEVELS
 from sharedspan.diagnosis.compared_methods import POOLED, SEPARATE, how_to_use
 from sharedspan.diagnosis.holdout_errors import BASELINES
-from sharedspan.diagnosis.text import change, listed, percent
+from sharedspan.diagnosis.text import change, listed, percent, short
 from sharedspan.diagnosis.verdict import SharingVerdict, sharing_verdict
 from sharedspan.families import Counts
 from sharedspan.report.facts import Facts
@@ -27,7 +27,7 @@ class Headline(NamedTuple):
 
 
 def headline(facts: Facts) -> Headline:
-    """Whether sharing helps and what to do, or why this is not known."""
+    """The headline: whether sharing helps and what to do, or why this is not known."""
     if facts.errors is None:
         why = facts.no_errors or "Give the rows (--data), or X, y and task, to measure it."
         if facts.nothing_to_predict:
@@ -55,7 +55,9 @@ def _verdict(facts: Facts) -> SharingVerdict | None:
     if facts.errors is None or not facts.gains:
         return None
     error = "error" if facts.errors.loss.is_root else facts.errors.loss.words
-    return sharing_verdict(facts.gains, error=error, words=facts.simpler)
+    return sharing_verdict(
+        facts.gains, error=error, words=facts.simpler, task=short(facts.task_name)
+    )
 
 
 def _what_to_do(facts: Facts, verdict: SharingVerdict) -> str:
@@ -106,6 +108,6 @@ def _advice_on_intervals(facts: Facts) -> Iterator[str]:
             remedies.insert(0, "noise='per_task' (--noise-per-task) if tasks differ in their noise")
         remedy = f": try {', or '.join(remedies)}"
     yield (
-        f"Prediction intervals of level 95\u00a0% are {what}: they contain {percent(share)} of the "
+        f"95\u00a0% prediction intervals are {what}: they contain {percent(share)} of the "
         f"held-out responses{remedy}."
     )

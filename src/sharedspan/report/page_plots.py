@@ -64,12 +64,12 @@ def spectrum_plot(facts: Facts) -> PagePlot:
     sizes = ", ".join(map(number, own[:15]))
     words = f"Size of the coefficients along each direction, the model's: {sizes}."
     what = "coefficients’ deviations from the common ones" if spans.about_mean else "coefficients"
-    size = "by what they predict within tasks, " if spans.metric.known else ""
+    size = "measured by their predictions within tasks, " if spans.metric.known else ""
     caption = (
         f"Points: the model’s {what} along each direction, {size}root mean squares over tasks."
     )
     if 0 < spans.rank < len(own):
-        caption += " Grey points are what tasks have outside the span."
+        caption += " Grey points show the tasks’ variation outside the span."
     if separate is not None:
         words += f" Separate regressions: {', '.join(map(number, separate[:15]))}."
         caption += (
@@ -188,7 +188,7 @@ def convergence_plot(facts: Facts) -> Iterator[PagePlot]:
         if tol > 0:
             caption += f" The fit ends when it is below the tolerance, {number(tol, 1)}."
     else:
-        values, name, caption = excess[excess > 0], "objective above its least", ""
+        values, name, caption = excess[excess > 0], "objective above its minimum", ""
     if len(values) < 2:
         return
     words = (
@@ -258,7 +258,7 @@ def slopes_plot(facts: Facts, tasks: np.ndarray) -> Iterator[PagePlot]:
 def _task_map(
     facts: Facts, key: str, tasks: np.ndarray, by: str, title: str, x: Axis, y: Axis | None = None
 ) -> PagePlot:
-    """Tasks by two values, or by one against the share of tasks below it.
+    """Tasks by two values, or by one against the proportion of tasks below it.
 
     Points have the colours of their groups, tasks that do not fit have rings, and some tasks have
     names; ``by`` describes the values.
@@ -269,7 +269,7 @@ def _task_map(
         words += f" {what.capitalize()}: {_ends(facts, tasks, axis.values)}."
     if y is None:
         place = np.argsort(np.argsort(x.values, kind="stable"), kind="stable")
-        y = Axis((place + 0.5) / len(place), "", "share of tasks below")
+        y = Axis((place + 0.5) / len(place), "", "proportion of tasks below")
     panel = new_panel(3.4 if strip else 4.2, WIDTH)
     odd, (group, caption) = np.isin(tasks, facts.outliers[:RINGED]), _colours(facts, tasks)
     order = figures.draw_tasks(panel, x.values, y.values, odd, group)

@@ -87,9 +87,8 @@ def plot_convergence(model: Any, ax: Any = None) -> Any:
     lowest, excess = trace[name].min(), trace[name] - trace[name].min()
     left = np.where(excess > 4 * np.finfo(float).eps * abs(lowest), excess, np.nan)
     left = left / (excess[0] or 1.0)
-    panel.plot(
-        trace["iteration"], left, color=BLUE, lw=2, label=f"{name}: share left to its lowest value"
-    )
+    label = f"{name}: distance to its minimum, relative to the start"
+    panel.plot(trace["iteration"], left, color=BLUE, lw=2, label=label)
     gradient = trace.get("gradient", np.zeros(0))
     known = np.isfinite(gradient) & (gradient > 0)
     if known.any():
@@ -137,7 +136,7 @@ def plot_rank_path(path: Any, ax: Any = None) -> Any:
 
 def plot_curve(model: Any, column: str, ax: Any = None, *, task: Any = None,
                level: float = 0.95) -> Any:  # fmt: skip
-    """The fitted effect of a column of numbers or dates, with its band.
+    """The fitted effect of a numeric or date column, with its band.
 
     Draws the response against the values that the column had in the fit, with all other features
     at their means, for a task with the mean coefficients or for one task. The band is pointwise.
@@ -264,7 +263,7 @@ def plot_loadings(
     figures.draw_stems(panel, [font_label(model.coef_names_[f]) for f in largest], value, low, high)
     some = "" if len(largest) == len(B) else f", {len(largest)} largest of {len(B):,}"
     intervals = "" if low is None else f", {100 * level:g} % intervals"
-    panel.set(xlabel=f"coefficient of a task of weight one{intervals}",
+    panel.set(xlabel=f"coefficient of a task with weight one{intervals}",
               title=f"Loadings of direction {j + 1}{some}")  # fmt: skip
     return panel
 

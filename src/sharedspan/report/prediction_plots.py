@@ -104,7 +104,7 @@ def observed_plot(errors: HoldoutErrors, tasks: np.ndarray) -> Iterator[PagePlot
     panel.set(xlim=ends, ylim=ends, xlabel="predicted response", ylabel="observed response")
     some = f"{len(shown):,} of {len(y):,} rows, evenly spaced" if len(shown) < len(y) else "a row"
     point = f"Each point is {some}," if some == "a row" else f"The points are {some},"
-    caption = f"{point} predicted by a fit without it. On the line prediction and response agree."
+    caption = f"{point} predicted by a fit without it. On the line, prediction and response agree."
     caption = caption if some == "a row" else caption.replace("without it", "without them")
     words = (
         f"Observed against predicted responses of {count(len(y), 'held-out row')}: the correlation "
@@ -131,12 +131,12 @@ def coverage_plot(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]:
     figures.draw_calibration(panel, levels, observed, low, high, share=True)
     start = np.floor(10 * min(observed.min(), levels[0])) / 10 - 0.02
     panel.set(xlim=(start, 1.02), ylim=(start, 1.02))
-    panel.set(xlabel="level of the interval", ylabel="share of responses inside")
+    panel.set(xlabel="level of the interval", ylabel="proportion of responses inside")
     told = listed(f"{percent(level)}: {percent(share)}" for level, share in
                   zip(levels, observed, strict=True))  # fmt: skip
     at = INTERVAL_LEVELS.index(0.95)
     caption = (
-        f"Prediction intervals of level 95\u00a0% contain {percent(observed[at])} of "
+        f"95\u00a0% prediction intervals contain {percent(observed[at])} of "
         f"{len(covered):,} held-out responses. "
     )
     if isinstance(facts.view.family, Counts):
@@ -156,7 +156,7 @@ def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]
     bins, tasks = reliability_of_bins(family, y, mean), reliability_of_tasks(family, y, mean, codes)
     is_share = not isinstance(family, Counts)
     predicted = "predicted probability" if is_share else "predicted mean"
-    observed = "observed share" if is_share else "observed mean"
+    observed = "observed proportion" if is_share else "observed mean"
     for key, groups, what in (("rows", bins, "the bin"), ("tasks", tasks, "the task")):
         panel = new_panel(3.6, WIDTH)
         reach = (groups.low, groups.high) if key == "rows" else (None, None)
@@ -194,13 +194,13 @@ def residual_plots(facts: Facts) -> Iterator[PagePlot]:
         "It is orange if a test says that it is not."
     )
     uniform = p_value_words(tests.uniformity.p_value)
-    words = f"Distribution of residuals beside the uniform one, test of uniformity {uniform}."
+    words = f"Distribution of residuals against the uniform one, test of uniformity {uniform}."
     yield PagePlot("residuals-uniform", panel, words, caption)
     panel = new_panel(3.4, WIDTH)
     draw_residual_quartiles(panel, drawn.residuals, drawn.predicted, tests)
     caption = (
-        "Lines are quartiles of the residuals. If the model is right, they are level: a bend is a "
-        "curved effect, and a spread that changes is noise that depends on the prediction."
+        "Lines are quartiles of the residuals. If the model is right, they are horizontal: a bend "
+        "is a nonlinear effect, and a spread that changes is noise that depends on the prediction."
     )
     told = [f"{name} {p_value_words(test.p_value)}" for name, test in
             (("level", tests.trend), ("spread", tests.spread)) if test is not None]  # fmt: skip

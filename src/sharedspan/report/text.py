@@ -28,16 +28,16 @@ def summary(facts: Facts) -> Iterator[str]:
     yield f"{diagnosis.model}{family} predicts {facts.target} from {features}, in {tasks}{rows}."
     if facts.one_row_each:
         yield (
-            "Each task has one row: how tasks differ cannot be told from noise, and there are no "
-            "errors and no intervals of single tasks."
+            "Each task has one row: differences between tasks cannot be distinguished from noise, "
+            "and there are no errors and no intervals of single tasks."
         )
     elif facts.nothing_to_predict:
         yield facts.no_errors
     elif facts.same_slopes:
-        yield "All tasks have the same slopes, and differ in their level alone."
+        yield "All tasks have the same slopes, and differ only in their intercepts."
     elif facts.view.model.shares == "prior":
         yield (
-            "In place of a span it has a prior on all slopes: the fewer rows a task has, the "
+            "Instead of a span it has a prior on all slopes: the fewer rows a task has, the "
             "nearer are its slopes to the mean of the prior."
         )
     elif diagnosis.rank:
@@ -53,8 +53,9 @@ def _shared(facts: Facts, rank: int) -> str:
     what = "deviations from the common coefficients" if about_mean else "coefficients"
     sentence = f"The tasks’ {what} share {count(rank, 'direction')}"
     if diagnosis.span_share is not None and diagnosis.span_share_by != "construction":
-        hold, share = "holds" if rank == 1 else "hold", percent(diagnosis.span_share)
-        sentence += f", which {hold} {share} of how slopes differ between tasks"
+        share = percent(diagnosis.span_share)
+        verb = "accounts" if rank == 1 else "account"
+        sentence += f", which {verb} for {share} of the variation of slopes between tasks"
         if diagnosis.span_share_by == "rows" and diagnosis.span_share < WHOLE:
             sentence += "; the model leaves out the rest"
     return sentence + "."
@@ -73,7 +74,7 @@ def numbers(facts: Facts) -> Iterator[tuple[str, str, str]]:
         yield "gain on means", value, f"{words}, on rows held out"
     degrees = facts.view.span.degrees_of_freedom
     if degrees is not None:
-        words = "numbers that the fit took from the rows, for all tasks together"
+        words = "effective number of parameters, for all tasks together"
         yield "parameters", f"{degrees:,.0f}", words
     hidden = {"unlike features"} if not facts.directions.rank else set()
     if facts.one_row_each:
@@ -133,8 +134,7 @@ def path_reason(path: RankPath) -> Iterator[str]:
         else:
             yield (
                 f"Ranks {listed([str(r) for r in tied])} are within one standard error of the "
-                f"best; among these the rows are most probable under {path.rank} (by the marginal "
-                "likelihood)."
+                f"best; among these, {path.rank} has the largest marginal likelihood."
             )
     elif path.method == "evidence":
         rest = path.difference[path.ranks != path.rank]
@@ -155,10 +155,13 @@ def path_reason(path: RankPath) -> Iterator[str]:
 def how_tasks_vary(extra: Any) -> str:
     """How coefficients vary in a model without shared directions, in a sentence."""
     if extra.get("slopes") == "given":
-        return "Coefficients vary between tasks as the formula says."
+        return "The coefficients that vary between tasks are the random effects of the formula."
     if extra.get("slopes") == "full":
         return "All coefficients vary between tasks, with an unrestricted covariance."
-    return "Each coefficient varies between tasks by itself, if at all: no pattern is shared."
+    return (
+        "Coefficients vary between tasks independently of each other, if at all: no pattern is "
+        "shared."
+    )
 
 
 def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
@@ -191,7 +194,7 @@ def candidates_reason(extra: Any, rank: int) -> Iterator[str]:
 
 
 def distinct_candidates(extra: Any, rank: int) -> list[Any]:
-    """The candidates by their scores; of those of one kind the chosen one, or else the best."""
+    """The candidates ordered by score; of those of one kind the chosen one, or else the best."""
     chosen = chosen_candidate(extra, rank)
     ordered = sorted(extra["candidates"], key=lambda row: (row is not chosen, -row["score"]))
     kinds: dict[Any, Any] = {}

@@ -67,8 +67,8 @@ def warn_of_small_directions(
     """Warn if features vary, beyond rounding, along directions that a fit cannot find.
 
     Exactly collinear features have directions without variance, whose loss changes no prediction.
-    Sums of squares cannot tell these from small ones, so some of the rows are read, if they are
-    at hand.
+    Sums of squares cannot distinguish these from small ones, so some of the rows are read, if they
+    are at hand.
     """
     left_out = ~_is_independent(variance, share)
     if not left_out.any() or left_out.all():
@@ -84,8 +84,8 @@ def warn_of_small_directions(
     warnings.warn(
         f"Features such as {', '.join(names)} are nearly linear combinations of others: in "
         f"{varied.sum()} direction(s) they vary, but by less than {share**0.5:.0e} of the largest "
-        f"direction. Coefficients along these {outcome}: give the differences as features of "
-        "their own.",
+        f"direction. Coefficients along these {outcome}: give the differences between such "
+        "features as features of their own.",
         UserWarning,
         stacklevel=6,
     )

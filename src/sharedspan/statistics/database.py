@@ -1,7 +1,7 @@
-"""SQL that makes the statistics of each task in a database, for ``fit_statistics``.
+"""SQL that computes the statistics of each task in a database, for ``fit_statistics``.
 
 The means of each task come first. Products are then summed over deviations from them, so that
-they keep their digits however far from zero the values are; the means of the deviations, which
+no precision is lost however far from zero the values are; the means of the deviations, which
 would be zero without rounding, are returned as well.
 """
 
@@ -86,11 +86,11 @@ def statistics_query(
     dialect: str = "duckdb",
     folds: bool = False,
 ) -> str:
-    """SQL that makes the statistics of each task in a database, for ``fit_statistics``.
+    """SQL that computes the statistics of each task in a database, for ``fit_statistics``.
 
     The result has a row for each task, with the columns that ``fit_statistics`` documents. Columns
     of the table are converted to double precision. A row with NULL or NaN in a used column is left
-    out whole, and counted. The table is read three times, once for its task column alone.
+    out whole, and counted. The table is read three times, once only for its task column.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def _checked_columns(features: str | Iterable[str], task: str, target: str) -> l
 def _require_name(name: object, argument: str) -> None:
     is_text = isinstance(name, str) and name != "" and "\0" not in name
     if not is_text or any("\ud800" <= character <= "\udfff" for character in str(name)):
-        raise ValueError(f"{argument} holds {name!r}, which is no name: give text.")
+        raise ValueError(f"{argument} holds {name!r}, which is not a name: give a string.")
 
 
 def _lines(

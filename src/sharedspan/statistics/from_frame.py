@@ -31,7 +31,7 @@ from sharedspan.statistics.folds import N_FOLDS, StatisticFolds
 from sharedspan.statistics.grams import CONSTANT, GramStatistics
 from sharedspan.statistics.task_statistics import TaskStatistics, Units
 
-# Sums whose smallest eigenvalue, with ones on the diagonal, is below minus this are no sums of
+# Sums whose smallest eigenvalue, with ones on the diagonal, is below minus this are not sums of
 # products. Sums of a billion products have rounding errors of about 1e-12.
 INDEFINITE = 1e-9
 ANCHOR_RIDGE = 1e-10  # as a share of each diagonal entry; see kernels.accumulate
@@ -55,7 +55,7 @@ def read_statistics(
 
     Parameters
     ----------
-    frame : table of pandas, polars or pyarrow
+    frame : pandas, polars or pyarrow table
     centred : bool
         Whether tasks have intercepts.
     common_scale : bool
@@ -145,13 +145,13 @@ def _names(columns: FrameColumns, n_features: int) -> tuple[tuple[str, ...] | No
         valid = False
     if not valid:
         raise ValueError(
-            f"The column {NAMES!r} must hold one text in all rows, JSON with task, target and "
+            f"The column {NAMES!r} must hold the same text in all rows, JSON with task, target and "
             "features, as sharedspan.statistics_query writes it; leave it out if there is none."
         )
     if len(features) != n_features:
         raise ValueError(
-            f"The column {NAMES!r} has {len(features)} features, and the column {MEANS!r} those of "
-            f"{n_features} and the target: give a name for each."
+            f"The column {NAMES!r} names {len(features)} features, but the column {MEANS!r} holds "
+            f"means of {n_features} and the target: give a name for each."
         )
     return features, task
 
@@ -244,7 +244,7 @@ class Sums:
     def statistics(
         self, codes: np.ndarray, n_tasks: int, centred: bool, units: Units
     ) -> GramStatistics:
-        """The statistics, with anchors of zero, of ``n_tasks`` tasks, these being ``codes``."""
+        """The statistics of ``n_tasks`` tasks, those of ``codes`` filled in, with zero anchors."""
         d, scale = self.n_features, np.append(units.scale, units.y_scale)
         i, j = np.triu_indices(d + 1)
         products = self.products * (scale[i] * scale[j])
@@ -315,7 +315,7 @@ def first_indefinite(products: np.ndarray, squares: np.ndarray) -> int | None:
 
 
 def _matrices(packed: np.ndarray, width: int) -> Iterator[tuple[slice, np.ndarray]]:
-    """Packed symmetric matrices in full, (b, width, width), block by block of tasks."""
+    """Unpacked symmetric matrices, (b, width, width), one block of tasks at a time."""
     place = np.zeros((width, width), dtype=np.int64)
     place[np.triu_indices(width)] = np.arange(packed.shape[1])
     place = np.maximum(place, place.T)

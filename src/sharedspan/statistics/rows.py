@@ -60,7 +60,7 @@ class RowStatistics(TaskMeans):
         return other
 
     def reweighted(self, factor: np.ndarray) -> RowStatistics:
-        """The same rows with each weight times ``factor`` (rows,); means stay the centres."""
+        """A copy with each weight times ``factor`` (rows,); means stay the centres."""
         other = copy(self)
         other.is_centred = False
         other.weight = self.weight * factor

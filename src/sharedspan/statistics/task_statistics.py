@@ -30,7 +30,7 @@ class Units:
     """Rows as the statistics see them: (x - origin) * scale, y * y_scale.
 
     Scales are powers of two, so they round nothing, and are one unless squares might overflow.
-    The origin takes a common large level off the features; it is zero without intercepts.
+    The origin is subtracted to remove a large common level; it is zero without intercepts.
     """
 
     origin: np.ndarray  # (d,)
@@ -175,7 +175,7 @@ def gather(
         rows.require_finite()
         units = Units.of(rows, centred, common_scale)
         statistics = collect(rows, units, centred, kind, watch)
-    else:  # values are checked by their sums, which hardly ever need other scales than one
+    else:  # values are checked by their sums, which hardly ever need scales other than one
         units = Units.plain(rows, centred)
         statistics = GramStatistics.from_rows(rows, units, centred)
         if not has_safe_values(statistics, rows):

@@ -28,7 +28,7 @@ class WorkingStatistics:
         return self.score.shape[1] - self.centred
 
     def take(self, ids: np.ndarray) -> WorkingStatistics:
-        """Those of some of the tasks."""
+        """The working statistics of the tasks ``ids``."""
         return WorkingStatistics(
             self.packed[ids], self.score[ids], self.mode[ids], self.linear[ids], self.value[ids],
             self.n[ids], self.centred,

@@ -41,12 +41,12 @@ LOOK: dict[tuple[str, str], tuple[Any, ...]] = {  # style, width and dash; four 
 
 
 class Covariances(Finding):
-    """The left panel shows the excess risk divided by the floor, with a covariance for each task.
+    """The left panel shows the excess risk divided by the floor.
 
-    The covariance of a task's features is A^½ Q_t D Q_t' A^½: A, of condition number 100, is common
-    to all tasks; D has the condition number shown on the horizontal axis, and Q_t is a random basis
-    for each task. σ is 0.4 and κ is 1.5. The right panel shows the iterations until the error is
-    1.05 times that of the fit with the lowest loss.
+    The features of each task have a covariance of their own, A^½ Q_t D Q_t' A^½: A, of condition
+    number 100, is common to all tasks; D has the condition number shown on the horizontal axis, and
+    Q_t is a random basis for each task. σ is 0.4 and κ is 1.5. The right panel shows the iterations
+    until the error is 1.05 times that of the fit with the lowest loss.
 
     Notes
     -----
@@ -127,8 +127,8 @@ def whitening_sentences(hard: ResultTable, error: dict[tuple[str, str], float]) 
     gains = {m: error[m, RAW] / error[m, WHITENED] for m in (TPGD, ALTMIN)}
     needy = [method for method, gain in gains.items() if gain > ENOUGH]
     text = (
-        f"A small error needs whitening with {listed(needy)}" if needy
-        else "A small error needs no whitening"
+        f"Whitening lowers the error of {listed(needy)}" if needy
+        else "Whitening hardly changes the error"
     )  # fmt: skip
     text += (
         f": the error on features as given is {gains[TPGD]:.2f} times that on whitened ones for "
@@ -151,10 +151,11 @@ def dfw_sentences(ratio: ResultTable, error: dict[tuple[str, str], float]) -> st
     after, whole = error[DFW, WHITENED], error[WHOLE, WHITENED]
     least, own = min(error, key=lambda key: error[key]), error[TPGD, WHITENED]
     text = (
-        f"The error of TPGD on whitened features is {own / error[least]:.2f} times the lowest of "
-        "these errors. The error of our implementation of DFW, on whitened features, is "
-        f"{before:.2f} times the floor at condition number {mild:g} and {after:.2f} times at "
-        f"condition number {hardest:g}; without splitting the rows it is {whole:.2f} times there. "
+        f"The error of TPGD on whitened features is {own / error[least]:.2f} times the lowest "
+        "error of all methods in this comparison. The error of our implementation of DFW, on "
+        f"whitened features, is {before:.2f} times the floor at condition number {mild:g} and "
+        f"{after:.2f} times at condition number {hardest:g}; without splitting the rows it is "
+        f"{whole:.2f} times there. "
     )
     if min(after, whole) > ENOUGH * own:
         text += (
@@ -163,7 +164,7 @@ def dfw_sentences(ratio: ResultTable, error: dict[tuple[str, str], float]) -> st
             "direction by the information in the rows. "
         )
     elif min(after, whole) == error[least]:
-        text += "DFW has the lowest of these errors. "
+        text += "DFW has the lowest error of all methods in this comparison. "
     return text + (
         f"Each half has {half} rows for d = {d} features, so the inverse of the estimated "
         f"covariance is too large by a factor of {half / (half - d - 1):.2f} on average. DFW's "

@@ -150,7 +150,8 @@ def rows_sentences(rows: ResultTable) -> str:
         text += (
             "The smallest N/d from which at least nine seeds in ten succeed, that is, end at no "
             f"more than {SUCCESS} times the floor, is {least}. These values of N are {ratios} "
-            "times k(d+T-k)/T, which is one row in all tasks together for each parameter"
+            "times k(d+T-k)/T, the number of rows per task at which all tasks together have one "
+            "row for each free parameter"
         )
         most = f"at most {max(n / (d * k) for k, n in known.items()):.2f} times dk."
         if len(known) > 1:
