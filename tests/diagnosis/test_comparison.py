@@ -442,7 +442,7 @@ class Slow(ss.SharedSpanRegressor):
     """An estimator that does not converge."""
 
     def __init__(self, random_state=None):
-        super().__init__(rank=2, max_iter=2, random_state=random_state)
+        super().__init__(rank=2, solver="tpgd", max_iter=2, random_state=random_state)
 
 
 def test_one_that_raises_or_does_not_converge_stops_no_other(sim, monkeypatch):
