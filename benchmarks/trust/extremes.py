@@ -381,8 +381,9 @@ KINDS = {
     "probabilities are finite, and the share of misclassified rows is at most 0.15; tasks whose "
     "counts are all zero: the mean prediction is right to 0.05": separation,
     "10^6 tasks with 3 features, and 3 tasks with 5,000 features (1,000 for AdaptiveSpanRegressor; "
-    "2,000 tasks and 200 features for `--cases` below 1): the mean squared residual, as a share of that of the best constant, is at "
-    "most 0.2 for many tasks (1.01 for PooledRegressor) and 1 for many features": sizes,
+    "2,000 tasks and 200 features for `--cases` below 1): the mean squared residual, as a share of "
+    "that of the best constant, is at most 0.2 for many tasks (1.01 for PooledRegressor) and 1 for "
+    "many features": sizes,
 }
 
 
