@@ -494,3 +494,23 @@ def test_the_summary_shows_how_the_effects_of_a_task_are_correlated():
     text = str(model.summary())
     row = next(line for line in text.splitlines() if line.split()[:1] == ["x0"])
     assert 0.45 < float(row.split()[-1]) < 0.75
+
+
+def test_held_out_rows_may_prefer_a_single_slope_that_varies(monkeypatch):
+    errors = {"with": [], "without": []}
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        task = np.repeat(np.arange(40), 20)
+        X, new = rng.standard_normal((2, 800, 5))
+        level, slope = rng.standard_normal((2, 40))
+        y = level[task] + slope[task] * X[:, 0] + rng.standard_normal(800)
+        for key, found in errors.items():
+            with monkeypatch.context() as patch:
+                if key == "without":
+                    patch.setattr(ss.AdaptiveSpanRegressor, "_one_slope", lambda *_: [])
+                model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+            truth = level[task] + slope[task] * new[:, 0]
+            found.append(np.mean((model.predict(new, task) - truth) ** 2))
+    ratio = np.array(errors["with"]) / errors["without"]
+    assert ratio.max() < 1.01
+    assert ratio.min() < 0.95

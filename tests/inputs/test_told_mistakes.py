@@ -71,3 +71,17 @@ def test_only_similar_names_of_files_are_suggested(boys, tmp_path):
         with pytest.raises(ValueError, match="There is no file") as error:
             ss.datasets.load_table(tmp_path / name, task="Subject", target="height")
         assert ("Did you mean 'musc_nona.csv'?" in str(error.value)) == told
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_labels_that_lost_their_leading_zeros_are_told(boys, kind):
+    text = boys["Subject"].map("{:03d}".format)
+    model = ss.AdaptiveSpanRegressor().fit(boys[["age"]], boys["height"], task=text)
+    with pytest.raises(ValueError, match=r"'00\d' was, a label of another type"):
+        model.predict(boys[["age"]], task=boys["Subject"].astype(kind))
+    table = boys.assign(Subject=text)
+    model = ss.AdaptiveSpanRegressor(task_column="Subject").fit(
+        table[["Subject", "age"]], boys["height"]
+    )
+    with pytest.raises(ValueError, match="label of another type"):
+        model.predict(boys.assign(Subject=boys["Subject"].astype(kind))[["Subject", "age"]])

@@ -263,7 +263,7 @@ def test_a_model_that_loses_is_said_to_lose(tmp_path):
 
 
 def test_fits_to_folds_that_do_not_converge_are_told(small, tmp_path):
-    model = ss.SharedSpanRegressor(rank=2, max_iter=3, random_state=0)
+    model = ss.SharedSpanRegressor(rank=2, solver="tpgd", max_iter=3, random_state=0)
     with pytest.warns(match="did not converge"):
         model.fit(small.X, small.y, task=small.task)
     path = write_report(model, tmp_path / "report.html", small.X, small.y, small.task)

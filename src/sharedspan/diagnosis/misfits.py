@@ -56,9 +56,9 @@ class Misfit:
 
 def find_misfits(view: ModelView) -> list[Misfit]:
     """Tasks that do not fit, the most surprising first."""
-    misfits = [*_by_probability(view), *_by_span(view), *_by_noise(view)]
-    known = {one.task for one in misfits if one.what == "coefficients"}
-    misfits += [*_by_place(view, known), *_by_level(view, known)]
+    misfits = [*_by_probability(view)]
+    known = {one.task for one in misfits}
+    misfits += [*_by_span(view), *_by_noise(view), *_by_place(view, known), *_by_level(view, known)]
     most: dict[Hashable, tuple[float, float]] = {}
     for misfit in misfits:
         size = (misfit.surprise, misfit.value)
@@ -72,10 +72,37 @@ def _by_probability(view: ModelView) -> Iterator[Misfit]:
     typical = float(np.median(view.off_span))
     if typical <= np.sqrt(NO_VARIATION) * view.off_span.max():  # rounding
         typical = 0.0
+    if not (off > OFF).any():
+        return
+    effects = view.span.coef * view.metric.deviation
+    fits = off <= OFF if (off <= OFF).any() else np.ones(len(off), dtype=bool)
+    away = np.abs(effects - np.median(effects[fits], axis=0))
+    spread = 1.4826 * np.median(away[fits], axis=0)
+    rounding = np.sqrt(NO_VARIATION) * max(away.max(initial=0.0), np.finfo(float).tiny)
+    # Coefficients that do not vary between tasks that fit are judged by their predictions.
+    far = np.where(away > rounding, away / np.maximum(spread, rounding), 0.0)
+    levels, usual = _distances_of_levels(view)
     for t in np.flatnonzero(off > OFF):
-        surprise, feature = -np.log10(max(1 - off[t], 1e-16)), view.names[view.off_feature[t]]
-        value = float(view.off_span[t])
-        yield Misfit(view.labels[t], "coefficients", value, typical, float(surprise), feature)
+        label, surprise = view.labels[t], float(-np.log10(max(1 - off[t], 1e-16)))
+        j = int(far[t].argmax())
+        if view.off_span[t] > np.sqrt(NO_VARIATION) * max(np.linalg.norm(away[t]), levels[t]):
+            value = float(view.off_span[t])
+            yield Misfit(label, "coefficients", value, typical, surprise, view.names[j])
+        elif far[t, j]:
+            values = float(away[t, j]), float(spread[j])
+            yield Misfit(label, "slope", *values, surprise, view.names[j])
+        else:
+            yield Misfit(label, "level", float(levels[t]), usual, surprise)
+
+
+def _distances_of_levels(view: ModelView) -> tuple[np.ndarray, float]:
+    """How far the level of each task is from the median of all (T,), and what is usual."""
+    away = np.zeros(len(view.labels))
+    if view.random_levels is None:
+        return away, 0.0
+    tasks, levels, _ = view.random_levels
+    away[tasks] = np.abs(levels[-1] - np.median(levels[-1]))
+    return away, 1.4826 * float(np.median(away[tasks]))
 
 
 def _by_span(view: ModelView) -> Iterator[Misfit]:

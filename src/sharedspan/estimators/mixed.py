@@ -48,7 +48,7 @@ from sharedspan.mixed_model.search import (
 )
 from sharedspan.mixed_model.structures import STRUCTURES, Coefficients, Effects, n_parameters
 from sharedspan.mixed_model.terms import Scaling
-from sharedspan.mixed_model.varying import only, select_varying
+from sharedspan.mixed_model.varying import only, select_varying, strongest_unit
 from sharedspan.statistics.canonical import Canonical, Problem
 from sharedspan.subspace import ordered_factors, orthonormal_basis
 
@@ -134,6 +134,8 @@ class MixedModel(SpanTransformer, TaskEstimator):
             if few:
                 model = replace(model, rivals=contenders(model)[1:])
             models = self._models(model, tasks, rows)
+            if rows is not None and not few:
+                models += self._one_slope(optimizer, candidates)
             model = models[0]
             compared = self.method == "evidence" and (len(models) > 1 or model.rivals)
             if rows is not None and compared:
@@ -141,6 +143,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
                 doubted = None if few or len(ids) < tasks.n_tasks else directions_in_doubt(model)
                 if doubted is not None:
                     model = select_by_rows(RefittedFolds(rows), [doubted])
+            tasks = tasks.with_coefficients(model.tasks.coefficients)
             model, degrees = refined_with_noise(model, tasks)
             function = None if model.row_noise is None else model.row_noise.function
             posterior = posterior_of(model.tasks, canonical, model, degrees, function)
@@ -389,7 +392,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
         if vars(self).get("varying") is not None:
             return self._search(optimizer, candidates, True)
         units = self.units(optimizer.tasks.coefficients)
-        if self.slopes != "auto" or self.rank != "auto" or self.whiten:
+        if not self._chooses_varying():
             groups = optimizer.tasks.coefficients.groups
             plain = {i for i, unit in enumerate(units) if groups[unit[0]] < 0}
             return self._search(only(optimizer, units, plain), candidates, True)
@@ -398,6 +401,21 @@ class MixedModel(SpanTransformer, TaskEstimator):
             return self._search(restricted, candidates, outliers)
 
         return select_varying(optimizer, units, search)
+
+    def _chooses_varying(self) -> bool:
+        """Whether nothing is said about the coefficients that vary and how."""
+        free = not isinstance(self.slopes, Effects) and vars(self).get("varying") is None
+        return free and self.slopes == "auto" and self.rank == "auto" and not self.whiten
+
+    def _one_slope(
+        self, optimizer: CovarianceOptimizer, candidates: list[dict[str, Any]]
+    ) -> list[SelectedModel]:
+        """The model in which only one slope varies, which held-out rows may prefer, if any."""
+        if not self._chooses_varying():
+            return []
+        units = self.units(optimizer.tasks.coefficients)
+        model = strongest_unit(optimizer, units, lambda o, _: self._search(o, candidates, False))
+        return [] if model is None else [model]
 
     def units(self, coefficients: Coefficients) -> list[np.ndarray]:
         """Slopes that may vary, together or not at all: of a number, a factor or a spline."""

@@ -329,11 +329,19 @@ def codes_of(
 
 
 def written_alike(unknown: list[Any], known: np.ndarray) -> tuple[Any, Any] | None:
-    """An unknown and a known label that differ in their type alone, such as "3" and 3."""
+    """An unknown and a known label that differ in their type alone, such as "007" and 7."""
     if known.dtype.kind != "O" and {type(label) for label in unknown} <= {type(known[0].item())}:
         return None
-    written = {str(label): label for label in _as_python(known)}
-    return next(((label, written[str(label)]) for label in unknown if str(label) in written), None)
+    written = {_as_digits(label): label for label in _as_python(known)}
+    texts = {label: _as_digits(label) for label in unknown}
+    return next(((label, written[text]) for label, text in texts.items() if text in written), None)
+
+
+def _as_digits(label: Any) -> str:
+    """A label as text; whole numbers without a fraction of zero or zeros before them."""
+    whole = isinstance(label, float) and label.is_integer()
+    text = str(int(label)) if whole else str(label)
+    return text.lstrip("0") or "0" if text.isdigit() else text
 
 
 def _codes_in_array(known: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -13,8 +13,8 @@ both, and the sparse choice wins if its score is better by more than 10, less th
 of such choices. Smaller leads do not tell which one predicts better in real tables, in most of
 which many coefficients vary a little.
 
-A few features leave nothing to choose, and neither do factors and splines that there are none of:
-the dense choice then is all features.
+Of a few features, and without factors and splines, the dense choice is all of them. The model in
+which only the feature varies that gains most is another candidate, which held-out rows judge.
 """
 
 from __future__ import annotations
@@ -62,6 +62,26 @@ def select_varying(
     sparse = search(only(optimizer, units, chosen), False)
     choices = math.log(len(units) + 1) + math.log(math.comb(len(units), len(chosen)))
     return sparse if sparse.fit.score - choices > dense.fit.score + DECISIVE else dense
+
+
+def strongest_unit(
+    optimizer: CovarianceOptimizer, units: Sequence[np.ndarray], search: Search
+) -> SelectedModel | None:
+    """The model of a few features in which only the unit varies that gains most by it.
+
+    It is what people write as (1 + x | g). None if there is no choice, if there are many features,
+    for which ``select_varying`` compares sparse choices, or if no unit gains anything. Fits without
+    the influence of outliers would have scores of other tasks, so no tasks are set apart.
+    """
+    if not 2 <= len(units) <= FEW_FEATURES:
+        return None
+    structure = "none" if optimizer.intercept else "zero"
+    fit = only(optimizer, units, set()).fit(structure, tol=COMPARISON_TOL)
+    gains = unit_gains(optimizer, fit, units)
+    if gains.max() <= optimizer.parameter_price + math.log(len(units)):
+        return None
+    model = search(only(optimizer, units, {int(np.argmax(gains))}), False)
+    return replace(model, rivals=())
 
 
 def decisive_units(optimizer: CovarianceOptimizer, units: Sequence[np.ndarray]) -> set[int]:
