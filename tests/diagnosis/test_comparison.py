@@ -163,7 +163,7 @@ def test_a_method_whose_error_is_that_of_a_few_tasks_is_called_unstable():
     told = {e.method: e.unstable for e in entries}
     assert told == {
         "A": None,
-        "B": "1 of 40 tasks account for more than half of its error",
+        "B": "1 of 40 tasks accounts for more than half of its error",
         "C": None,
     }
     assert next(e for e in entries if e.method == "B").cells()[3].endswith(", unstable")

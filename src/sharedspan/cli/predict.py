@@ -59,7 +59,7 @@ def predict_command(
     """
     with errors.told_work(out) as (messages, progress):
         from sharedspan.cli.models import columns_of
-        from sharedspan.diagnosis.text import short
+        from sharedspan.diagnosis.text import count, short
         from sharedspan.estimators.preparation import for_coded_rows
         from sharedspan.inputs.classes import counted
         from sharedspan.inputs.reader import read_matching
@@ -78,11 +78,13 @@ def predict_command(
         columns = columns_of(fitted, task)
         rows = read_matching(tables, columns, missing, also=keep, needs_target=False)
         result = _predict(for_coded_rows(fitted), rows, interval, out, progress)
-    lines = [f"{result['n_rows']:,} rows of {result['n_tasks']:,} tasks predicted."]
-    if result["n_tasks_unseen"]:
+    rows_and_tasks = f"{count(result['n_rows'], 'row')} of {count(result['n_tasks'], 'task')}"
+    lines = [f"{rows_and_tasks} predicted."]
+    if unseen := result["n_tasks_unseen"]:
+        was, it = ("was", "is") if unseen == 1 else ("were", "are")
         lines.append(
-            f"{result['n_tasks_unseen']:,} of these tasks were not in the fit, and are predicted "
-            "with the mean over tasks; --unseen error refuses them."
+            f"{unseen:,} of these tasks {was} not in the fit, and {it} predicted with the mean "
+            "over tasks; --unseen error refuses unseen tasks."
         )
     lines += counted(columns.classes)
     lines += output.missing_rows(result["n_rows_dropped"])

@@ -330,7 +330,7 @@ def _notes(
         what = zero_or_one if isinstance(chosen, Binomial) else "they are counts"
         yield (
             f"Responses are taken as {chosen.name}, because {what}; family='gaussian' (--family "
-            "gaussian) compares errors of normal ones."
+            "gaussian) treats them as normal."
         )
     if POOLED in methods and SEPARATE in methods:
         kind = "logistic" if isinstance(chosen, Binomial) else "Poisson"

@@ -158,7 +158,8 @@ def _unstable(losses: np.ndarray, best: np.ndarray) -> str | None:
     worst = order[:n_worst]
     if n_worst > FEW_TASKS * len(losses) or best[worst].sum() > FEW_OF_BEST * best.sum():
         return None
-    return f"{n_worst:,} of {count(len(losses), 'task')} account for more than half of its error"
+    verb = "accounts" if n_worst == 1 else "account"
+    return f"{n_worst:,} of {count(len(losses), 'task')} {verb} for more than half of its error"
 
 
 def _equal_methods(runs: Mapping[str, Runs], adaptive: Sequence[str]) -> dict[str, str]:

@@ -97,7 +97,7 @@ def against_means(errors: HoldoutErrors) -> tuple[str, str]:
 
 def holdout_method(facts: Facts, errors: HoldoutErrors) -> str:
     """Explain how the errors were computed."""
-    fits = ["by the model" + (", its rank selected anew," if _selected_rank(facts) else "")]
+    fits = ["by the model" + (" (its rank selected anew)" if _selected_rank(facts) else "")]
     for name in reversed(errors.baselines):
         fit = BASELINES[name].fit if facts.view.is_normal else BASELINES[name].glm
         fits.append(fit.format(facts.glm))
