@@ -36,7 +36,8 @@ import sharedspan as ss
 RANKED = ("SharedSpanRegressor", "SpectralRegressor", "ARMULRegressor", "PenalizedERMRegressor")
 
 def model_of(name):
-    return getattr(ss, name)(**({"rank": 2} if name in RANKED else {}))
+    model = getattr(ss, name)(**({"rank": 2} if name in RANKED else {}))
+    return model.set_params(random_state=0) if "random_state" in model.get_params() else model
 
 def data(n_tasks=300, d=12, n=30):
     return ss.simulate(n_tasks=n_tasks, n_features=d, rank=2, n_samples=n, random_state=0)
