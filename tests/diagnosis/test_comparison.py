@@ -231,6 +231,23 @@ def test_a_model_that_loses_clearly_to_a_baseline_is_not_preferred():
     assert sentence.startswith("Sharing does not help here. It raises the error by 5.0")
 
 
+def test_a_model_whose_error_is_much_larger_is_not_preferred_however_uncertain():
+    far = TASKS.copy()
+    far[0] *= 5.0  # one task, so that the difference is not clear
+    entries = board({"PooledRegressor": TASKS, "AdaptiveSpanRegressor": far})
+    method, sentence, _ = recommend(entries)
+    assert method == "PooledRegressor"
+    assert "the lowest, but not clearly below that of AdaptiveSpanRegressor" in sentence
+
+
+def test_one_model_ignoring_tasks_is_named_as_the_simplest_of_equals():
+    rmse = {"one model ignoring tasks": TASKS, "AdaptiveSpanRegressor": TASKS * NOISY,
+            "PooledRegressor": TASKS * NOISY[::-1]}  # fmt: skip
+    method, sentence, _ = recommend(board(rmse))
+    assert method == "AdaptiveSpanRegressor"
+    assert "or scikit-learn's RidgeCV().fit(X, y), which is simpler" in sentence
+
+
 def test_the_advice_begins_with_what_sharing_gains():
     rmse = {"AdaptiveSpanRegressor": 0.84 * TASKS, "PooledRegressor": TASKS,
             "PerTaskRegressor": 0.865 * TASKS}  # fmt: skip

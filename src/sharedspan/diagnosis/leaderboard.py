@@ -32,6 +32,7 @@ DIGITS = 1e-12  # the same relative to their size
 FAR_OFF = 10  # times the loss of the best method, from which a method did not generalise
 LARGE = 1e6  # from which numbers are shown with an exponent
 FEW_TASKS = 0.05  # share of the tasks that make up half of the loss of an unstable method,
+CLOSE = 0.1  # share of the lowest loss by which that of a preferred method may be larger
 FEW_OF_BEST = 0.25  # and less than this share of the loss of the best method
 
 
@@ -89,6 +90,11 @@ class Entry:
         if decimals > 6 or max(abs(self.difference), self.standard_error) >= LARGE:
             return f"{self.difference:+.2g} ± {self.standard_error:.1g}"
         return f"{self.difference:+,.{decimals}f} ± {self.standard_error:,.{decimals}f}"
+
+
+def _loss(entry: Entry) -> float:
+    """The loss of an entry by which methods are ranked."""
+    return float(next(iter(entry.scores.values()), entry.rmse or 0.0))
 
 
 def _five_digits(value: float) -> str:
@@ -204,7 +210,8 @@ def recommend(
     """The method to use: of those that tie with the best, the preferred one.
 
     Methods tie if the difference of their errors is not clear. The preferred one is an adaptive
-    model, or else the simplest, but none that clearly has a larger error than a baseline.
+    model, or else the simplest, but none that clearly has a larger error than a baseline, or whose
+    error is larger by a tenth of the lowest, however uncertain.
     ``is_coded`` says that columns of the table are not numbers.
     """
     family = Gaussian() if family is None else family
@@ -220,8 +227,10 @@ def recommend(
     verdicts = {e.method: _verdict(e, entries, kind) for e in ranked}
     losing = [name for name, one in verdicts.items() if one is not None and one.outcome == "loss"]
     best = tied[0]
+    near = [e.method for e in ranked if (e.difference or 0.0) <= CLOSE * abs(_loss(ranked[0]))]
     method = min(
-        (name for name in tied if name == best or name not in losing), key=place.__getitem__
+        (name for name in tied if name == best or (name in near and name not in losing)),
+        key=place.__getitem__,
     )
     others = [name for name in tied if name != method]
     if not others:
@@ -242,9 +251,14 @@ def recommend(
     if method not in BASELINES_COMPARED and any(
         gain.against == "pooled" and gain.sign == 0 for gain in sharing.gains
     ):
-        pooled = next(e.method for e in entries if BASELINES_COMPARED.get(e.method) == "pooled")
+        simpler = [
+            e.method
+            for kind in ("ignored", "pooled")
+            for e in entries
+            if BASELINES_COMPARED.get(e.method) == kind and (kind == "pooled" or e.method in tied)
+        ]
         whose = f"The test error of {method}"
-        use = f"{use}, or {how_to_use(pooled, family, is_coded)}, which is simpler"
+        use = f"{use}, or {how_to_use(simpler[0], family, is_coded)}, which is simpler"
     sentence = sharing.sentence(f"use {use}").replace("\u00a0", " ")  # for terminals
     advice = f"{sentence} {whose} is {why}."
     return Recommendation(method, advice, sharing)
