@@ -71,10 +71,10 @@ def test_what_is_said_is_what_is_fitted(given):
     assert {fit["n_varying"] for fit in model.candidates_} == {40}
 
 
-def test_few_columns_may_all_vary_without_a_test():
+def test_of_few_columns_all_may_vary_or_the_one_that_gains_most():
     X, y, task = simulated(0, d=12, which=(3,))
     model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
-    assert {fit["n_varying"] for fit in model.candidates_} == {12}
+    assert {fit["n_varying"] for fit in model.candidates_} == {1, 12}
 
 
 def factor_table(deviation, seed=0):
@@ -93,7 +93,7 @@ def test_the_levels_of_a_factor_vary_together_if_they_gain_decisively(deviation)
     sources = ["x"] + ["factor"] * 7
     model = with_columns(sources=sources).fit(*factor_table(deviation))
     varying = {fit["n_varying"] for fit in model.candidates_}
-    assert varying == ({8} if deviation else {1})
+    assert varying == ({7, 8} if deviation else {1})  # 7: the factor alone
     dummies = model.coef_[:, 1:]
     assert bool((np.ptp(dummies, axis=0) > 0).all()) == (deviation > 0)
 
