@@ -31,8 +31,8 @@ SAME = 1e-6  # difference of predictions, relative to their standard deviation, 
 DIGITS = 1e-12  # the same relative to their size
 FAR_OFF = 10  # times the loss of the best method, from which a method did not generalise
 LARGE = 1e6  # from which numbers are shown with an exponent
-FEW_TASKS = 0.05  # share of the tasks that make up half of the loss of an unstable method,
 CLOSE = 0.1  # share of the lowest loss by which that of a preferred method may be larger
+FEW_TASKS = 0.05  # share of the tasks that make up half of the loss of an unstable method,
 FEW_OF_BEST = 0.25  # and less than this share of the loss of the best method
 
 
