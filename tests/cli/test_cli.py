@@ -287,7 +287,7 @@ def test_rows_that_lack_a_value_are_refused_or_left_out(folder, tmp_path):
     assert done.exit_code == 2
     assert "have missing values ('test_time' 1)" in done.output
     assert not (tmp_path / "p.csv").exists()
-    assert "1 row(s) with missing values were left out." in good(*arguments, "--missing", "drop")
+    assert "1 row with missing values was left out." in good(*arguments, "--missing", "drop")
     assert len(read(tmp_path / "p.csv")) == 99
 
 

@@ -64,6 +64,34 @@ def test_the_target_chooses_the_family_which_is_said(target, family, why, table,
     assert model.family == family
 
 
+@pytest.mark.parametrize(
+    ("target", "option"),
+    [("bought", "Classifier -o"), ("units", "--family negative_binomial"), ("kg", "Regressor -o")],
+)
+def test_a_comparison_is_of_the_family_that_the_fit_chooses(target, option, table):
+    arguments = table(target)
+    (said,) = [line for line in good("fit", *arguments).splitlines() if "Family: " in line]
+    out = good("compare", *arguments[:-2], "--repeats", 2)
+    assert said in out.splitlines()
+    (following,) = [line for line in out.splitlines() if line.startswith("Next: ")]
+    assert option in following
+    given = good("compare", *arguments[:-2], "--repeats", 2, "--family", "gaussian")
+    assert "Family: " not in given
+
+
+def test_rows_that_are_left_out_count_for_the_family_of_a_comparison(frame, table):
+    """The only 0 among the counts is in a row that lacks a feature."""
+    arguments = table("units", (frame.units + 1).where(frame.index > 0, 0))
+    rows = pd.read_csv(arguments[0])
+    rows.loc[0, "a"] = np.nan
+    rows.to_csv(arguments[0], index=False)
+    fitted = good("fit", *arguments, "--missing", "drop")
+    out = good("compare", *arguments[:-2], "--missing", "drop", "--repeats", 2)
+    for text in (fitted, out):
+        assert "Family: negative_binomial, because the target holds counts" in text
+    assert "AdaptiveSpanRegressor (family='poisson')" not in out
+
+
 def test_predictions_are_probabilities_with_their_intervals(frame, table, tmp_path):
     for estimator in ("AdaptiveSpanRegressor", "AdaptiveSpanClassifier"):
         arguments = table("bought")

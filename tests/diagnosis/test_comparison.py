@@ -20,6 +20,7 @@ from sharedspan.diagnosis.compared_methods import (
     DEFAULTS,
     IGNORED,
     POOLED,
+    SEPARATE,
     how_to_use,
     make_estimator,
 )
@@ -28,7 +29,7 @@ from sharedspan.diagnosis.leaderboard import leaderboard, recommend
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.split_runs import Runs
 from sharedspan.diagnosis.verdict import holdout_gains
-from sharedspan.estimators import ESTIMATORS
+from sharedspan.estimators import ESTIMATORS, glm_baselines
 from sharedspan.families import family_of
 
 QUICK = ("PooledRegressor", "PerTaskRegressor", "SharedSpanRegressor")
@@ -116,12 +117,14 @@ def test_a_column_of_the_table_names_the_tasks(sim):
         ss.compare(with_task, sim.y, task="shop")
 
 
-def test_large_errors_are_written_out_and_called_far_off():
-    entries = board({"A": [5.0, 5, 6, 6, 5], "B": [19_020.0] * 5, "C": [8.0, 9, 8, 9, 8]})
-    cells = {entry.method: entry.cells() for entry in entries}
-    assert cells["B"][2] == "19,020"
-    assert re.fullmatch(r"\+19,015 ± \d+, far off", cells["B"][3])
-    assert "far off" not in cells["C"][3]
+def test_errors_far_above_the_best_are_multiples_of_it_and_never_endless_digits():
+    entries = board({"A": [5.0] * 5, "B": [8.0, 9, 8, 9, 8], "C": [905.0] * 5,
+                     "D": [19_020.0] * 5, "E": [2.5006e15] * 5})  # fmt: skip
+    cells = {entry.method: entry.cells()[2:4] for entry in entries}
+    assert re.fullmatch(r"\+3\.\d+ ± 0\.\d+", cells["B"][1])
+    assert cells["C"] == ("905.00", "181 times the best")
+    assert cells["D"] == ("19,020", "over 1,000 times the best")
+    assert cells["E"] == ("far above", "over 1,000 times the best")
 
 
 @pytest.mark.parametrize("rows", range(4, 12))
@@ -245,7 +248,7 @@ def test_one_model_ignoring_tasks_is_named_as_the_simplest_of_equals():
             "PooledRegressor": TASKS * NOISY[::-1]}  # fmt: skip
     method, sentence, _ = recommend(board(rmse))
     assert method == "AdaptiveSpanRegressor"
-    assert "or scikit-learn's RidgeCV().fit(X, y), which is simpler" in sentence
+    assert "or PerTaskRegressor().fit(X, y, task=np.zeros(len(y))), which is simpler" in sentence
 
 
 def test_the_advice_begins_with_what_sharing_gains():
@@ -388,7 +391,7 @@ def test_a_limit_leaves_out_further_splits_first(sim, monkeypatch):
     result, fits = limited(sim, monkeypatch, 10.5)
     assert fits == [A, A, B, B, C, C, A, B, C]
     assert (result.repeats, result.left_out) == (3, ())
-    assert "The time limit of 10.5 s allowed 3 of 4 splits.\nThe report makes 4, so" in str(result)
+    assert "The time limit of 10.5 s allowed 3 of 4 splits.\n`sharedspan report`" in str(result)
     assert {len(entry.rmse_per_split) for entry in result.entries} == {3}
 
 
@@ -479,7 +482,7 @@ def test_one_that_raises_or_does_not_converge_stops_no_other(sim, monkeypatch):
 def test_too_little_data_is_refused(sim):
     with pytest.raises(ValueError, match="at least 2"):
         ss.compare(sim.X, sim.y, sim.task, repeats=1)
-    words = r"0 of 20 task\(s\) have at least 2 rows.*`sharedspan fit`"
+    words = r"0 of 20 tasks have at least 2 rows.*`sharedspan fit`"
     with pytest.raises(ValueError, match=words):
         ss.compare(sim.X[:20], sim.y[:20], np.arange(20))
 
@@ -565,24 +568,109 @@ def test_the_comparison_and_the_report_agree(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
-def test_advice_names_calls_that_fit_what_the_table_compares(family, rng):
-    """Calls of scikit-learn that are printed, run on standardised features."""
+def test_advice_names_the_calls_that_were_compared(family, rng):
     from sklearn import linear_model
+    from sklearn.preprocessing import StandardScaler
 
     chosen = family_of(family)
-    X, task = rng.standard_normal((300, 2)), np.repeat(np.arange(10), 30)
-    X = (X - X.mean(axis=0)) / X.std(axis=0)
-    eta = X[:, 0] + (task - 5) / 10
+    X, task = rng.standard_normal((300, 2)) * [1e4, 1e-3] + [1e5, 0], np.repeat(np.arange(10), 30)
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    eta = Z[:, 0] + (task - 5) / 10
     y = {"gaussian": eta + rng.standard_normal(300), "poisson": rng.poisson(np.exp(eta)) * 1.0,
          "binomial": (rng.random(300) < 1 / (1 + np.exp(-eta))) * 1.0}[family]  # fmt: skip
-    known = {"np": np, "pd": pd, "X": X, "y": y, "task": task, **vars(linear_model)}
-    for name in [IGNORED] + [POOLED] * (family != "gaussian"):
+    known = {"np": np, "pd": pd, "X": X, "y": y, "task": task, "StandardScaler": StandardScaler,
+             "Z": Z, "t": 3, **vars(linear_model), **vars(ss.estimators.baselines)}  # fmt: skip
+    names = [IGNORED] if family == "gaussian" else [IGNORED, POOLED, SEPARATE]
+    rows = {IGNORED: Z, POOLED: np.column_stack([Z, pd.get_dummies(task)]), SEPARATE: Z[task == 3]}
+    for name in names:
         call = how_to_use(name, chosen).removeprefix("scikit-learn's ")
-        fitted = eval(call, known)
-        rows = X if name == IGNORED else np.column_stack([X, pd.get_dummies(task)])
-        means = fitted.predict_proba(rows)[:, 1] if family == "binomial" else fitted.predict(rows)
+        fitted = eval(call.split(" for each task t")[0], known)
+        if family == "gaussian":
+            means = fitted.predict(X, task=np.zeros(300))
+        elif family == "binomial":
+            means = fitted.predict_proba(rows[name])[:, 1]
+        else:
+            means = fitted.predict(rows[name])
         model = make_estimator(name, 0, chosen).fit(X, y, task)
-        assert_allclose(model.predict(X, task), means, rtol=0.05 if family == "gaussian" else 1e-3)
+        shown = slice(None) if name != SEPARATE else task == 3
+        assert_allclose(model.predict(X, task)[shown], means, rtol=1e-4)
+    assert how_to_use(SEPARATE, chosen).endswith("Z = StandardScaler().fit_transform(X)") or (
+        family == "gaussian"
+    )
+
+
+def test_fits_of_scikit_learn_that_do_not_converge_are_marked_in_their_row(monkeypatch, rng):
+    X, task = rng.standard_normal((200, 3)), np.repeat(np.arange(10), 20)
+    y = rng.poisson(np.exp(X[:, 0] + task / 10))
+    result = ss.compare(X, y, task, repeats=2)
+    assert not any(entry.unconverged or entry.note for entry in result.entries)
+    monkeypatch.setattr(glm_baselines, "MAX_ITER", 2)
+    result = ss.compare(X, y, task, repeats=2)
+    cells = {entry.method: entry.cells()[3] for entry in result.entries}
+    assert cells[POOLED].endswith(", not converged")
+    assert "not converged" not in cells["AdaptiveSpanRegressor(family='negative_binomial')"]
+    told = f"{POOLED} did not converge in 2 of 2 splits, so its error may be too large."
+    assert told in result.remarks()
+    assert "warned" not in str(result)
+
+
+def test_warnings_name_the_columns_of_the_table_and_are_not_cut(rng):
+    names = ["Capital (No. A)", "Util. Total"]
+    X = np.column_stack([z := rng.standard_normal(400), z + 1e-7 * rng.standard_normal(400)])
+    y, task = z + rng.standard_normal(400), np.repeat(np.arange(20), 20)
+    methods = ["SharedSpanRegressor", "AdaptiveSpanRegressor"]
+    frame = pd.DataFrame(X, columns=names)
+    for table in (frame, frame.assign(colour=np.where(y > 0, "red", "blue"))):
+        result = ss.compare(table, y, task, repeats=2, methods=methods)
+        (told,) = [line for line in result.remarks() if "warned" in line]
+        assert re.match(r"\w+Regressor and \w+Regressor warned: Features such as '", told)
+        assert all(repr(name) in told for name in names)
+        assert told.endswith("of the largest direction.")
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["", "\ud800"], [0, 1]], ids=repr)
+def test_tables_with_odd_names_are_compared(names, rng):
+    X, task = rng.standard_normal((60, 2)), np.repeat(np.arange(6), 10)
+    frame = pd.DataFrame(X, columns=pd.Index(names, dtype=object))
+    result = ss.compare(frame, X[:, 0], task, repeats=2, methods=["PerTaskRegressor"])
+    assert result.recommended == "PerTaskRegressor"
+
+
+@pytest.mark.parametrize(
+    ("words", "second"),
+    [(("N", "Y"), "Y"), (("yes", "no"), "yes"), (("grade 1", "grade 2"), "grade 2")],
+)
+def test_two_words_are_classes_in_python_as_on_the_command_line(words, second, tmp_path, rng):
+    X, task = rng.standard_normal((200, 2)), np.repeat(np.arange(10), 20)
+    y = np.where(rng.random(200) < 0.5, *words).astype(object)
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(shop=task, y=y)
+    frame.loc[3, "y"] = None
+    frame.loc[4, "y"] = f" {y[4]} "
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    shown = run(tmp_path / "t.csv", "--task", "shop", "--target", "y", "--missing", "drop",
+                "--repeats", 2, "--json")  # fmt: skip
+    expected = json.loads(shown.stdout)
+    result = ss.compare(frame[["a", "b"]], frame.y, task, repeats=2,
+                        columns=ss.Columns(missing="drop"))  # fmt: skip
+    assert (result.family, result.n_rows) == ("binomial", 199)
+    assert f"{second!r} counts as 1" in str(result)
+    assert expected["classes"][1] == second
+    found = {entry.method: entry.scores["log loss"] for entry in result.entries}
+    for entry in expected["entries"]:
+        assert_allclose(entry["scores"]["log loss"], found[entry["method"]], rtol=1e-6)
+
+
+def test_small_tasks_are_counted_in_words_that_agree(sim):
+    for n_small, words in ((1, "1 task with fewer than 2 rows was left out"),
+                           (2, "2 tasks with fewer than 2 rows were left out")):  # fmt: skip
+        rows = slice(len(sim.y) - 2 + n_small)
+        result = ss.compare(sim.X[rows], sim.y[rows], sim.task[rows], repeats=2, methods=[IGNORED])
+        assert any(line.startswith(words) for line in result.remarks())
+        assert "report" not in str(result)
+    with pytest.raises(ValueError, match="1 of 2 tasks has at least 2 rows"):
+        ss.compare(sim.X[:3], sim.y[:3], [0, 0, 1])
+    with pytest.raises(ValueError, match="0 of 1 task has at least 2 rows"):
+        ss.compare(sim.X[:1], sim.y[:1], [0])
 
 
 def test_a_regression_that_ignores_tasks_is_a_row_of_the_table(sim):
@@ -604,4 +692,4 @@ def test_where_tasks_do_not_differ_a_model_that_ignores_them_is_named():
     assert method == IGNORED
     assert sharing.outcome == "loss"
     assert "raises the error by 10 % against one model ignoring tasks" in sentence
-    assert "use scikit-learn's RidgeCV().fit(X, y). Its test error is clearly" in sentence
+    assert "use PerTaskRegressor().fit(X, y, task=np.zeros(len(y))). Its test error" in sentence

@@ -1,6 +1,7 @@
 """Diagnoses of fitted models: known answers, and advice only if there is a cause."""
 
 import datetime
+import html
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,6 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import sharedspan as ss
 from sharedspan.diagnosis.holdout_errors import _refits
-from sharedspan.diagnosis.loadings import shared_directions
 from sharedspan.diagnosis.model_view import ModelView
 
 COMMON = {"n_tasks": 60, "n_features": 12, "rank": 2, "n_samples": 50, "noise": 0.3}
@@ -340,7 +340,8 @@ def test_if_no_task_is_odd_the_most_different_ones_are_named():
         assert "7 (level +" in text
         assert "8 (level −" in text
         assert "9 (slope of x0 +" in text
-        assert text.endswith(", in standard deviations between tasks.") or diagnosis.advice
+        words = "in standard deviations between tasks: among 50 tasks the largest is about 2.5 by"
+        assert words in text
         assert "(slope of x0 +" in diagnosis._repr_html_()
 
 
@@ -526,19 +527,24 @@ def test_held_out_errors_are_those_of_the_model_with_the_columns_it_lets_vary(rn
 
 
 @pytest.mark.parametrize("kind", [ss.AdaptiveSpanRegressor, ss.SharedSpanRegressor])
-def test_the_summary_and_the_report_show_the_same_directions(kind):
+def test_summary_diagnosis_and_report_describe_the_same_directions(kind, tmp_path):
     rng = np.random.default_rng(1)
     task, scale = np.repeat(np.arange(40), 30), np.array([1e3, 1.0, 1e-2, 1.0, 5.0])
     X = rng.standard_normal((len(task), 5))
     X[:, 1] += 0.5 * X[:, 0]
     V = 1 + rng.standard_normal((40, 1)) @ np.array([[0.8, -0.5, 0.3, 0.0, 0.1]])
     y = np.einsum("ij,ij->i", X, V[task]) + 0.3 * rng.standard_normal(len(task))
+    rows = X * scale, y, task
     model = kind(rank=1, random_state=0).fit(X * scale, y, task=task)
-    loadings = shared_directions(ModelView(model)).loadings[:, 0]
-    largest = np.argsort(-np.abs(loadings))[:3]
-    names = model.coef_names_
-    listed = ", ".join(f"{names[i]} {loadings[i]:+.2f}" for i in largest)
-    assert f"Direction 1: mostly {listed}" in " ".join(str(model.summary()).split())
+    directions, names = ModelView(model).directions, model.coef_names_
+    sentences = directions.sentences(names)
+    assert sentences == ss.diagnose(model).directions == ss.diagnose(model, *rows).directions
+    assert all(sentence in " ".join(str(model.summary()).split()) for sentence in sentences)
+    assert sentences[-1] == "Numbers are coefficients per standard deviation of the feature."
+    for f in directions.leading(0):
+        assert f"{names[f]} ({directions.loadings[f, 0]:+.3g})" in sentences[0]
+    page = html.unescape(ss.write_report(model, tmp_path / "r.html", *rows).read_text("utf-8"))
+    assert sentences[0].split(": tasks ")[1] in page
 
 
 def test_the_summary_says_how_the_noise_differs_between_tasks():

@@ -3,19 +3,16 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.metrics import brier_score_loss, mean_poisson_deviance, roc_auc_score
 from sklearn.metrics import log_loss as reference_log_loss
+from statsmodels.genmod.families import NegativeBinomial
+from threadpoolctl import threadpool_info
 
 import sharedspan as ss
-from sharedspan.diagnosis.compared_methods import (
-    DEFAULT_CLASSES,
-    DEFAULT_COUNTS,
-    DEFAULT_SHARES,
-    FAMILY_MODELS,
-)
+from sharedspan.diagnosis.compared_methods import DEFAULT_CLASSES, DEFAULT_GLMS
 from sharedspan.diagnosis.holdout_errors import random_folds
-from sharedspan.diagnosis.losses import DEVIANCE, auc, scores
+from sharedspan.diagnosis.losses import COUNTS, POISSON, auc, scores
 from sharedspan.estimators.glm_baselines import GLMBaseline
 from sharedspan.families import FAMILIES
 
@@ -59,7 +56,9 @@ def test_scores_are_those_of_scikit_learn(rng):
     assert_allclose(found["AUC"], roc_auc_score(y, p), rtol=1e-12)
     assert_allclose(found["Brier score"], brier_score_loss(y, p), rtol=1e-12)
     count, mean = rng.poisson(2.0, 200).astype(float), rng.gamma(2.0, size=200)
-    assert_allclose(DEVIANCE.of(count, mean), mean_poisson_deviance(count, mean), rtol=1e-10)
+    assert_allclose(POISSON.of(count, mean), mean_poisson_deviance(count, mean), rtol=1e-10)
+    reference = NegativeBinomial(alpha=1.0).deviance(count, mean) / 200
+    assert_allclose(COUNTS.of(count, mean), reference, rtol=1e-10)
     assert np.isnan(auc(np.ones(5), np.arange(5.0)))
     assert "AUC" not in scores(FAMILIES["binomial"], np.ones(5), np.full(5, 0.9))
 
@@ -163,21 +162,22 @@ def test_the_log_loss_is_that_of_the_held_out_rows(binary):
         assert_allclose(found["AdaptiveSpanClassifier"][repeat], loss, rtol=1e-10)
         hot = np.eye(25)[task]
         Z = np.column_stack([(X - X[~held].mean(axis=0)) / X[~held].std(axis=0), hot])
-        glm = LogisticRegression(max_iter=1000).fit(Z[~held], y[~held])
+        glm = LogisticRegression(tol=1e-6, max_iter=1000).fit(Z[~held], y[~held])
         loss = reference_log_loss(y[held], glm.predict_proba(Z[held])[:, 1])
         assert_allclose(found["pooled GLM"][repeat], loss, rtol=1e-4)
 
 
 def test_all_methods_for_classes_and_counts_add_the_normal_model(binary, counts):
-    for X, y, task in (binary, counts):
+    other = {"AdaptiveSpanRegressor(family='poisson')"}
+    for (X, y, task), more in ((binary, set()), (counts, other)):
         few = ss.compare(X, y, task, repeats=2)
         result = ss.compare(X, y, task, repeats=2, methods="all")
         added = {e.method for e in result.entries} - {e.method for e in few.entries}
-        assert added == {"AdaptiveSpanRegressor"}
+        assert added == {"AdaptiveSpanRegressor"} | more
         regression = "logistic" if y is binary[1] else "Poisson"
         assert f"scikit-learn's {regression} regression of all tasks" in str(few)
         assert few.sharing.outcome in ("gain", "even", "loss")
-        loss = "log loss" if y is binary[1] else "mean Poisson deviance"
+        loss = "log loss" if y is binary[1] else "mean negative binomial deviance"
         assert loss in few.sharing.statement or few.sharing.outcome == "even"
 
 
@@ -185,9 +185,34 @@ def test_counts_are_compared_by_their_deviance(counts):
     X, y, task = counts
     result = ss.compare(X, y, task, repeats=2)
     assert (result.family, result.columns) == ("negative_binomial", ("deviance",))
-    assert {entry.method for entry in result.entries} == set(DEFAULT_COUNTS)
+    model = "AdaptiveSpanRegressor(family='negative_binomial')"
+    assert {entry.method for entry in result.entries} == {*DEFAULT_GLMS, model}
     assert not any(entry.failure for entry in result.entries)
-    assert result.recommended in FAMILY_MODELS
+    assert result.recommended == model
+    assert "Deviance is the mean negative binomial deviance (of counts whose" in str(result)
+    result = ss.compare(X, y, task, repeats=2, family="poisson")
+    model = "AdaptiveSpanRegressor(family='poisson')"
+    assert {entry.method for entry in result.entries} == {*DEFAULT_GLMS, model}
+    assert result.recommended == model
+    assert "Deviance is the mean Poisson deviance." in str(result)
+
+
+def test_one_wild_mean_does_not_decide_about_overdispersed_counts():
+    """A model that halves all residuals but one, for which it predicts 1,495 in place of 0."""
+    y = np.tile([0.0, 2.0, 7.0, 19.0], 40)
+    flat = np.full(160, 7.0)
+    wild = (y + flat) / 2
+    wild[0] = 1495.0
+    assert POISSON.of(y, wild) > 2 * POISSON.of(y, flat)
+    assert COUNTS.of(y, wild) < COUNTS.of(y, flat)
+
+
+def test_the_family_of_a_comparison_is_that_of_all_rows(counts):
+    """The only 0 among the counts is the response of a task that is left out."""
+    X, y, task = counts
+    X, y, task = np.vstack([X, X[:1]]), np.append(y + 1, 0), np.append(task, 99)
+    result = ss.compare(X, y, task, repeats=2, methods=["pooled GLM"])
+    assert (result.family, result.n_small_tasks) == ("negative_binomial", 1)
 
 
 def test_a_normal_comparison_of_classes_gets_one_sentence(binary):
@@ -209,11 +234,27 @@ def test_baselines_predict_tasks_of_one_class_near_their_share():
     assert_allclose(model.predict(X[9:11], task[9:11]), [0.5 / 11, 10.5 / 11])
 
 
+def test_regressions_of_scikit_learn_are_fitted_by_one_thread(counts, monkeypatch):
+    X, y, task = counts
+    threads, fit = [], PoissonRegressor.fit
+
+    def counted(*arguments):
+        threads.extend(pool["num_threads"] for pool in threadpool_info())
+        return fit(*arguments)
+
+    monkeypatch.setattr(PoissonRegressor, "fit", counted)
+    before = threadpool_info()
+    GLMBaseline(FAMILIES["poisson"], per_task=True).fit(X, y, task)
+    assert set(threads) == {1}
+    assert threadpool_info() == before
+
+
 def test_shares_are_compared_by_log_loss_without_classifiers(binary):
     X, _, task = binary
     share = 1 / (1 + np.exp(-X @ SLOPES)) * 0.9 + 0.05
     result = ss.compare(X, share, task, repeats=2, family="binomial")
-    assert {entry.method for entry in result.entries} == set(DEFAULT_SHARES)
+    model = "AdaptiveSpanRegressor(family='binomial')"
+    assert {entry.method for entry in result.entries} == {*DEFAULT_GLMS, model}
     assert not any(entry.failure for entry in result.entries)
 
 
@@ -224,6 +265,6 @@ def test_shares_in_a_logistic_baseline_are_repeated_rows(rng):
     rows = np.repeat(np.arange(60), 4)
     ones = (np.tile(np.arange(4), 60) < np.repeat(4 * share, 4)).astype(float)
     model = by_share.models[0]
-    design = by_share._with_tasks((X[rows] - by_share.centre) / by_share.scale, task[rows])
+    design = by_share._with_tasks(by_share.scaler.transform(X[rows]), task[rows])
     repeated = LogisticRegression(max_iter=1000).fit(design, ones, np.full(240, 0.25))
     assert_allclose(model.coef_, repeated.coef_, atol=1e-3)

@@ -186,7 +186,7 @@ def test_a_formula_gives_the_page_the_names_of_response_and_groups(tmp_path):
     said = text_of(write_report(model, tmp_path / "report.html", frame, frame["score"]))
     assert "score by school" in said
     assert "one model per school" in said
-    assert "from 1 feature, in 40 tasks" in said
+    assert "predicts score from 2 fixed effects and random effects of 40 groups of school" in said
     assert "units of units" not in said
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import sharedspan as ss
 from sharedspan.diagnosis.holdout_errors import HoldoutErrors, holdout_errors, random_folds
-from sharedspan.diagnosis.loadings import shared_directions
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.rows import rows_by_task
 from sharedspan.diagnosis.text import format_number, short
@@ -35,8 +34,8 @@ def fitted(small):
     return model.fit(small.X, small.y, task=small.task), small
 
 
-def directions_of(model, X=None, y=None, task=None, odd=()):
-    return shared_directions(ModelView(model, X, y, task), odd)
+def directions_of(model, X=None, y=None, task=None):
+    return ModelView(model, X, y, task).directions
 
 
 def read(path):
@@ -320,9 +319,11 @@ def test_outliers_have_no_say_in_shares():
     model = ss.AdaptiveSpanRegressor().fit(sim.X, sim.y, task=sim.task)
     diagnosis = ss.diagnose(model)
     assert sorted(diagnosis.outliers) == np.flatnonzero(sim.is_outlier).tolist()
-    shares = [directions_of(model, odd=odd).share.sum() for odd in ((), diagnosis.outliers)]
-    assert shares[1] == pytest.approx(diagnosis.span_share)
-    assert shares[0] < 0.9 * shares[1]
+    spans = directions_of(model)
+    np.testing.assert_array_equal(spans.usual, ~sim.is_outlier)
+    assert spans.share.sum() == pytest.approx(diagnosis.span_share)
+    everywhere = np.sum(spans.places**2) / np.sum(spans.coefficients**2)
+    assert everywhere < 0.9 * spans.share.sum()
 
 
 def test_a_model_without_scales_says_that_its_loadings_have_units(fitted, tmp_path):
@@ -553,7 +554,7 @@ def test_shares_of_different_wholes_are_told_apart(tmp_path):
         r"which accounts for (\d+) % of the variation of slopes between tasks; the model", text
     )
     assert int(share[1]) < 60
-    assert "100 % of what the model’s slopes predict" in text
+    assert "100 % of what the model's slopes predict" in text
 
 
 def test_groups_within_groups_have_a_report(tmp_path):

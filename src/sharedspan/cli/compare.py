@@ -67,24 +67,29 @@ def compare_command(
     on three quarters of every task's rows and tests on the rest. The command compares one model
     ignoring tasks, common slopes with an intercept for each task, separate models, the adaptive
     model and the shared span; --all adds the other methods. For a target of two values, such as 0
-    and 1, methods are compared by their log loss; for a target of counts, by their mean Poisson
-    deviance.
+    and 1, methods are compared by their log loss; for a target of counts, by their mean deviance.
+    The family of the models is the one that `sharedspan fit` chooses for the table.
 
     Example: sharedspan compare school.csv --task school --target exam_score
     """
     with errors.told_work(out) as (messages, progress):
         errors.check_output(out, ".csv", inputs=[table])
+        from sharedspan.cli.fit import family_of_column
         from sharedspan.datasets.bundled import load_table
         from sharedspan.diagnosis.comparison import compare
         from sharedspan.inputs.classes import counted
 
         columns = options.columns_given(given)
         data = load_table(table, task=task, target=target, drop=drop, columns=columns)
+        chosen, why = family, ""
+        if family == "auto":
+            chosen, why = family_of_column((str(table),), target, columns)
         comparison = compare(
-            data.X, data.y, data.task, repeats=repeats, seed=seed, progress=progress, family=family,
+            data.X, data.y, data.task, repeats=repeats, seed=seed, progress=progress, family=chosen,
             methods="all" if all_methods else None, time_limit=time_limit,
             columns=replace(data.columns, encoding=data.columns.encoding.coded()),
         )  # fmt: skip
+        comparison = replace(comparison, notes=(*filter(None, [why]), *comparison.notes))
         if out is not None:
             with errors.write_errors(out):
                 comparison.write_csv(out)

@@ -187,31 +187,30 @@ def _choose_family(
                 f"{family} out."
             )
         return ({"family": family} if has_families else {}), []
-    looks_like, reason = _family_of_column(tables, given["target"], columns)
+    looks_like, why = family_of_column(tables, given["target"], columns)
     if has_families and "engine" not in given:
         if looks_like != "gaussian" and "noise" in given:
             raise ValueError(
                 f"The target looks {looks_like}, but --noise-per-task is only available for "
                 "Gaussian responses: leave it out, or add --family gaussian."
             )
-        why = f"Family: {looks_like}, because {REASONS[reason]}; --family overrides this."
         return {"family": looks_like}, [why]
     advice = advice_on_target(looks_like, estimator) if own == "gaussian" else None
     return {}, [] if advice is None else [advice]
 
 
-def _family_of_column(tables: tuple[str, ...], target: str, columns: Any) -> tuple[str, str]:
-    """The family that the target of files looks like from its range, and the name of the reason."""
+def family_of_column(tables: tuple[str, ...], target: str, columns: Any) -> tuple[str, str]:
+    """The family that the target of files looks like from its range, and why, in a sentence."""
     import numpy as np
 
     from sharedspan.families import suggested_family
     from sharedspan.inputs.matching_columns import range_of_column
 
-    found = range_of_column(tables, target, columns)
-    if found is None or not found.is_whole:
-        return "gaussian", "gaussian"
-    family = suggested_family(np.array([found.least, found.largest]))
-    return family, "classes" if found.classes else family
+    found, family = range_of_column(tables, target, columns), "gaussian"
+    if found is not None and found.is_whole:
+        family = suggested_family(np.array([found.least, found.largest]))
+    reason = REASONS["classes" if found is not None and found.classes else family]
+    return family, f"Family: {family}, because {reason}; --family overrides this."
 
 
 def _new_model(estimator: str, seed: int, given: dict[str, Any]) -> Any:
@@ -245,6 +244,7 @@ def fit_and_save(
     import numpy as np
 
     from sharedspan.estimators.saturation import saturation_notes
+    from sharedspan.estimators.summaries import rows_left_out
     from sharedspan.inputs.classes import counted
 
     n_read = 0
@@ -275,7 +275,7 @@ def fit_and_save(
         "noise": None if noise is None or np.isnan(noise).any() else float(noise.mean() ** 0.5),
         "seconds": round(time.perf_counter() - began, 3),
         "classes": list(classes),
-        "notes": [*counted(classes), *saturation_notes(model)],
+        "notes": [*counted(classes), *saturation_notes(model), *rows_left_out(model)],
         "warnings": messages,
         "coefficients": coefficients,
         "out": out,
@@ -295,7 +295,6 @@ def echo_fit(result: dict[str, Any], as_json: bool, *more: str) -> None:
         parts.append(f"noise {result['noise']:.3g}")
     lines = [f"{result['estimator']}: {', '.join(parts)}; {result['seconds']:.1f} seconds"]
     lines += result["notes"]
-    lines += output.missing_rows(result["n_rows_dropped"])
     if result["coefficients"] is not None:
         lines.append(f"Coefficients: {result['coefficients']}")
     lines += [f"Model: {result['out']}", *more]

@@ -92,4 +92,7 @@ def print_table(
 
 def missing_rows(n_rows: int) -> list[str]:
     """A line with the number of rows that were left out; no line if there are none."""
-    return [f"{n_rows:,} row(s) with missing values were left out."] if n_rows else []
+    from sharedspan.diagnosis.text import count
+
+    verb = "was" if n_rows == 1 else "were"
+    return [f"{count(n_rows, 'row')} with missing values {verb} left out."] if n_rows else []

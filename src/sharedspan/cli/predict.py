@@ -89,8 +89,12 @@ def predict_command(
     lines += counted(columns.classes)
     lines += output.missing_rows(result["n_rows_dropped"])
     if result["rmse"] is not None:
-        target = short(result["target"])
-        lines.append(f"{result['loss_name']} against {target}: {result['loss']:.5g}")
+        target, scored = short(result["target"]), result["n_rows_scored"]
+        over = f" (of the {count(scored, 'row')} that have it)"
+        lines.append(
+            f"{result['loss_name']} against {target}{over * (scored < result['n_rows'])}: "
+            f"{result['loss']:.5g}"
+        )
         if result["in_sample"]:
             lines.append("These seem to be the rows of the fit: expect a larger error on new rows.")
     result["warnings"] = messages
@@ -139,6 +143,7 @@ def _predict(
         "n_tasks": len(tasks),
         "n_tasks_unseen": len(tasks.difference(model.tasks_.tolist())),
         "target": rows.selection.columns.target,
+        "n_rows_scored": n_known,
         "rmse": math.sqrt(squares / n_known) if n_known else None,
         "loss_name": loss.words[0].upper() + loss.words[1:],
         "loss": loss.shown(losses / n_known) if n_known else None,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sharedspan.cli import errors, options, output
+
+if TYPE_CHECKING:
+    from sharedspan.report.facts import Facts
 
 
 @click.command("report", short_help="Write a page about a saved model.")
@@ -40,7 +43,8 @@ def report_command(
 ) -> None:
     """Write one page about a saved model: what was fitted, how good it is, and what to do next.
 
-    The page needs no network and no other file. With --data (a CSV, Parquet or Excel file, a
+    The page needs no network and no other file. Its verdict and the unusual tasks are also printed.
+    With --data (a CSV, Parquet or Excel file, a
     folder, or a pattern in quotes, preferably the data of the fit) it also shows errors on held-out
     rows, compared with separate models and the same slopes for all tasks.
 
@@ -80,11 +84,35 @@ def report_command(
         with errors.write_errors(out):
             # Rows of tasks that were not fitted are left out of the page.
             reported = for_coded_rows(fitted).set_params(unseen="mean")
-            view = ModelView(reported, **rows)
-            write_page(view, out, **names, progress=progress, table=columns)
+            names |= {"table": columns, "model": fitted, "progress": progress}
+            facts = write_page(ModelView(reported, **rows), out, **names)
     from sharedspan.inputs.resources import in_words
 
     n_bytes = out.stat().st_size
-    result = {"out": out, "n_bytes": n_bytes, "warnings": messages}
-    lines = [f"Report: {out} ({in_words(n_bytes)})"]
+    result = {"out": out, "n_bytes": n_bytes, **_found(facts), "warnings": messages}
+    lines = [*_told(facts), f"Report: {out} ({in_words(n_bytes)})"]
     output.echo_result(result, lines, as_json=as_json, warnings=messages)
+
+
+def _found(facts: Facts) -> dict[str, Any]:
+    """The verdict and the unusual tasks, for JSON."""
+    from sharedspan.report.headline import headline
+
+    verdict, diagnosis = headline(facts), facts.diagnosis
+    return {
+        "outcome": verdict.outcome,
+        "verdict": verdict.sentence.replace("\u00a0", " "),
+        "unusual_tasks": [vars(one) | {"reason": one.reason} for one in diagnosis.misfits],
+        "judged_from_model_alone": diagnosis.rows_would_tell,
+    }
+
+
+def _told(facts: Facts) -> list[str]:
+    """The verdict and the unusual tasks, as the page has them."""
+    from sharedspan.diagnosis.diagnose import misfit_lines
+
+    diagnosis = facts.diagnosis
+    lines = [_found(facts)["verdict"]]
+    if diagnosis.misfits:
+        lines += [f"{diagnosis.misfit_title}:", *misfit_lines(diagnosis.misfits)]
+    return [line for line in (*lines, diagnosis.none_is_odd, diagnosis.judged_from) if line]

@@ -43,7 +43,7 @@ def advice_on(
     held-out rows worse than another model: none of them is recommended.
     """
     rows = diagnosis.rows_per_task
-    if _one_row_each(view, rows):
+    if one_row_each(view, rows):
         yield (
             "No task has more than one row, so differences between tasks cannot be distinguished "
             "from noise: name another column as the task, or give more rows of each task."
@@ -222,8 +222,8 @@ def _advice_on_rows(view: ModelView, diagnosis: Diagnosis) -> Iterator[str]:
     few = [label for label, n in rows.items() if n < needed]
     if few:
         yield (
-            f"{len(few)} of {len(rows)} tasks have fewer than the {needed} rows that rank {rank} "
-            f"needs ({_named(few)}): "
+            f"{len(few)} of {len(rows)} tasks {'has' if len(few) == 1 else 'have'} fewer than the "
+            f"{needed} rows that rank {rank} needs ({_named(few)}): "
             + ("their coefficients are mostly the common ones." if view.is_population
                else "give more rows, lower the rank, or use AdaptiveSpanRegressor.")
         )  # fmt: skip
@@ -317,7 +317,7 @@ def _is_like_pooled(view: ModelView) -> bool:
     return not view.span.coef[:, constant].any() and view.params.get("unseen", "error") == "error"
 
 
-def _one_row_each(view: ModelView, rows: Mapping[Hashable, int]) -> bool:
+def one_row_each(view: ModelView, rows: Mapping[Hashable, int]) -> bool:
     """Whether no task has more than one row, judging by the rows or else by their number in fit."""
     if rows:
         return len(rows) > 1 and max(rows.values()) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.estimators import ESTIMATORS, estimator_class
-from sharedspan.estimators.glm_baselines import MAX_ITER, GLMBaseline, IgnoringTasks
+from sharedspan.estimators.glm_baselines import MAX_ITER, TOLERANCE, GLMBaseline, IgnoringTasks
 from sharedspan.families import (
     Binomial,
     Counts,
@@ -42,12 +42,16 @@ DEFAULTS = (
 )  # fmt: skip
 DEFAULT_GLMS = (IGNORED, POOLED, SEPARATE)
 DEFAULT_CLASSES = (*DEFAULT_GLMS, "AdaptiveSpanClassifier", "SharedSpanClassifier")
-DEFAULT_SHARES = (*DEFAULT_GLMS, *list(FAMILY_MODELS)[:1])
-DEFAULT_COUNTS = (*DEFAULT_GLMS, *list(FAMILY_MODELS)[1:])
 SIMPLEST_FIRST = (*BASELINES_COMPARED, *COMPARED, *_OTHERS, *FAMILY_MODELS)
-# Preferred among methods that are equally good, of normal responses and of families.
 ADAPTIVE = ("AdaptiveSpanRegressor",)
-ADAPTIVE_FAMILIES = ("AdaptiveSpanClassifier", *FAMILY_MODELS)
+
+
+def adaptive_methods(family: Family) -> tuple[str, ...]:
+    """The adaptive models of a family, which are preferred among methods that are equally good."""
+    if isinstance(family, Gaussian):
+        return ADAPTIVE
+    model = next(name for name, own in FAMILY_MODELS.items() if own == family.name)
+    return ("AdaptiveSpanClassifier", model) if isinstance(family, Binomial) else (model,)
 
 
 def checked_family(name: str, y: np.ndarray) -> Family:
@@ -68,9 +72,9 @@ def default_methods(family: Family, y: np.ndarray) -> tuple[str, ...]:
     """The methods for responses of a family that are compared if nothing is said."""
     if isinstance(family, Gaussian):
         return DEFAULTS
-    if isinstance(family, Binomial):
-        return DEFAULT_CLASSES if np.isin(y, (0, 1)).all() else DEFAULT_SHARES
-    return DEFAULT_COUNTS
+    if isinstance(family, Binomial) and np.isin(y, (0, 1)).all():
+        return DEFAULT_CLASSES
+    return (*DEFAULT_GLMS, *adaptive_methods(family)[-1:])
 
 
 def chosen_methods(
@@ -81,7 +85,10 @@ def chosen_methods(
     if methods is None:
         return defaults
     if isinstance(methods, str) and methods == "all":
-        others = COMPARED if isinstance(family, Gaussian) else ("AdaptiveSpanRegressor",)
+        others: Sequence[str] = COMPARED
+        if not isinstance(family, Gaussian):
+            counts = [n for n, own in FAMILY_MODELS.items() if isinstance(family_of(own), Counts)]
+            others = ("AdaptiveSpanRegressor", *(counts if isinstance(family, Counts) else ()))
         return (*defaults, *(name for name in others if name not in defaults))
     names = [methods] if isinstance(methods, str) else list(methods)
     known = list(dict.fromkeys((*SIMPLEST_FIRST, *ESTIMATORS)))
@@ -110,23 +117,25 @@ def make_estimator(name: str, seed: int, family: Family) -> Any:
 
 
 def how_to_use(name: str, family: Family, is_coded: bool = False) -> str:
-    """A method as something that can be called: its name, or the call of scikit-learn.
+    """A method as something that can be called: its name, or the call that was compared.
 
     ``is_coded`` says that columns were not numbers, so that calls make indicators of their levels.
     """
-    X = "pd.get_dummies(X)" if is_coded else "X"
+    if name not in DEFAULT_GLMS:
+        return name
     if isinstance(family, Gaussian):
-        glm = "RidgeCV()"
-    elif isinstance(family, Counts):
-        glm = f"PoissonRegressor(alpha=1 / len(y), max_iter={MAX_ITER})"
-    else:
-        glm = f"LogisticRegression(max_iter={MAX_ITER})"
+        return "PerTaskRegressor().fit(X, y, task=np.zeros(len(y)))"
+    Z = f"StandardScaler().fit_transform({'pd.get_dummies(X)' if is_coded else 'X'})"
+    n_rows = "sum(task == t)" if name == SEPARATE else "len(y)"
+    alpha = f"alpha=1 / {n_rows}, " if isinstance(family, Counts) else ""
+    glm = "PoissonRegressor" if isinstance(family, Counts) else "LogisticRegression"
+    glm = f"{glm}({alpha}tol={TOLERANCE:g}, max_iter={MAX_ITER})"
     calls = {
-        IGNORED: f"{glm}.fit({X}, y)",
-        POOLED: f"{glm}.fit(np.column_stack([{X}, pd.get_dummies(task)]), y)",
-        SEPARATE: f"{glm}.fit({X}[task == t], y[task == t]) for each task t",
+        IGNORED: f"{glm}.fit({Z}, y)",
+        POOLED: f"{glm}.fit(np.column_stack([{Z}, pd.get_dummies(task)]), y)",
+        SEPARATE: f"{glm}.fit(Z[task == t], y[task == t]) for each task t, with Z = {Z}",
     }
-    return f"scikit-learn's {calls[name]}" if name in calls else name
+    return f"scikit-learn's {calls[name]}"
 
 
 def compile_kernels(name: str, family: Family) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.compared_methods import (
-    ADAPTIVE,
-    ADAPTIVE_FAMILIES,
     POOLED,
     SEPARATE,
+    adaptive_methods,
     checked_family,
     chosen_methods,
     default_methods,
@@ -26,13 +25,21 @@ from sharedspan.diagnosis.compared_methods import (
 )
 from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, N_FOLDS
 from sharedspan.diagnosis.leaderboard import Entry, Recommendation, leaderboard, recommend
-from sharedspan.diagnosis.losses import score_names
+from sharedspan.diagnosis.losses import loss_of, score_names
 from sharedspan.diagnosis.split_runs import FEWEST_SPLITS, SplitRows, is_complete, run_splits
 from sharedspan.diagnosis.text import count, listed
 from sharedspan.diagnosis.verdict import SharingVerdict
 from sharedspan.estimators.base import TaskEstimator
 from sharedspan.estimators.preparation import prepared_rows
-from sharedspan.families import Binomial, Family, Gaussian, family_of, suggested_family
+from sharedspan.families import (
+    Binomial,
+    Counts,
+    Family,
+    Gaussian,
+    Poisson,
+    family_of,
+    suggested_family,
+)
 from sharedspan.inputs.classes import coded_words
 from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.frame_table import row_labels
@@ -136,7 +143,14 @@ class Comparison:
                 predict = "predicts" if len(equal) == 1 else "predict"
                 lines.append(f"{listed(equal)} {predict} the same as {entry.method}.")
         lines += [f"{e.method} failed: {e.failure}." for e in self.entries if e.failure]
-        lines += [f"{e.method} warned: {e.note}." for e in self.entries if e.note]
+        for note in dict.fromkeys(e.note for e in self.entries if e.note):
+            methods = listed(e.method for e in self.entries if e.note == note)
+            lines.append(f"{methods} warned: {note}.")
+        lines += [
+            f"{e.method} did not converge {e.unconverged}, so its error may be too large."
+            for e in self.entries
+            if e.unconverged
+        ]
         lines += [
             f"{e.method} is unstable on these rows: {e.unstable}."
             for e in self.entries
@@ -144,8 +158,9 @@ class Comparison:
         ]
         if small := self.n_small_tasks:
             lines.append(
-                f"Left out: {count(small, 'task')} with fewer than {FEWEST_ROWS} rows, which the "
-                "report fits but does not score."
+                f"{count(small, 'task')} with fewer than {FEWEST_ROWS} rows "
+                f"{'was' if small == 1 else 'were'} left out: a split needs a row to fit and a row "
+                "to predict."
             )
         return lines
 
@@ -220,12 +235,15 @@ def compare(
     tick : callable, optional
         Deprecated: the old name of ``progress``.
     family : {"auto", "gaussian", "binomial", "poisson", "negative_binomial"}, default="auto"
-        The family of the responses. Methods are ranked by root mean squared errors of normal
-        responses, the log loss of classes 0 and 1, and the mean Poisson deviance of counts.
-        "auto" looks at the values of y. For classes and counts common slopes are
+        The family of the responses. "auto" looks at the values of y and takes 0 and 1, or two
+        words, as "binomial", counts as "negative_binomial" and everything else as "gaussian", as
+        ``sharedspan fit`` does. Methods are ranked by root mean squared errors of normal
+        responses, the log loss of classes, the mean Poisson deviance of "poisson", and of
+        "negative_binomial" the mean deviance of counts whose variance is the mean plus its square.
+        The models compared are of this family. For classes and counts common slopes are
         scikit-learn's logistic or Poisson regression with an intercept per task ("pooled GLM"), and
         separate models are one such regression per task ("separate GLMs"). "all" adds the normal
-        model, whose means are clipped to possible values.
+        model, whose means are clipped to possible values, and of counts the other family.
     columns : Columns, optional
         How the columns of a frame become features; levels, means and knots are learned from all
         rows. None applies the defaults where columns are not numbers.
@@ -234,7 +252,7 @@ def compare(
     -------
     Comparison
         A method that raises or does not converge is listed as failed, with its reason and without
-        a rank.
+        a rank. A regression of scikit-learn that does not converge has a rank, and is marked.
     """
     progress = current_progress(progress, tick)
     if repeats < FEWEST_SPLITS:
@@ -243,6 +261,7 @@ def compare(
         raise ValueError(f"time_limit={time_limit} must be a positive number of seconds, or None.")
     X, task = _with_labels(as_table(X), task, task_column)
     y, words = coded_words(y)
+    is_named = column_names(X) is not None or columns is not None
     X, y, task, learned = prepared_rows(X, y, task, columns)
     classes = words or getattr(learned, "classes", ())
     tasks = validate_rows(X, y, task)
@@ -250,16 +269,19 @@ def compare(
     large = size >= FEWEST_ROWS
     n_tasks = int(large.sum())
     if n_tasks < 2:
+        have = "has" if 1 in (n_tasks, tasks.n_tasks) else "have"
         raise ValueError(
-            f"{n_tasks} of {tasks.n_tasks} task(s) have at least {FEWEST_ROWS} rows, but a "
-            "comparison needs at least two such tasks: give more rows, or another task column. A "
+            f"{n_tasks} of {count(tasks.n_tasks, 'task')} {have} at least {FEWEST_ROWS} rows, but "
+            "a comparison needs at least two such tasks: give more rows, or another task column. A "
             "fit (`sharedspan fit`) also accepts tasks with one row."
         )
     order = np.arange(tasks.n_rows) if tasks.order is None else tasks.order
     chosen_rows, size = order[np.repeat(large, size)], size[large]
     X = np.asarray(tasks.X[chosen_rows], dtype=float)
     y = np.asarray(tasks.y[chosen_rows], dtype=float)
-    looks_like, chosen = suggested_family(y), checked_family(family, y)
+    # By all rows, as in a fit: the tasks that are left out may have the only 0 among counts.
+    all_y = np.asarray(tasks.y, dtype=float)
+    looks_like, chosen = suggested_family(all_y), checked_family(family, all_y)
     names = chosen_methods(methods, chosen, y)
 
     def make(name: str) -> Any:
@@ -269,19 +291,22 @@ def compare(
             inner.set_params(columns=learned)
         return model
 
+    features = learned.names if learned is not None else tasks.names
+    if not is_named or len(set(features)) < len(features):
+        features = ()  # of arrays, and of names that no frame can have
     runs = run_splits(
-        SplitRows(X, y, np.repeat(np.arange(n_tasks), size), chosen), names, make, repeats=repeats,
-        seed=seed, time_limit=time_limit, progress=progress,
+        SplitRows(X, y, np.repeat(np.arange(n_tasks), size), chosen, features), names, make,
+        repeats=repeats, seed=seed, time_limit=time_limit, progress=progress,
         first=default_methods(chosen, y) if isinstance(methods, str) else names,
     )  # fmt: skip
     left_out = tuple(n for n, run in runs.items() if not (run.error or is_complete(run)))
     listed_runs = {name: run for name, run in runs.items() if name not in left_out}
     counts = [len(run.rmse) for run in listed_runs.values() if run.error is None]
     made = max(counts, default=repeats if listed_runs else 0)
-    adaptive = ADAPTIVE if isinstance(chosen, Gaussian) else ADAPTIVE_FAMILIES
-    entries = leaderboard(listed_runs, adaptive)
+    entries = leaderboard(listed_runs, adaptive_methods(chosen))
     if entries:
-        choice = recommend(entries, adaptive, family=chosen, is_coded=learned is not None)
+        is_coded = learned is not None and learned.names != learned.column_of
+        choice = recommend(entries, family=chosen, is_coded=is_coded)
     else:
         choice = Recommendation(
             None, "No method completed two splits in the time limit: allow more time."
@@ -329,20 +354,24 @@ def _notes(
     if given == "auto" and not isinstance(chosen, Gaussian):
         what = zero_or_one if isinstance(chosen, Binomial) else "they are counts"
         yield (
-            f"Responses are taken as {chosen.name}, because {what}; family='gaussian' (--family "
-            "gaussian) treats them as normal."
+            f"Responses are modelled as {chosen.name}, because {what}: give family='gaussian' "
+            "(--family gaussian) to model them as normal."
         )
+    if isinstance(chosen, Counts):
+        variance = " (of counts whose variance is the mean plus its square)"
+        is_poisson = isinstance(chosen, Poisson)
+        yield f"Deviance is the {loss_of(chosen).words}{'' if is_poisson else variance}."
     if POOLED in methods and SEPARATE in methods:
         kind = "logistic" if isinstance(chosen, Binomial) else "Poisson"
         yield (
-            f"{POOLED!r} is scikit-learn's {kind} regression of all tasks with an intercept per "
-            f"task, {SEPARATE!r} is one such regression per task."
+            f"{POOLED!r} is scikit-learn's {kind} regression of all tasks with an intercept for "
+            f"each task, and {SEPARATE!r} are one such regression for each task."
         )
     if isinstance(chosen, Gaussian) and looks_like != "gaussian":
         what = zero_or_one if looks_like == "binomial" else "they are counts"
         yield (
-            f"Responses are taken as normal, as family='gaussian' asks, though {what}: "
-            f"family={looks_like!r} (--family {looks_like}) compares models of such responses."
+            f"Responses are modelled as normal, as family='gaussian' asks, though {what}: give "
+            f"family={looks_like!r} (--family {looks_like}) to compare models of such responses."
         )
 
 
@@ -358,4 +387,4 @@ def _absent(
     if 0 < made < repeats and time_limit is not None:
         yield f"The time limit of {time_limit:g} s allowed {made} of {repeats} splits."
         if made < N_FOLDS:
-            yield f"The report makes {N_FOLDS}, so its figures differ a little."
+            yield f"`sharedspan report` makes {N_FOLDS}, so its errors will differ a little."

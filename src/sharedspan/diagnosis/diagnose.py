@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.advice import advice_on
+from sharedspan.diagnosis.advice import advice_on, one_row_each
 from sharedspan.diagnosis.losses import SCORES
-from sharedspan.diagnosis.misfits import Misfit, find_misfits
+from sharedspan.diagnosis.misfits import Misfit, find_misfits, rows_would_tell
 from sharedspan.diagnosis.model_view import SPARE_ROWS, ModelView
 from sharedspan.diagnosis.text import count, format_number, listed, percent, short
 from sharedspan.inference.summary_markup import sections_html
@@ -64,6 +64,11 @@ class Diagnosis:
         between tasks.
     n_alike : int
         If the most different tasks tie, how many differ about as much as these.
+    directions : list of str
+        Sentences on the directions along which tasks vary together, as in ``summary``.
+    rows_would_tell : bool
+        Whether the tasks were judged from the model alone, while the rows of the fit could show
+        further tasks that do not fit.
     signal_to_noise : float or None
         Ratio of the variance within tasks of the fitted part to the noise variance.
     isometry : float or None
@@ -105,6 +110,8 @@ class Diagnosis:
     most_different: list[Hashable] = field(default_factory=list)
     most_different_in: list[tuple[str, float]] = field(default_factory=list)
     n_alike: int = 0
+    directions: list[str] = field(default_factory=list)
+    rows_would_tell: bool = False
 
     @property
     def none_is_odd(self) -> str:
@@ -129,7 +136,19 @@ class Diagnosis:
         are = "is" if len(self.most_different) == 1 else "are"
         return (
             "No task is far from what the model expects of it. The most different, judging by "
-            f"their predictions, {are} {listed(parts)}, in standard deviations between tasks."
+            f"their predictions, {are} {listed(parts)}, in standard deviations between tasks: "
+            f"among {self.n_tasks:,} tasks the largest is about "
+            f"{format_number(_largest_by_chance(self.n_tasks), 2)} by chance."
+        )
+
+    @property
+    def judged_from(self) -> str:
+        """A sentence if the rows of the fit could show further tasks that do not fit."""
+        if not self.rows_would_tell or self.n_tasks < 2:
+            return ""
+        return (
+            "Tasks were judged from the model alone: give the rows of the fit (--data, in Python "
+            "X, y and task) to judge them by their errors, too."
         )
 
     @property
@@ -143,11 +162,16 @@ class Diagnosis:
         lines, numbers = [self.title], list(self.numbers())
         width = max((len(value) for _, value, _ in numbers), default=0)
         lines += [f"  {name:<24}{value:>{width}}  {words}" for name, value, words in numbers]
+        if self.directions:
+            lines.append("")
+            for sentence in self.directions:
+                lines += wrap(sentence, 88, subsequent_indent="  ")
         if self.misfits:
-            lines += ["", f"{self._misfit_title}:"]
-            lines += _misfit_lines(self.misfits)
+            lines += ["", f"{self.misfit_title}:", *misfit_lines(self.misfits)]
         elif self.none_is_odd:
             lines += ["", *wrap(self.none_is_odd, 88)]
+        if self.judged_from:
+            lines += wrap(self.judged_from, 88)
         if self.advice:
             lines += ["", "Advice:"]
             for sentence in self.advice:
@@ -163,10 +187,12 @@ class Diagnosis:
         numbers = tuple(self.numbers())
         if numbers:
             yield SummaryTable("", ("measure", "value", "meaning"), numbers, texts=1)
+        if self.directions:
+            yield Lines("Directions", tuple(("", sentence) for sentence in self.directions))
         if self.misfits:
             more = len(self.misfits) - SHOWN
             yield SummaryTable(
-                self._misfit_title,
+                self.misfit_title,
                 ("task", "value", "typical", "what is odd"),
                 tuple((task, *sizes, what) for task, what, *sizes in _misfit_cells(self.misfits)),
                 notes=(f"{more} more are in the attribute misfits.",) if more > 0 else (),
@@ -174,11 +200,14 @@ class Diagnosis:
             )
         elif self.none_is_odd:
             yield Lines("", (("", self.none_is_odd),))
+        if self.judged_from:
+            yield Lines("", (("", self.judged_from),))
         if self.advice:
             yield Lines("Advice", tuple(("", sentence) for sentence in self.advice))
 
     @property
-    def _misfit_title(self) -> str:
+    def misfit_title(self) -> str:
+        """How many tasks do not fit."""
         return f"Tasks that do not fit ({len(self.outliers):,} of {self.n_tasks:,})"
 
     def numbers(self, target: str | None = None) -> Iterator[tuple[str, str, str]]:
@@ -232,8 +261,9 @@ def diagnose(model: Any, X: Any = None, y: Any = None, task: Any = None) -> Diag
         Or a Pipeline that ends in one.
     X, y, task : optional
         Rows, as for ``fit``, preferably those of the fit. They add ``signal_to_noise``,
-        ``isometry``, rows and R^2 per task, and detect tasks that do not fit by their residuals.
-        Rows of tasks that were not fitted are left out.
+        ``isometry``, rows and R^2 per task. If the model alone cannot tell all tasks that do not
+        fit (``rows_would_tell``), the rows add those with large errors. Rows of tasks that were not
+        fitted are left out.
 
     Returns
     -------
@@ -280,10 +310,24 @@ def diagnose_view(view: ModelView) -> Diagnosis:
         family=view.family.name,
         scores=view.scores(),
         not_measured=_not_measured(view),
+        rows_would_tell=rows_would_tell(view),
         **_most_different(view),
         **view.isometry(),
     )
-    return replace(diagnosis, advice=list(advice_on(view, diagnosis, good)))
+    directions = (
+        []
+        if one_row_each(view, diagnosis.rows_per_task)
+        else (view.directions.sentences(view.names))
+    )
+    advice = list(advice_on(view, diagnosis, good))
+    return replace(diagnosis, advice=advice, directions=directions)
+
+
+def _largest_by_chance(n: int) -> float:
+    """The median of the largest of n standard normal numbers, signs aside."""
+    from scipy.stats import norm
+
+    return float(norm.isf((1 - 0.5 ** (1 / n)) / 2))
 
 
 def _most_different(view: ModelView) -> dict[str, Any]:
@@ -331,7 +375,7 @@ def _misfit_cells(misfits: Sequence[Misfit]) -> Iterator[tuple[str, str, str, st
         yield str(misfit.task), what, f"{misfit.value:.3g}", f"{misfit.typical:.3g}"
 
 
-def _misfit_lines(misfits: Sequence[Misfit]) -> list[str]:
+def misfit_lines(misfits: Sequence[Misfit]) -> list[str]:
     """Lines of the table of tasks that do not fit."""
     cells = [("task", "what is odd", "value", "typical"), *_misfit_cells(misfits)]
     a, b, c, e = (max(map(len, column)) for column in zip(*cells, strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from sharedspan.diagnosis.calibration import INTERVAL_LEVELS, covered_rows
 from sharedspan.diagnosis.changes import Change, compared
 from sharedspan.diagnosis.losses import RMSE, Loss, loss_of
 from sharedspan.diagnosis.model_view import ModelView
+from sharedspan.diagnosis.text import whole
 from sharedspan.estimators import estimator_class
 from sharedspan.estimators.glm_baselines import GLMBaseline
 from sharedspan.estimators.mixed import MixedModel
@@ -236,15 +237,34 @@ def folds_of_partition(size: np.ndarray, seed: int, partition: int = 0) -> np.nd
 
 
 def fit_and_predict(
-    model: Any, X: np.ndarray, y: np.ndarray, task: np.ndarray, held: np.ndarray
+    model: Any,
+    X: np.ndarray,
+    y: np.ndarray,
+    task: np.ndarray,
+    held: np.ndarray,
+    names: Sequence[str] = (),
 ) -> tuple[np.ndarray, float, list[warnings.WarningMessage]]:
-    """Fit the other rows; return the means of rows ``held``, the seconds and the warnings."""
+    """Fit the other rows; return the means of rows ``held``, the seconds and the warnings.
+
+    With ``names`` the features are passed on as a frame, so that warnings name them.
+    """
+    fitted, predicted = (_with_names(X[rows], names) for rows in (~held, held))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         began = time.perf_counter()
-        model.fit(X[~held], y[~held], task=task[~held])
+        model.fit(fitted, y[~held], task=task[~held])
         seconds = time.perf_counter() - began
-        return mean_responses(model, X[held], task[held]), seconds, caught
+        return mean_responses(model, predicted, task[held]), seconds, caught
+
+
+def _with_names(X: np.ndarray, names: Sequence[str]) -> Any:
+    """A frame of features X (rows, d) with these names; without names X itself."""
+    if not names:
+        return X
+    import pyarrow
+
+    columns = [pyarrow.array(column) for column in X.T]
+    return pyarrow.Table.from_arrays(columns, [whole(name) for name in names])
 
 
 def mean_responses(model: Any, X: Any, task: Any) -> np.ndarray:

@@ -7,6 +7,7 @@ rule of the report (changes.py and verdict.py): methods tie unless their differe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from sharedspan.diagnosis.compared_methods import (
     ADAPTIVE,
     BASELINES_COMPARED,
     SIMPLEST_FIRST,
+    adaptive_methods,
     how_to_use,
 )
 from sharedspan.diagnosis.losses import Loss, loss_of
@@ -30,6 +32,7 @@ from sharedspan.families import Family, Gaussian
 SAME = 1e-6  # difference of predictions, relative to their standard deviation, that is rounding
 DIGITS = 1e-12  # the same relative to their size
 FAR_OFF = 10  # times the loss of the best method, from which a method did not generalise
+MOST_TIMES = 1000  # of the loss of the best method that are printed
 LARGE = 1e6  # from which numbers are shown with an exponent
 CLOSE = 0.1  # share of the lowest loss by which that of a preferred method may be larger
 FEW_TASKS = 0.05  # share of the tasks that make up half of the loss of an unstable method,
@@ -55,6 +58,7 @@ class Entry:
     loss_per_split: tuple[float, ...] = ()  # equal to rmse_per_split unless there are scores
     equal_to: str | None = None  # the method of another entry, which has the same predictions
     unstable: str | None = None  # where most of the loss of an unstable method is
+    unconverged: str | None = None  # in how many splits scikit-learn's fit did not converge
     task_losses: np.ndarray | None = field(default=None, repr=False, compare=False)  # (T,) sums
 
     def cells(self, others: Sequence[str] = (), label: str = "") -> tuple[str, ...]:
@@ -74,11 +78,28 @@ class Entry:
         )
         more = (f"{self.scores[name]:#.4g}" if name in self.scores else "-" for name in others)
         difference = "best" if self.rank == 1 else self._difference_with_error()
-        if loss is not None and self.difference is not None:
-            best = loss - self.difference
-            difference += ", far off" if loss > FAR_OFF * max(best, 0.0) and self.rank != 1 else ""
-            difference += ", unstable" if self.unstable else ""
+        if self.is_far_off:
+            shown = "far above" if _loss(self) >= LARGE else shown
+            difference = self._times_the_best()
+        elif self.unstable:
+            difference += ", unstable"
+        if self.unconverged:
+            difference += ", not converged"
         return rank, label or self.method, shown, *more, difference, seconds
+
+    @property
+    def is_far_off(self) -> bool:
+        """Whether the loss is many times that of the best method."""
+        if self.rank == 1 or self.difference is None:
+            return False
+        return _loss(self) > FAR_OFF * max(_loss(self) - self.difference, 0.0)
+
+    def _times_the_best(self) -> str:
+        """The loss as a multiple of that of the best method, rounded, and bounded."""
+        best = _loss(self) - (self.difference or 0.0)
+        if not _loss(self) < MOST_TIMES * best:
+            return f"over {MOST_TIMES:,} times the best"
+        return f"{_loss(self) / best:.0f} times the best"
 
     def _difference_with_error(self) -> str:
         """The difference and its error, both rounded to the second digit of the error."""
@@ -133,16 +154,32 @@ def leaderboard(runs: Mapping[str, Runs], adaptive: Sequence[str] = ADAPTIVE) ->
             standard_error=error,
             seconds=float(np.mean(run.seconds)) if run.seconds else None,
             failure=run.failure,
-            note="; ".join(dict.fromkeys(run.warned)) or None,
+            note="; ".join(_distinct(run.warned)) or None,
             rmse_per_split=tuple(run.rmse) if name in mean else (),
             scores=_scores(run) if name in mean else {},
             loss_per_split=tuple(run.loss) if name in mean else (),
             equal_to=equal[name] if equal.get(name, name) != name else None,
             unstable=unstable,
+            unconverged=_stopped(run),
             task_losses=run.task_losses if name in mean else None,
         )
         entries.append(entry)
     return tuple(entries)
+
+
+def _distinct(messages: Sequence[str]) -> list[str]:
+    """One of each of the messages that differ only in numbers and in the names that they quote."""
+    kinds: dict[str, str] = {}
+    for text in messages:
+        kinds.setdefault(re.sub(r"(?<!\w)'.*?'(?!\w)|[\d.]+", "", text), text)
+    return list(kinds.values())
+
+
+def _stopped(run: Runs) -> str | None:
+    """In how many splits scikit-learn's fit did not converge."""
+    if not run.n_stopped:
+        return None
+    return f"in {run.n_stopped} of {count(len(run.rmse), 'split')}"
 
 
 def _rmse(run: Runs) -> float:
@@ -201,11 +238,7 @@ class Recommendation(NamedTuple):
 
 
 def recommend(
-    entries: Sequence[Entry],
-    adaptive: Sequence[str] = ADAPTIVE,
-    *,
-    family: Family | None = None,
-    is_coded: bool = False,
+    entries: Sequence[Entry], *, family: Family | None = None, is_coded: bool = False
 ) -> Recommendation:
     """The method to use: of those that tie with the best, the preferred one.
 
@@ -215,7 +248,7 @@ def recommend(
     ``is_coded`` says that columns of the table are not numbers.
     """
     family = Gaussian() if family is None else family
-    kind = loss_of(family)
+    kind, adaptive = loss_of(family), adaptive_methods(family)
     ranked = [entry for entry in entries if entry.rank is not None and entry.equal_to is None]
     if not ranked:
         return Recommendation(

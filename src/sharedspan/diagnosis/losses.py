@@ -2,9 +2,13 @@
 
     normal   (y - m)^2, shown as its root mean (RMSE)
     binary   -y log m - (1 - y) log(1 - m), the log loss
-    counts   2 [y log(y / m) - y + m], the Poisson deviance
+    Poisson  2 [y log(y / m) - y + m], the Poisson deviance
+    counts   2 [y log(y / m) - (y + 1) log((y + 1) / (m + 1))], the negative binomial deviance
 
-Each is smallest on average if m is the mean, so models of different kinds can be compared.
+Each is smallest on average if m is the mean, so models of different kinds can be compared. Counts
+whose variance is larger than their mean are scored as those of variance m + m^2: their Poisson
+deviance would be that of a few large counts. It is the same scale for all models, whatever
+dispersion they estimate.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharedspan.families import Binomial, Counts, Family
+from sharedspan.families import Binomial, Counts, Family, Poisson
 
 SMALLEST_SHARE = 1e-6  # a predicted probability of 0 or 1 would cost infinitely much
 SMALLEST_MEAN = 1e-6  # relative to the mean count; a predicted mean of zero or less, the same
@@ -52,29 +56,45 @@ def log_loss(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
 
 
 def poisson_deviance(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Deviances of counts, (rows,)."""
+    """Deviances of counts whose variance is their mean, (rows,)."""
     from scipy.special import xlogy
 
-    m = np.maximum(mean, SMALLEST_MEAN * max(float(y.mean()), 1e-3))
+    m = _positive(y, mean)
     return 2 * (xlogy(y, y / m) - y + m)
+
+
+def negative_binomial_deviance(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Deviances of counts whose variance is m + m^2, (rows,)."""
+    from scipy.special import xlogy
+
+    m = _positive(y, mean)
+    return 2 * (xlogy(y, y / m) - (y + 1) * (np.log1p(y) - np.log1p(m)))
+
+
+def _positive(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Means of counts, none of them zero or less."""
+    return np.maximum(mean, SMALLEST_MEAN * max(float(y.mean()), 1e-3))
 
 
 SCORES = {  # what the scores are, in words
     "log loss": "minus the mean log of the probability of the class of a row",
     "AUC": "how often a row of class 1 has a larger probability than one of class 0",
     "Brier score": "mean squared difference of probability and class",
-    "deviance": "mean Poisson deviance of the predicted means",
+    "deviance": "mean deviance of counts from the predicted means",
 }
 RMSE = Loss("RMSE", "root mean squared error", squared_error, is_root=True)
 LOG_LOSS = Loss("log loss", "log loss", log_loss)
-DEVIANCE = Loss("deviance", "mean Poisson deviance", poisson_deviance)
+POISSON = Loss("deviance", "mean Poisson deviance", poisson_deviance)
+COUNTS = Loss("deviance", "mean negative binomial deviance", negative_binomial_deviance)
 
 
 def loss_of(family: Family) -> Loss:
     """The loss by which models of a family are compared."""
     if isinstance(family, Binomial):
         return LOG_LOSS
-    return DEVIANCE if isinstance(family, Counts) else RMSE
+    if isinstance(family, Counts):
+        return POISSON if isinstance(family, Poisson) else COUNTS
+    return RMSE
 
 
 def score_names(family: Family) -> list[str]:

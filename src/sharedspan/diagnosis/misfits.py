@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sharedspan.diagnosis.model_view import NO_VARIATION, SPARE_ROWS, ModelView
-from sharedspan.subspace import ordered_factors
+from sharedspan.mixed_model.posterior import Posterior
 
 REASONS = {
     "coefficients": "coefficients outside the common pattern",
@@ -97,12 +97,11 @@ def _by_probability(view: ModelView) -> Iterator[Misfit]:
 
 def _distances_of_levels(view: ModelView) -> tuple[np.ndarray, float]:
     """How far the level of each task is from the median of all (T,), and what is usual."""
-    away = np.zeros(len(view.labels))
     if view.random_levels is None:
-        return away, 0.0
-    tasks, levels, _ = view.random_levels
-    away[tasks] = np.abs(levels[-1] - np.median(levels[-1]))
-    return away, 1.4826 * float(np.median(away[tasks]))
+        return np.zeros(len(view.labels)), 0.0
+    levels = view.random_levels[0][-1]
+    away = np.abs(levels - np.median(levels))
+    return away, 1.4826 * float(np.median(away))
 
 
 def _by_span(view: ModelView) -> Iterator[Misfit]:
@@ -118,21 +117,39 @@ def _by_span(view: ModelView) -> Iterator[Misfit]:
 
 
 def _by_noise(view: ModelView) -> Iterator[Misfit]:
-    """Tasks with far more noise than the others, judged by residuals or by fitted variances."""
+    """Tasks with far more noise than the others, by fitted variances or else by residuals."""
     from scipy.stats import chi2
 
-    variance, squares = view.span.noise_variance, view.noise_squares
-    variance = np.zeros(0) if variance is None else variance
-    ids, chance = np.arange(len(variance)), None
-    if squares is not None:
-        spare = squares[2] >= SPARE_ROWS
-        ids, left, degrees = (array[spare] for array in squares)
-        variance = left / degrees
-    if len(ids) < 3 or not view.noise or not np.median(variance) > 0:
+    noise = _fitted_noise(view)
+    if noise is None and view.noise_squares is not None:
+        ids, squares, degrees = (a[view.noise_squares[2] >= SPARE_ROWS] for a in view.noise_squares)
+        noise = ids, squares / degrees, degrees
+    if noise is None or len(noise[0]) < 3 or not view.noise:
         return
-    if squares is not None:
+    ids, variance, degrees = noise
+    if np.median(variance) > 0:
         chance = chi2.logsf(variance / np.median(variance) * degrees, degrees)
-    yield from _strange_tasks(view, "noise", ids, variance, chance)
+        yield from _strange_tasks(view, "noise", ids, variance, chance)
+
+
+def _fitted_noise(view: ModelView) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Codes, variances and degrees of freedom of all tasks, if each has its own in the model."""
+    variance, uncertainty = view.span.noise_variance, view.span.uncertainty
+    if variance is None or not np.isfinite(variance).all() or not np.ptp(variance):
+        return None
+    degrees = None if uncertainty is None else uncertainty.degrees
+    if isinstance(uncertainty, Posterior):
+        degrees = uncertainty.noise_degrees
+    if degrees is None or not (degrees > 0).all():
+        return None
+    return np.arange(len(variance)), variance, degrees[: len(variance)]
+
+
+def rows_would_tell(view: ModelView) -> bool:
+    """Whether the rows of the fit would show more tasks that do not fit than the model alone."""
+    if (view.rows is not None and view.rows.y is not None) or view.span.extra.get("uses_offset"):
+        return False
+    return not view.is_population or (view.is_normal and _fitted_noise(view) is None)
 
 
 def _by_place(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
@@ -150,13 +167,14 @@ def _by_place(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
     if fits.sum() < max(FEWEST_PLACES, view.rank or 0) or not (noise and (shrunk or view.rows)):
         return
     if view.rank:
-        what, (axes, _) = "place", ordered_factors(view.basis, view.basis.T @ view.shift[fits].T)
-        features = np.abs(axes).argmax(axis=0)
-        places = view.shift @ axes
+        what, places = "place", view.directions.places
+        leading = [view.directions.leading(j) for j in range(view.directions.rank)]
+        features = [view.names[each[0]] if len(each) else None for each in leading]
     elif shrunk:
-        what, features = "slope", np.flatnonzero(view.span.extra.get("slope_std", np.zeros(0)))
+        what, varying = "slope", np.flatnonzero(view.span.extra.get("slope_std", np.zeros(0)))
+        features = [view.names[j] for j in varying]
         mean = 0.0 if view.span.mean_coef is None else view.span.mean_coef
-        places = ((view.span.coef - mean) * view.metric.deviation)[:, features]
+        places = ((view.span.coef - mean) * view.metric.deviation)[:, varying]
     else:
         return
     middle = np.median(places[fits], axis=0)
@@ -174,8 +192,9 @@ def _by_place(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
     for t in np.flatnonzero(odd):
         j = int(far[t].argmax())
         surprise = float(-norm.logsf(min(far[t, j], 1e3)) / np.log(10))
-        name = view.names[features[j]]
-        yield Misfit(view.labels[t], what, float(away[t, j]), float(spread[j]), surprise, name)
+        yield Misfit(
+            view.labels[t], what, float(away[t, j]), float(spread[j]), surprise, features[j]
+        )
 
 
 def _by_level(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
@@ -189,9 +208,8 @@ def _by_level(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
 
     if view.random_levels is None:
         return
-    tasks, levels, expected = view.random_levels
-    labels = [view.labels[t] for t in tasks]
-    fits = np.array([label not in known for label in labels])
+    levels, expected = view.random_levels
+    fits = np.array([label not in known for label in view.labels])
     largest = expected.max(axis=1, keepdims=True)
     if fits.sum() < FEWEST_PLACES or not largest.all():
         return
@@ -209,11 +227,11 @@ def _by_level(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
     typical = 1.4826 * float(np.median(away[-1, fits]))
     for i in np.flatnonzero(odd):
         surprise = float(-norm.logsf(min(far[i], 1e3)) / np.log(10))
-        yield Misfit(labels[i], "level", float(away[-1, i]), typical, surprise)
+        yield Misfit(view.labels[i], "level", float(away[-1, i]), typical, surprise)
 
 
 def _strange_tasks(
-    view: ModelView, what: str, tasks: np.ndarray, values: np.ndarray, chance: np.ndarray | None
+    view: ModelView, what: str, tasks: np.ndarray, values: np.ndarray, chance: np.ndarray
 ) -> Iterator[Misfit]:
     """Tasks whose variances are far above the others' and, by log p-values, not due to chance.
 
@@ -226,11 +244,10 @@ def _strange_tasks(
     middle = np.median(logs)
     spread = 1.4826 * np.median(np.abs(logs - middle))
     far = logs - middle > STRANGE * max(spread, LEAST_SPREAD)
-    if chance is not None:
-        far &= chance < np.log(CHANCE / len(view.labels))
+    far &= chance < np.log(CHANCE / len(view.labels))
     if far.mean() > MOST_STRANGE:  # so many are a second kind of task, not outliers
         return
     typical = float(np.sqrt(np.median(values)))
     for i in np.flatnonzero(far):
-        surprise = STRANGE if chance is None else float(-chance[i] / np.log(10))
+        surprise = float(-chance[i] / np.log(10))
         yield Misfit(view.labels[tasks[i]], what, float(np.sqrt(values[i])), typical, surprise)

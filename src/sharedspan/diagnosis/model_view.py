@@ -13,39 +13,29 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.losses import scores
-from sharedspan.diagnosis.metric import feature_metric
 from sharedspan.diagnosis.rows import RowsByTask, rows_by_task
-from sharedspan.estimators.base import TaskEstimator, fitted_span_of
+from sharedspan.estimators.base import fitted_span_of
+from sharedspan.estimators.directions import CoefficientView, covariances_of
 from sharedspan.estimators.generalized import predict_family
 from sharedspan.estimators.prediction import predicted_mean
-from sharedspan.families import Gaussian
 from sharedspan.mixed_model.posterior import Posterior
-from sharedspan.subspace import orthonormal_basis
 
 SPARE_ROWS = 5  # rows beyond its features that a task needs to measure effects outside the span
 ROUNDING = 1e-12  # of the largest eigenvalue of a Gram
+DAMPING = 1e-5  # of a task's covariance, which large models store in single precision
 NO_VARIATION = 1e-10  # share of the variation outside the span that is rounding
 
 
-class ModelView:
+class ModelView(CoefficientView):
     """A fitted model, or a Pipeline that ends in one, and rows if they are given.
 
     Attributes
     ----------
-    model, span, params : estimator, its FittedSpan and its parameters
     rows : RowsByTask or None
-    labels, names : list
-        Labels of the tasks and names of the features.
-    representation : ndarray of shape (d, k) or None
-        None if tasks share no span; a prior on all slopes is not a span.
-    metric : Metric
-    coef, shift : ndarray of shape (T, d)
-        R^(1/2) times standardised coefficients, and their deviations from the mean: the population
-        mean if the model has one, otherwise the mean over tasks.
-    basis : ndarray of shape (d, k)
-        Orthonormal basis of the span in the same coordinates.
-    off_span, off_feature : ndarray of shape (T,)
-        Norms of the deviations outside the span, and the feature for which they are largest.
+    labels : list
+        Labels of the tasks.
+    off_span : ndarray of shape (T,)
+        Norms of the deviations outside the span.
     distance : ndarray of shape (T,)
         Root mean squares of the differences between a task's predictions and those of the mean
         task, for rows with the mean and the covariance within tasks of the features.
@@ -65,16 +55,10 @@ class ModelView:
         pipeline = model if getattr(model, "steps", None) else None
         if pipeline is not None:
             model = pipeline[-1]
-        self.span = fitted_span_of(model)
-        self.model: TaskEstimator = model
-        self.params = model.get_params(deep=False)
+        span = fitted_span_of(model)
         if pipeline is not None and len(pipeline.steps) > 1 and X is not None:
             X = pipeline[:-1].transform(X)
-        self.kind = type(model).__name__
-        self.centred = bool(model.fit_intercept)
-        self.family = model.response_family()
-        self.is_normal = isinstance(self.family, Gaussian)
-        if X is not None and self.span.extra.get("uses_offset"):
+        if X is not None and span.extra.get("uses_offset"):
             raise ValueError(
                 "The model was fitted with an offset or exposure, which X, y and task do not "
                 "contain: leave them out."
@@ -85,35 +69,18 @@ class ModelView:
                 "print(model.summary()) shows what it has."
             )
         self.rows = None if X is None else rows_by_task(model, X, y, task)
+        given = () if self.rows is None else (self.rows.X, self.rows.codes)
+        super().__init__(model, *given)
         tasks = model.tasks_
         self.labels: list[Hashable] = list(tasks) if tasks.dtype == object else tasks.tolist()
-        self.names = [str(name) for name in model.coef_names_]
-        self.is_population = model.shares == "population"
-        self.representation = None if model.shares == "prior" else self.span.representation
-        self.rank = None if self.representation is None else self.span.rank
-        self._compare_coefficients()
+        off = self.shift - self.shift @ self.basis @ self.basis.T
+        self.off_span = np.linalg.norm(off, axis=1)
+        small = np.sum(off**2) <= NO_VARIATION * np.sum(self.coef**2)
+        self.confined = bool(self.rank and not self.is_population and small)
         self.residuals = None
         if self.is_normal and self.rows is not None and self.rows.y is not None:
             self.residuals = self._residual_squares(self.rows, self.rows.y)
         self.noise = self._noise_deviation()
-
-    def _compare_coefficients(self) -> None:
-        span = self.span
-        self.metric = metric = feature_metric(span, self.rows, self.centred)
-        self.coef = metric.predictions(span.coef * metric.deviation)
-        if span.mean_coef is None:
-            self.shift = self.coef - self.coef.mean(axis=0)
-        else:
-            self.shift = metric.predictions((span.coef - span.mean_coef) * metric.deviation)
-        self.basis = np.zeros((self.coef.shape[1], 0))
-        if self.rank and self.representation is not None:
-            directions = metric.predictions(self.representation.T * metric.deviation)
-            self.basis = orthonormal_basis(directions.T)
-        off = self.shift - self.shift @ self.basis @ self.basis.T
-        self.off_span = np.linalg.norm(off, axis=1)
-        self.off_feature = np.abs(off).argmax(axis=1)
-        small = np.sum(off**2) <= NO_VARIATION * np.sum(self.coef**2)
-        self.confined = bool(self.rank and not self.is_population and small)
 
     @cached_property
     def collinear(self) -> list[list[str]]:
@@ -134,46 +101,46 @@ class ModelView:
     def levels(self) -> np.ndarray:
         """What the model predicts of each task at the mean of the features, less its mean, (T,)."""
         span, centre = self.span, np.zeros(len(self.names))
-        if self.rows is not None:
-            centre = self.rows.X.mean(axis=0)
+        if isinstance(span.uncertainty, Posterior):
+            centre = span.uncertainty.feature_means()
         elif (canonical := getattr(span.uncertainty, "canonical", None)) is not None:
             centre = canonical.units.origin
+        elif self.rows is not None:
+            centre = self.rows.X.mean(axis=0)
         levels = span.intercept + span.coef @ centre
         if span.mean_coef is None or span.mean_intercept is None:
             return levels - levels.mean()
         return levels - (span.mean_intercept + span.mean_coef @ centre)
 
     @cached_property
-    def random_levels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Codes of tasks (T',), their levels and the variances of these under the model, (P, T').
+    def random_levels(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Levels of the tasks and their variances under the model, (2, T) each.
 
-        A level is what the model predicts of the task less what it predicts of the mean task, at
-        the mean of the features and, if there are rows, at the mean of the task's rows. As an
-        estimate of a normal response it varies as much less between tasks as it is uncertain.
-        None if levels are not random effects.
+        A level is what the model predicts of a task less what it predicts of the mean task: at the
+        mean of the features, and at the features for which it is most certain, near the mean of the
+        task's own rows. As an estimate of a normal response it varies as much less between tasks as
+        it is uncertain. None if levels are not random effects.
         """
-        span, posterior = self.span, self.span.uncertainty
-        if span.mean_coef is None or not isinstance(posterior, Posterior):
+        posterior, T = self.span.uncertainty, len(self.labels)
+        if not isinstance(posterior, Posterior) or not self.centred:
             return None
-        if not self.centred or posterior.between is None or not posterior.between[0, 0] > 0:
+        if posterior.between is None or not posterior.between[0, 0] > 0:
             return None
-        tasks, centre = np.arange(len(self.labels)), posterior.feature_means()
-        places = []
-        if self.rows is not None:
-            tasks, counts = self.rows.sizes
-            sums = np.add.reduceat(self.rows.X, np.cumsum(counts) - counts)
-            places = [sums / counts[:, None]]
-        places.insert(0, np.broadcast_to(centre, (len(tasks), len(centre))))
-        shift, unit = span.coef[tasks] - span.mean_coef, posterior.user_scale()
-        levels, expected = [], []
-        for at in places:
-            Z = posterior.standard_rows(at)
-            levels.append(np.einsum("ij,ij->i", at, shift))
-            expected.append(np.einsum("ij,ij->i", Z @ posterior.between, Z))
-            if self.is_normal:
-                expected[-1] -= posterior.linear_predictor(at, tasks)[1]
-        intercept = span.intercept[tasks] - span.mean_intercept
-        return tasks, intercept + levels, unit**2 * np.maximum(expected, 0.0)
+        centre = posterior.standard_rows(posterior.feature_means()[None])[0]
+        levels, expected = np.empty((2, T)), np.empty((2, T))
+        step = max(int(1e7 / len(centre) ** 2), 1)
+        for begin in range(0, T, step):
+            tasks = slice(begin, min(begin + step, T))
+            covariance = covariances_of(posterior, tasks)
+            shift = posterior.mean[tasks] - posterior.b
+            own = _most_certain_rows(covariance)
+            for i, Z in enumerate((np.broadcast_to(centre, own.shape), own)):
+                levels[i, tasks] = np.einsum("tj,tj->t", Z, shift)
+                expected[i, tasks] = np.einsum("ti,ij,tj->t", Z, posterior.between, Z)
+                if self.is_normal:
+                    expected[i, tasks] -= np.einsum("ti,tij,tj->t", Z, covariance, Z)
+        unit = posterior.user_scale()
+        return unit * levels, unit**2 * np.maximum(expected, 0.0)
 
     @cached_property
     def distance(self) -> np.ndarray:
@@ -387,3 +354,16 @@ class ModelView:
             if d > k:
                 fits.append((t, inside, max(outside, 0.0), d - k, left, len(X) - d - self.centred))
         return np.array(fits, dtype=float).reshape(-1, 6)
+
+
+def _most_certain_rows(covariance: np.ndarray) -> np.ndarray:
+    """Rows [1, features] at which the predictor of each task has the least variance, (T, p).
+
+    Intercepts and slopes have the given covariances (T, p, p). Features whose slopes are known, as
+    they do not vary between tasks, are zero there.
+    """
+    slopes = covariance[:, 1:, 1:]
+    size = np.einsum("tii->t", slopes)[:, None, None]
+    damping = DAMPING * np.where(size > 0, size, 1.0) * np.eye(slopes.shape[1])
+    features = np.linalg.solve(slopes + damping, -covariance[:, 1:, :1])
+    return np.concatenate([np.ones((len(slopes), 1)), features[:, :, 0]], axis=1)

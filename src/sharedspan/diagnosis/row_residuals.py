@@ -15,6 +15,7 @@ from sharedspan.diagnosis.simulated_residuals import (
     normal_probability,
     probability_step,
 )
+from sharedspan.estimators.directions import covariances_of
 from sharedspan.families import Binomial, Counts, Gaussian
 from sharedspan.mixed_model.posterior import Posterior
 
@@ -53,14 +54,11 @@ def residuals_of_rows(view: ModelView, seed: int = 0) -> ResidualsAtDraw | None:
 def _draws(posterior: Posterior, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Coefficients (T, p) and noise variances (T,) drawn from the posterior, in standard units."""
     T, p = posterior.mean.shape
-    upper, draws = np.triu_indices(p), posterior.mean.copy()
+    draws = posterior.mean.copy()
     step = max(int(1e7 / p**2), 1)
     for begin in range(0, T, step):
-        packed = posterior.packed[begin : begin + step].astype(float)
-        covariance = np.zeros((len(packed), p, p))
-        covariance[:, upper[0], upper[1]] = covariance[:, upper[1], upper[0]] = packed
-        values, axes = np.linalg.eigh(covariance)
-        lengths = np.sqrt(np.maximum(values, 0.0)) * rng.standard_normal((len(packed), p))
+        values, axes = np.linalg.eigh(covariances_of(posterior, slice(begin, begin + step)))
+        lengths = np.sqrt(np.maximum(values, 0.0)) * rng.standard_normal(values.shape)
         draws[begin : begin + step] += (axes @ lengths[:, :, None])[:, :, 0]
     degrees = float(np.median(posterior.degrees))
     factor = degrees / rng.chisquare(degrees) if np.isfinite(degrees) else 1.0

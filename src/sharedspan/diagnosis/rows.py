@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -58,6 +59,8 @@ def _second_class(model: Any, y: Any) -> Any:
 
 def rows_by_task(model: Any, X: Any, y: Any, task: Any) -> RowsByTask:
     """Rows validated like rows to predict; rows of tasks that were not fitted are left out."""
+    model = copy(model)
+    model.unseen = "mean"
     if is_task_list(X):
         parts = [rows_to_predict(model, *pair) for pair in blocks_to_predict(X, task)]
         features = np.concatenate([part for part, _ in parts])

@@ -8,6 +8,7 @@ before a fit, and before a further split, which needs as much of it as the longe
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +19,14 @@ import numpy as np
 from sharedspan.diagnosis.compared_methods import compile_kernels
 from sharedspan.diagnosis.holdout_errors import N_FOLDS, fit_and_predict, folds_of_partition
 from sharedspan.diagnosis.losses import RMSE, Loss, loss_of, scores
+from sharedspan.estimators.base import TaskEstimator
 from sharedspan.families import Family, Gaussian
 from sharedspan.progress import ProgressCallback
 
 FEWEST_SPLITS = 2  # that a standard error needs
 MOST_MEANS = 10_000  # predictions of a split by which methods are found to be equal
+# Up to a full stop before a capital; one inside a quoted name of a column ends no sentence.
+SENTENCE = re.compile(r"""(?:(?<!\w)(['"]).*?\1(?!\w)|[^.]|\.(?! [A-Z]))*""")
 
 clock = time.monotonic
 
@@ -36,6 +40,7 @@ class Runs:
     seconds: list[float] = field(default_factory=list)
     error: str | None = None  # of an exception, which ends the runs of the method
     unconverged: list[str] = field(default_factory=list)
+    n_stopped: int = 0  # fits of scikit-learn that ended before they converged
     warned: list[str] = field(default_factory=list)
     means: list[np.ndarray] = field(default_factory=list)  # some of the predictions of each split
     elapsed: list[float] = field(default_factory=list)  # seconds of fits with their predictions
@@ -70,6 +75,7 @@ class SplitRows:
     y: np.ndarray
     codes: np.ndarray
     family: Family
+    names: tuple[str, ...] = ()  # of the features, if they have some
 
     def held_out(self, seed: int, split: int) -> np.ndarray:
         """Whether a row is held out of a split, (n,): once in four splits.
@@ -122,8 +128,10 @@ def is_complete(run: Runs) -> bool:
 def add_fit(run: Runs, model: Any, rows: SplitRows, held: np.ndarray) -> None:
     """Fit once and add the error on the held-out rows, or the exception, to the runs."""
     name, y = type(model).__name__, rows.y[held]
+    is_ours = isinstance(getattr(model, "model", model), TaskEstimator)
+    names = rows.names if is_ours else ()
     try:
-        means, seconds, caught = fit_and_predict(model, rows.X, rows.y, rows.codes, held)
+        means, seconds, caught = fit_and_predict(model, rows.X, rows.y, rows.codes, held, names)
         run.seconds.append(seconds)
         rmse = RMSE.of(y, means)
         if not math.isfinite(rmse):
@@ -145,10 +153,11 @@ def add_fit(run: Runs, model: Any, rows: SplitRows, held: np.ndarray) -> None:
     reasons = [text for text, kind in messages.items() if kind == "ConvergenceWarning"]
     if not converged:
         run.unconverged.append(reasons[0] if reasons else "it did not converge")
-    run.warned += [text for text in messages if converged or text not in reasons]
+    run.n_stopped += bool(reasons) and not is_ours
+    run.warned += [text for text in messages if (converged and is_ours) or text not in reasons]
 
 
 def _first_sentence(message: object, speaker: str) -> str:
     """The first sentence of a message, without its full stop and the name of the estimator."""
-    text = " ".join(str(message).split()).removeprefix(f"{speaker} ")
-    return text.split(". ")[0].rstrip(".")
+    match = SENTENCE.match(" ".join(str(message).split()).removeprefix(f"{speaker} "))
+    return "" if match is None else match.group().rstrip(".")

@@ -16,10 +16,11 @@ from sharedspan.estimators.summaries import (
     LINKS,
     TITLES,
     convergence,
+    directions_words,
     family_parameters,
     group_sizes,
     method_words,
-    span_words,
+    rows_left_out,
 )
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.inference.summary import Estimate
@@ -130,7 +131,7 @@ def structure_words(model: TaskEstimator) -> Iterator[str]:
         sizes = map(str, np.unique(labels, return_counts=True)[1])
         yield f"Tasks are near the centres of clusters of {_listed(sizes)} tasks."
         return
-    span = span_words(model)
+    span = directions_words(model)
     yield from span
     path = FittedSpan.of(model).rank_path
     if isinstance(path, RankPath):
@@ -184,9 +185,7 @@ def warning_words(model: TaskEstimator) -> Iterator[str]:
     held = vars(model)
     if held.get("converged_") is False:
         yield convergence(model)
-    if dropped := held.get("n_rows_dropped_", 0):
-        verb = "was" if dropped == 1 else "were"
-        yield f"{_count(dropped, 'row')} with missing values {verb} left out."
+    yield from rows_left_out(model)
     variance = held.get("noise_variance_")
     if variance is not None and not (np.nan_to_num(variance) > 0).any():
         yield "No noise is left: the fit reproduces its rows, so its standard errors mean nothing."

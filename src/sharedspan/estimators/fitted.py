@@ -101,9 +101,12 @@ class FittedSpan:
         # Not the product of the ordered factors: if features differ in scale by more than the
         # precision of a number, rotating the factors would lose the small coefficients.
         V = tall_product(W, span).T  # (d, T), with the tasks contiguous in memory
-        if off_span is not None:
+        if off_span is None:
+            intercept = canonical.intercept_to_user(intercept, span, W)
+        else:
             intercept = problem.statistics.intercepts(B @ W + off_span / response)
             V = V + canonical.to_user(off_span / response)
+            intercept = canonical.intercept_to_user(intercept, V)
         missing = rank - B.shape[1]
         if missing > 0:
             span = np.column_stack([span, np.eye(len(span))])[:, :rank]
@@ -113,7 +116,7 @@ class FittedSpan:
             fields["noise_variance"] = canonical.units.squares_to_user(variance)
         return cls(
             coef=np.ascontiguousarray(V.T),
-            intercept=canonical.intercept_to_user(intercept, V),
+            intercept=intercept,
             representation=representation,
             task_weights=task_weights,
             rank=int(rank),

@@ -9,7 +9,12 @@ import numpy as np
 
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.parameters import at_least
-from sharedspan.estimators.preparation import encoded_columns, is_prepared, validate_names
+from sharedspan.estimators.preparation import (
+    encoded_columns,
+    is_prepared,
+    validate_names,
+    without_target,
+)
 from sharedspan.estimators.saturation import require_noise
 from sharedspan.inputs.frames import (
     as_table,
@@ -54,6 +59,7 @@ def feature_columns(model: TaskEstimator, X: Any, task: Any = None) -> tuple[np.
 
 def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray, np.ndarray]:
     """Features (rows, d) and task codes (rows,), -1 for a task that was not fitted."""
+    X, task = without_target(model, X, task)
     features, column = feature_columns(model, X, task)
     labels = given_labels(task, column, model.task_column)
     known = model.tasks_

@@ -17,7 +17,13 @@ from sharedspan.inputs.frame_table import (
     row_labels,
     target_numbers,
 )
-from sharedspan.inputs.frames import REMEDY, column_names, missing_words, task_column_of
+from sharedspan.inputs.frames import (
+    REMEDY,
+    column_names,
+    missing_words,
+    package_of,
+    task_column_of,
+)
 from sharedspan.inputs.labels import given_labels, is_missing
 from sharedspan.inputs.table_columns import TableColumns
 
@@ -75,6 +81,25 @@ def validate_names(model: TaskEstimator, X: Any, reset: bool) -> None:
     validate_data(model, X, reset=reset, skip_check_array=True)
 
 
+def without_target(model: TaskEstimator, X: Any, task: Any) -> tuple[Any, Any]:
+    """A frame of the table of a fit to files, without its target, and the labels in it.
+
+    The model has no ``task_column`` then, but knows the columns of the table. Labels ``task`` that
+    are given are preferred.
+    """
+    columns, names = vars(model).get("columns_"), column_names(X)
+    if columns is None or names is None or model.task_column is not None:
+        return X, task
+    features = {column.column for column in columns.encoding.columns}
+    others = {columns.target, *columns.task_columns} - features
+    if task is None and columns.task in others.intersection(names):
+        task = row_labels(X, columns.task)
+    if others.intersection(names):
+        rest = [name for name in names if name not in others]
+        X = X.select(rest) if package_of(X) == "pyarrow" else X[rest]
+    return X, task
+
+
 def for_coded_rows(model: TaskEstimator) -> TaskEstimator:
     """A copy of a model that takes arrays of its features, with separate task labels."""
     copied = copy(model)
@@ -94,6 +119,7 @@ def coded_rows(model: TaskEstimator, X: Any, y: Any, task: Any) -> tuple[Any, An
     """
     learned = vars(model).get("columns_")
     y = read_target(model, y)
+    X, task = without_target(model, X, task)
     task_column = task_column_of(X, model.task_column, task)
     if learned is None or not needs_preparation(X, learned, task_column):
         return model, X, y, task

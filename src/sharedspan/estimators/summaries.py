@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from sharedspan.estimators.directions import CoefficientView
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.estimators.inference import (
     coefficient_names,
@@ -30,7 +31,6 @@ from sharedspan.inputs.columns import Columns
 from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.mixed_model.objective import INTERCEPT, VarianceComponent
 from sharedspan.mixed_model.structures import Effects
-from sharedspan.subspace import ordered_factors
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskEstimator
@@ -335,6 +335,14 @@ def plain_variances(model: TaskEstimator) -> tuple[VarianceEntry, ...]:
 
 def span_words(model: TaskEstimator) -> tuple[str, ...]:
     """What the tasks share, in sentences."""
+    if along := directions_words(model):
+        view = CoefficientView(model)
+        along = (*along, *view.directions.sentences(view.names))
+    return along
+
+
+def directions_words(model: TaskEstimator) -> tuple[str, ...]:
+    """How many directions tasks share, in a sentence, if they share any."""
     fitted = FittedSpan.of(model)
     if not fitted.rank or fitted.representation is None or model.shares == "prior":
         return ()
@@ -343,40 +351,8 @@ def span_words(model: TaskEstimator) -> tuple[str, ...]:
         return ()
     if k == d:
         return (f"Coefficients of tasks differ in all directions of the {d} features.",) * (d > 1)
-    names = np.array(list(map(str, model.coef_names_)), dtype=object)
-    along = f"{k} shared direction{'s' * (k > 1)} of {d} feature{'s' * (d > 1)}"
-    if fitted.feature_covariance is not None:
-        along += ", each in units of its standard deviation within tasks"
-    sentences = [f"Coefficients of tasks differ along {along}."]
-    loadings = standard_loadings(
-        fitted.representation, fitted.task_weights, fitted.feature_covariance
-    )
-    for j in range(min(k, 3)):
-        largest = np.argsort(-np.abs(loadings[:, j]))[: min(3, d)]
-        listed = ", ".join(f"{names[i]} {loadings[i, j]:+.2f}" for i in largest)
-        sentences.append(f"Direction {j + 1}: mostly {listed}.")
-    return tuple(sentences)
-
-
-def standard_loadings(B: np.ndarray, W: np.ndarray, covariance: np.ndarray | None) -> np.ndarray:
-    """The span B for features of unit standard deviation, as principal directions, (d, k).
-
-    Directions are ordered by how much the predictions of tasks with the weights W (k, T) differ
-    along them, and most tasks are at positive places. The features have the given covariance
-    (d, d); without it B stays.
-    """
-    if covariance is None:
-        return B
-    deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    inverse = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
-    variances, axes = np.linalg.eigh(inverse[:, None] * covariance * inverse)
-    span = deviation[:, None] * B
-    predictions = np.sqrt(np.maximum(variances, 0.0))[:, None] * (axes.T @ span)
-    principal, places = ordered_factors(predictions, W)
-    loadings = span @ np.linalg.lstsq(predictions, principal, rcond=None)[0]
-    mean, spread = places.mean(axis=1), places.std(axis=1)
-    leading = loadings[np.abs(loadings).argmax(axis=0), np.arange(len(mean))]
-    return loadings * np.where(np.where(np.abs(mean) > spread, mean, leading) < 0, -1.0, 1.0)
+    directions, features = f"direction{'s' * (k > 1)}", f"feature{'s' * (d > 1)}"
+    return (f"Coefficients of tasks differ along {k} shared {directions} of {d} {features}.",)
 
 
 def noise_notes(model: TaskEstimator) -> tuple[str, ...]:
@@ -397,6 +373,18 @@ def class_notes(model: TaskEstimator) -> tuple[str, ...]:
     if classes is not None and len(classes) == 2 and classes.dtype.kind in "OUT":
         return tuple(counted(classes.tolist()))
     return () if columns is None else tuple(counted(columns.classes))
+
+
+def rows_left_out(model: TaskEstimator) -> tuple[str, ...]:
+    """How many rows of the table were left out of the fit, if any, in a sentence."""
+    n = vars(model).get("n_rows_dropped_", 0)
+    if not n:
+        return ()
+    lacking, columns = "with missing values", vars(model).get("columns_")
+    if columns is not None and columns.encoding.missing == "indicator":
+        wanted = [columns.target or "the response", *columns.task_columns]
+        lacking = f"without a value of {' or '.join(wanted)}"
+    return (f"{n:,} row{'s' * (n != 1)} {lacking} {'was' if n == 1 else 'were'} left out.",)
 
 
 def notes_on_fit(model: TaskEstimator) -> tuple[str, ...]:

@@ -45,9 +45,11 @@ def error_floor(n_samples: Any, n_features: int, n_tasks: int, rank: int, noise:
 
 def residual_degrees(n: np.ndarray, d: int, k: int, centred: bool) -> float:
     """Rows minus the numbers of intercepts, task weights and span parameters, zero if negative."""
+    span = k * max(d - k, 0)
+    if len(n) and n.min() >= k + centred:
+        return float(max(n.sum() - len(n) * (k + centred) - span, 0.0))
     free = np.maximum(n - centred, 0)
-    used = np.minimum(free, k).sum() + k * max(d - k, 0)
-    return float(max(free.sum() - used, 0.0))
+    return float(max(free.sum() - np.minimum(free, k).sum() - span, 0.0))
 
 
 def shared_noise(objective: Objective, loss: float, k: int, centred: bool) -> tuple[float, float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sharedspan.inputs.files import literal, quoted, shortened
+from sharedspan.inputs.labels import is_missing
 from sharedspan.inputs.recognition import recognise
 from sharedspan.inputs.text_format import TEXTS, TextFormat
 
@@ -31,18 +32,21 @@ def find_classes(table: OpenTable, name: str, text: TextFormat) -> tuple[str, ..
         if found is None:
             break
         words.append(found[0])
+    return in_order(words) if are_classes(words, text, name) else ()
+
+
+def are_classes(words: Collection[str], text: TextFormat, name: str = "y") -> bool:
+    """Whether these are two words, rather than numbers or dates, of a target of this name."""
     if len(words) != 2:
-        return ()
+        return False
     try:
         kinds, _, findings = recognise({name: dict.fromkeys(words, 1)}, text, target=name)
     except ValueError:  # numbers that are not written alike
-        return ()
-    if kinds[name] != "text" or findings:
-        return ()
-    return in_order(words)
+        return False
+    return kinds[name] == "text" and not findings
 
 
-def in_order(words: Sequence[str]) -> tuple[str, str]:
+def in_order(words: Collection[str]) -> tuple[str, str]:
     """Two words, the one that counts as 1 last."""
     first, second = sorted(words)
     if first.casefold() in AFFIRMATIVE and second.casefold() not in AFFIRMATIVE:
@@ -51,17 +55,19 @@ def in_order(words: Sequence[str]) -> tuple[str, str]:
 
 
 def coded_words(y: Any) -> tuple[Any, tuple[str, ...]]:
-    """Responses as 0 and 1, and their words, if y holds two words; else y as it is, and ()."""
+    """Responses of two words as 0, 1 and NaN, and the words; others as they are, and ()."""
     values = np.asarray(y)
     if values.dtype.kind not in "OUT" or values.ndim != 1:
         return y, ()
-    words = set(values.tolist())
-    if len(words) != 2 or not all(isinstance(word, str) and word.strip() for word in words):
+    texts = ["" if is_missing(value) else value for value in values.tolist()]
+    if not all(isinstance(text, str) for text in texts):
         return y, ()
-    if any(character.isdigit() for word in words for character in word):
+    texts = [text.strip() for text in texts]
+    words = {text for text in texts if text}
+    if not are_classes(words, TextFormat()):
         return y, ()
-    classes = in_order(list(words))
-    return (values == classes[1]).astype(float), classes
+    classes = in_order(words)
+    return np.array([float(text == classes[1]) if text else np.nan for text in texts]), classes
 
 
 def another_word(

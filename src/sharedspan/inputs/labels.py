@@ -76,9 +76,10 @@ def ascending_runs(task: Any, n_rows: int) -> tuple[IntegerLabels, np.ndarray] |
     if (counts < 0).any():
         return None
     starts = np.full(int(counts.sum()) + 1, n_rows, dtype=np.int64)
-    work = partial(find_runs, labels, bounds, np.cumsum(counts) - counts, starts)
+    values = np.empty(len(starts) - 1, dtype=np.int64)
+    work = partial(find_runs, labels, bounds, np.cumsum(counts) - counts, starts, values)
     over_tasks(work, blocks, float(n_rows))
-    return IntegerLabels(labels[starts[:-1]]), starts
+    return IntegerLabels(values), starts
 
 
 def task_codes(

@@ -228,7 +228,8 @@ def _positions(d: int) -> torch.Tensor:
 
 def _tensor(x: Array, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
-        x = torch.tensor(np.ascontiguousarray(x), dtype=dtype)
+        own = device.type == "cpu"  # the user's memory is never shared
+        return torch.from_numpy(np.ascontiguousarray(x)).to(device, dtype, copy=own)
     return x.to(device, dtype)
 
 

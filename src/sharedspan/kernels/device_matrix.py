@@ -44,6 +44,14 @@ def taking(
         raise out_of_memory(device, size, tasks, block_size()) from error
 
 
+def empty_pinned(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> torch.Tensor:
+    """Memory of the host that is not initialised, pinned if possible."""
+    try:
+        return torch.empty(shape, dtype=dtype, pin_memory=pinned)
+    except RuntimeError:  # beyond the system's limit of locked memory: copies are slower then
+        return torch.empty(shape, dtype=dtype)
+
+
 def sum_of_products(X: torch.Tensor, Y: torch.Tensor) -> torch.Tensor:
     """XY' (k, l) of X (k, T) and Y (l, T), T large, in a fixed order.
 
@@ -94,4 +102,5 @@ class DeviceMatrix(RemoteMatrix):
             return sum_of_products(self.data, other.data).cpu().numpy()
 
     def to_host(self) -> np.ndarray:
-        return self.data.to("cpu", copy=True).numpy()
+        host = empty_pinned(self.data.shape, self.data.dtype, self.data.device.type == "cuda")
+        return host.copy_(self.data).numpy()

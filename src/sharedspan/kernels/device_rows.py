@@ -1,25 +1,28 @@
 """From rows in the host's memory to statistics on a GPU.
 
-Rows are copied in blocks of whole tasks through two pinned buffers: while threads fill one, the
-other is on its way to the card, and the block before it is summed there. Only sums stay, so tables
-may be larger than the card.
+Threads copy pieces of rows to pinned buffers, which together fit in the cache of a processor, so
+that rows are read from memory once. From there the pieces travel to one of two blocks of whole
+tasks on the card, while the other block is summed. Only sums stay, so tables may be larger than the
+card.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from sharedspan.kernels.threads import over_tasks
+from sharedspan.kernels.device_matrix import empty_pinned
+from sharedspan.kernels.threads import computed_ahead
 
 MOST_FEATURES = 128  # beyond, the Gram of a task exceeds the registers of a program
-BLOCK_BYTES = 1 << 27  # of rows that are copied and summed together
-PIECE = 1 << 14  # rows that a thread copies at once
-PIECE_COST = 5e6  # of a piece in floating-point operations, which decides on the use of threads
+BLOCK_BYTES = 1 << 26  # of rows that are summed together
+PIECE_BYTES = 1 << 23  # of rows that a thread copies at once
+PIECES = 12  # pinned buffers
+THREADS = 8  # that copy; more wait for each other
 
 
 @dataclass
@@ -64,8 +67,8 @@ def gather_rows(
     origin: np.ndarray,
     centred: bool,
     device: torch.device,
-) -> DeviceSums:
-    """Sums of the rows of all tasks, on the device.
+) -> tuple[DeviceSums, float]:
+    """Sums of the rows of all tasks, on the device, and the largest size of a response.
 
     Parameters
     ----------
@@ -81,116 +84,98 @@ def gather_rows(
     """
     from sharedspan.kernels import triton_gather
 
-    T, d = len(starts) - 1, X.shape[1]
-    sums = DeviceSums.empty(T, d, device)
-    at = torch.as_tensor(starts).to(device)
-    zero = torch.as_tensor(origin).to(device)
-    for first, last, (x, target, w) in copied_blocks(X, y, weight, order, starts, device):
-        part = slice(first, last)
-        out = tuple(value[part] for value in vars(sums).values())
+    sums = DeviceSums.empty(len(starts) - 1, X.shape[1], device)
+    at, zero = torch.as_tensor(starts).to(device), torch.as_tensor(origin).to(device)
+    sources = [a for a in (X, y, weight) if a is not None]
+    largest = torch.zeros((), device=device)
+    for first, last, (x, target, *w) in copied_blocks(sources, order, starts, device):
+        out = tuple(value[first:last] for value in vars(sums).values())
         places = at[first : last + 1] - starts[first]
-        triton_gather.task_sums(x, target, w, places, zero, centred, out)
-    return sums
+        triton_gather.task_sums(x, target, w[0] if w else None, places, zero, centred, out)
+        largest = torch.maximum(largest, target.abs().amax())
+    return sums, float(largest)
 
 
 def copied_blocks(
-    X: np.ndarray,
-    y: np.ndarray,
-    weight: np.ndarray | None,
-    order: np.ndarray | None,
-    starts: np.ndarray,
-    device: torch.device,
-) -> Iterator[tuple[int, int, tuple[Any, Any, Any]]]:
-    """Ranges of tasks with copies of their X, y and weights (or None) on the device.
+    sources: list[np.ndarray], order: np.ndarray | None, starts: np.ndarray, device: torch.device
+) -> Iterator[tuple[int, int, list[torch.Tensor]]]:
+    """Ranges of tasks with copies of the rows of all sources on the device.
 
     A block is valid until the next one is requested.
     """
-    limit = max(BLOCK_BYTES // (X.shape[1] * X.itemsize), int(np.diff(starts).max()))
-    bounds = _block_bounds(starts, limit)
-    longest = int(np.diff(starts[bounds]).max())
-    sources = [a for a in (X, y, weight) if a is not None]
-    slots = [_Slot(sources, longest, device) for _ in range(min(2, len(bounds) - 1))]
+    row_bytes = sum(a.itemsize * a[0].size for a in sources)
+    bounds = _block_bounds(starts, BLOCK_BYTES // row_bytes)
+    edges, step = starts[bounds], max(PIECE_BYTES // row_bytes, 1)
+    pieces = [
+        (block, first, min(first + step, edges[block + 1]))
+        for block in range(len(bounds) - 1)
+        for first in range(edges[block], edges[block + 1], step)
+    ]
+    longest, count = int(np.diff(edges).max()), min(PIECES, len(pieces))
+    pinned = [_Pinned(sources, min(step, longest), device) for _ in range(count)]
+    blocks = [
+        [torch.empty((longest, *a.shape[1:]), dtype=kind, device=device)
+         for a, kind in zip(sources, pinned[0].kinds, strict=True)]
+        for _ in range(min(2, len(bounds) - 1))
+    ]  # fmt: skip
     copying = torch.cuda.Stream(device) if device.type == "cuda" else None
+    summed = [torch.cuda.Event() for _ in blocks] if copying is not None else []
 
-    def begin(block: int) -> None:
-        """Fill a slot, and begin to copy it."""
-        lo, hi = int(starts[bounds[block]]), int(starts[bounds[block + 1]])
-        rows = slice(lo, hi) if order is None else order[lo:hi]
-        slots[block % 2].fill(sources, rows, hi - lo)
-        slots[block % 2].send(hi - lo, copying)
+    def fill(i: int) -> None:
+        _, first, last = pieces[i]
+        pinned[i % count].fill(sources, slice(first, last) if order is None else order[first:last])
 
-    begin(0)
-    for block in range(len(bounds) - 1):
-        if block + 2 < len(bounds):
-            begin(block + 1)  # while this block is on its way
-        x, target, *weights = slots[block % 2].arrived()
-        yield bounds[block], bounds[block + 1], (x, target, weights[0] if weights else None)
-        slots[block % 2].release()
+    for i in computed_ahead(fill, len(pieces), count, THREADS):
+        block, first, last = pieces[i]
+        slot, begin, end = block % 2, edges[block], edges[block + 1]
+        if copying is not None and first == begin:
+            copying.wait_event(summed[slot])
+        there = [a[first - begin : last - begin] for a in blocks[slot]]
+        pinned[i % count].send(there, copying)
+        if last == end:
+            if copying is not None:
+                torch.cuda.current_stream(device).wait_stream(copying)
+            yield bounds[block], bounds[block + 1], [a[: end - begin] for a in blocks[slot]]
+            if copying is not None:
+                summed[slot].record(torch.cuda.current_stream(device))
 
 
 def _block_bounds(starts: np.ndarray, limit: int) -> np.ndarray:
-    """First tasks of blocks of at most ``limit`` rows, and the end."""
+    """First tasks of blocks of at most ``limit`` rows or of one task, and the end."""
     bounds = [0]
     while bounds[-1] < len(starts) - 1:
         end = int(np.searchsorted(starts, starts[bounds[-1]] + limit, side="right")) - 1
-        bounds.append(end)
+        bounds.append(max(end, bounds[-1] + 1))
     return np.array(bounds)
 
 
-class _Slot:
-    """Pinned memory for a block of rows, and the memory of the device to which they are copied."""
+class _Pinned:
+    """Pinned memory for a piece of rows of all sources."""
 
     def __init__(self, sources: list[np.ndarray], n_rows: int, device: torch.device) -> None:
         on_gpu = device.type == "cuda"
-        self.host = [_pinned(a, n_rows, on_gpu) for a in sources]
-        self.card = [torch.empty_like(a, device=device) for a in self.host] if on_gpu else self.host
-        self.there = self.card  # the rows on the device
-        self.copied, self.used = (torch.cuda.Event() if on_gpu else None for _ in range(2))
+        self.kinds = [torch.from_numpy(np.empty(0, a.dtype)).dtype for a in sources]
+        self.arrays = [
+            empty_pinned((n_rows, *a.shape[1:]), kind, on_gpu)
+            for a, kind in zip(sources, self.kinds, strict=True)
+        ]
+        self.views = [a.numpy() for a in self.arrays]
+        self.left = torch.cuda.Event() if on_gpu else None
 
-    def fill(self, sources: list[np.ndarray], rows: slice | np.ndarray, count: int) -> None:
-        """Copy rows of the sources to pinned memory, once those that it holds have left."""
-        if self.copied is not None:
-            self.copied.synchronize()
-        buffers = [buffer.numpy() for buffer in self.host]
+    def fill(self, sources: list[np.ndarray], rows: slice | np.ndarray) -> None:
+        """Copy rows here, once those that were here have left."""
+        if self.left is not None:
+            self.left.synchronize()
+        for source, view in zip(sources, self.views, strict=True):
+            if isinstance(rows, slice):
+                view[: rows.stop - rows.start] = source[rows]
+            else:
+                np.take(source, rows, axis=0, out=view[: len(rows)], mode="clip")
 
-        def work(first: int, last: int) -> None:
-            lo, hi = first * PIECE, min(last * PIECE, count)
-            for source, buffer in zip(sources, buffers, strict=True):
-                if isinstance(rows, slice):
-                    buffer[lo:hi] = source[rows.start + lo : rows.start + hi]
-                else:
-                    np.take(source, rows[lo:hi], axis=0, out=buffer[lo:hi], mode="clip")
-
-        pieces = -(-count // PIECE)
-        over_tasks(work, pieces, PIECE_COST * pieces)
-
-    def send(self, count: int, stream: torch.cuda.Stream | None) -> None:
+    def send(self, there: list[torch.Tensor], stream: torch.cuda.Stream | None) -> None:
         """Begin to copy the rows to the device."""
-        self.there = [there[:count] for there in self.card]
-        if stream is None or self.copied is None:
-            return
-        with torch.cuda.stream(stream):
-            stream.wait_event(self.used)  # the rows before these have been summed
-            for there, here in zip(self.there, self.host, strict=True):
-                there.copy_(here[:count], non_blocking=True)
-            self.copied.record(stream)
-
-    def arrived(self) -> list[torch.Tensor]:
-        """The rows on the device, for what is computed there from now on."""
-        if self.copied is not None:
-            torch.cuda.current_stream(self.card[0].device).wait_event(self.copied)
-        return self.there
-
-    def release(self) -> None:
-        """Let the rows be replaced once all that has been asked of the device so far is done."""
-        if self.used is not None:
-            self.used.record(torch.cuda.current_stream(self.card[0].device))
-
-
-def _pinned(like: np.ndarray, n_rows: int, pinned: bool) -> torch.Tensor:
-    """Room for rows on the host, in pinned memory if possible."""
-    shape, kind = (n_rows, *like.shape[1:]), torch.from_numpy(np.empty(0, like.dtype)).dtype
-    try:
-        return torch.empty(shape, dtype=kind, pin_memory=pinned)
-    except RuntimeError:  # beyond the system's limit of locked memory: copies are slower then
-        return torch.empty(shape, dtype=kind)
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            for a, b in zip(there, self.arrays, strict=True):
+                a.copy_(b[: len(a)], non_blocking=True)
+            if self.left is not None:
+                self.left.record(stream)

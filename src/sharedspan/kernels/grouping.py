@@ -7,6 +7,7 @@ import numpy as np
 from sharedspan.kernels.compiling import kernel, part
 
 FIRST_SIZE = 1024  # of the hash table, a power of two
+STEP = 16  # rows between two labels that are compared
 
 
 @kernel
@@ -16,25 +17,34 @@ def count_runs(labels, bounds, counts, first, last):  # type: ignore[no-untyped-
     Block b holds the rows bounds[b] <= i < bounds[b + 1]; ``counts`` (blocks,) is written.
     """
     for b in range(first, last):
+        part = labels[max(bounds[b] - 1, 0) : bounds[b + 1]]  # with the row before
         count, falls = 0, 0
-        for i in range(max(bounds[b], 1), bounds[b + 1]):
-            count += labels[i] != labels[i - 1]
-            falls += labels[i] < labels[i - 1]
+        for i in range(len(part) - 1):
+            count += part[i + 1] != part[i]
+            falls += part[i + 1] < part[i]
         counts[b] = -1 if falls else count + (bounds[b] == 0)
 
 
 @kernel
-def find_runs(labels, bounds, places, starts, first, last):  # type: ignore[no-untyped-def]
-    """Write the first row of each run of equal labels to ``starts``.
+def find_runs(labels, bounds, places, starts, values, first, last):  # type: ignore[no-untyped-def]
+    """Write the first row and the label of each run of equal labels, which ascend.
 
     The runs of block b are numbered from ``places[b]`` on; see ``count_runs``.
     """
     for b in range(first, last):
-        place = places[b]
-        for i in range(bounds[b], bounds[b + 1]):
-            if i == 0 or labels[i] != labels[i - 1]:
-                starts[place] = i
-                place += 1
+        place, row, end = places[b], max(bounds[b] - 1, 0), bounds[b + 1] - 1
+        if bounds[b] == 0:
+            starts[place], values[place] = 0, labels[0]
+            place += 1
+        while row < end:
+            if labels[min(row + STEP, end)] == labels[row]:  # and so are those in between
+                row += STEP
+                continue
+            while labels[row + 1] == labels[row]:
+                row += 1
+            row += 1
+            starts[place], values[place] = row, labels[row]
+            place += 1
 
 
 @kernel

@@ -18,6 +18,7 @@ with little exchange between threads.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -192,6 +193,18 @@ def _columns(
         tl.debug_barrier()  # scratch is written again
 
 
+@triton.jit(do_not_specialize=["m", "place"])
+def _interleave(source, records, m, width, size, place, SIDE: tl.constexpr):
+    """Write SIDE columns of source (m, width) of SIDE tasks to records from ``place`` on."""
+    group = tl.program_id(0).to(tl.int64)
+    column, lane = tl.program_id(1) * SIDE + tl.arange(0, SIDE), tl.arange(0, SIDE)
+    t = group * SIDE + lane
+    inside = (t[:, None] < m) & (column[None, :] < width)
+    tile = tl.load(source + t[:, None] * width + column[None, :], mask=inside, other=0.0)
+    to = (group * size + place + column[:, None]) * SIDE + lane[None, :]
+    tl.store(records + to, tl.trans(tile), mask=column[:, None] < width)
+
+
 def multiprocessors(device: torch.device) -> int:
     """Multiprocessors of the GPU; 2 in Triton's interpreter, which runs without one."""
     if device.type != "cuda":
@@ -209,11 +222,19 @@ def write_records(records: torch.Tensor, first: int, pieces: list[torch.Tensor])
 
     ``first`` is the first task of a record; the rest of the last record is filled with zeros.
     """
-    rows = torch.cat(pieces, dim=1)
-    spare = rows.new_zeros(-len(rows) % GROUP, rows.shape[1])
-    rows = torch.cat([rows, spare]).view(-1, GROUP, rows.shape[1])
-    start = first // GROUP
-    records[start : start + len(rows)] = rows.transpose(1, 2)
+    m, place = len(pieces[0]), 0
+    groups, start = triton.cdiv(m, GROUP), first // GROUP
+    for piece in pieces:
+        width = piece.shape[1]
+        if piece.device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+            _interleave[(groups, triton.cdiv(width, GROUP))](
+                piece.contiguous(), records[start:], m, width, records.shape[1], place, SIDE=GROUP
+            )
+        else:
+            spare = piece.new_zeros(-m % GROUP, width)
+            rows = torch.cat([piece, spare]).view(-1, GROUP, width)
+            records[start : start + groups, place : place + width] = rows.transpose(1, 2)
+        place += width
 
 
 def read_records(records: torch.Tensor, first: int, last: int) -> torch.Tensor:

@@ -163,8 +163,8 @@ def gather_on_device(
         return None
     units = Units.plain(rows, centred)
     arrays = rows.X, np.asarray(rows.y), rows.weight, rows.order, rows.starts
-    sums = gather_rows(*arrays, units.origin, centred, device)
+    sums, y_largest = gather_rows(*arrays, units.origin, centred, device)
     statistics = DeviceStatistics(sums, centred, backend)
-    if not has_safe_values(statistics, rows):
+    if not has_safe_values(statistics, rows, y_largest):
         return None
     return TaskStatistics(statistics, units, rows.labels, rows.names, rows)

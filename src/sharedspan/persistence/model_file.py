@@ -35,13 +35,16 @@ def save_model(model: TaskEstimator, path: Path, statistics: bool) -> None:
     """Write a fitted model; see ``TaskEstimator.save``."""
     import sharedspan
     from sharedspan.estimators import ESTIMATORS
+    from sharedspan.estimators.directions import loading_reach
     from sharedspan.mixed_model.retained import RetainedFit
 
     name = type(model).__name__
     if ESTIMATORS.get(name) != type(model).__module__:
         raise TypeError(f"The model is a {name}: only sharedspan estimators can be saved.")
     model.complete()  # computes what was deferred, so that it is saved
-    state: Any = model.__getstate__()
+    state: Any = dict(model.__getstate__())
+    if (reach := loading_reach(model)) is not None:
+        state["_loading_reach_"] = reach
     tree = {
         "model": name,
         "version": sharedspan.__version__,

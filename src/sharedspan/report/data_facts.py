@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.text import count, format_number, listed, percent, short
+from sharedspan.estimators.summaries import rows_left_out
 from sharedspan.families import Binomial, Counts
 from sharedspan.inputs.columns import NO_LEVEL
 from sharedspan.inputs.encoders import Factor, Number
@@ -20,19 +21,13 @@ Fact = tuple[str, str, str]  # name, value and explanation
 def data_facts(facts: Facts) -> Iterator[Fact]:
     """Facts about the rows, as far as the model or the rows tell them."""
     n_rows = facts.n_rows or int(facts.view.span.extra.get("n_rows") or 0)
-    dropped = int(facts.view.span.extra.get("n_rows_dropped") or 0)
     if n_rows:
-        words = f"{count(dropped, 'more row')} had missing values and {_was(dropped)} left out"
-        yield "rows", f"{n_rows:,}", words if dropped else ""
+        yield "rows", f"{n_rows:,}", " ".join(rows_left_out(facts.model)).rstrip(".")
     yield "tasks", f"{len(facts.view.labels):,}", _task_words(facts)
     if facts.view.rows is not None and facts.view.rows.y is not None:
         yield _response(facts, facts.view.rows.y)
     yield _features(facts)
     yield from _columns(facts)
-
-
-def _was(n: int) -> str:
-    return "was" if n == 1 else "were"
 
 
 def _task_words(facts: Facts) -> str:
@@ -68,14 +63,15 @@ def _features(facts: Facts) -> Fact:
     """The number of features, and those that do not vary within tasks."""
     names, metric = facts.view.names, facts.view.metric
     words, columns = "", facts.columns
-    if columns is not None and len(columns) != len(names):
+    if columns is not None and len(columns) != len(names) and not facts.crossed.any():
         words = f"made of {count(len(columns), 'column')} of the table"
-    still = [] if facts.one_row_each else [names[j] for j in np.flatnonzero(metric.deviation == 0)]
+    constant = (metric.deviation == 0) & ~facts.crossed
+    still = [] if facts.one_row_each else [names[j] for j in np.flatnonzero(constant)]
     if still:
         verb = "does" if len(still) == 1 else "do"
         words += "; " * bool(words)
         words += f"{listed(map(short, still), NAMED)} {verb} not vary within tasks"
-    return "features", f"{len(names):,}", words
+    return "features", f"{facts.n_features:,}", words
 
 
 def _columns(facts: Facts) -> Iterator[Fact]:
@@ -84,7 +80,10 @@ def _columns(facts: Facts) -> Iterator[Fact]:
     dates = [c.column for c in columns if isinstance(c, Number) and c.is_date]
     if dates:
         yield "dates", f"{len(dates):,}", listed(map(short, dates), NAMED)
-    factors = [c for c in columns if isinstance(c, Factor)]
+    if facts.learned_before:  # levels and missing values are those of the rows of an earlier fit
+        return
+    groups = {name for name, _ in facts.summary.groups}
+    factors = [c for c in columns if isinstance(c, Factor) and c.column not in groups]
     if factors:
         told = "; ".join(_levels(factor) for factor in factors[:NAMED])
         more = len(factors) - NAMED

@@ -16,12 +16,13 @@ import numpy as np
 from sharedspan.diagnosis.advice import advice_on
 from sharedspan.diagnosis.diagnose import diagnose_view
 from sharedspan.diagnosis.holdout_errors import NOTHING_TO_PREDICT, HoldoutErrors, holdout_errors
-from sharedspan.diagnosis.loadings import shared_directions
 from sharedspan.diagnosis.losses import scores
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import count, format_number, short, whole
 from sharedspan.diagnosis.verdict import AGAINST, holdout_gains
 from sharedspan.estimators import estimator_class
+from sharedspan.estimators.directions import shared_directions
+from sharedspan.estimators.inference import crossed_features
 from sharedspan.families import Counts
 from sharedspan.inputs.table_columns import TableColumns
 from sharedspan.progress import ProgressCallback
@@ -46,8 +47,11 @@ class Facts:
         target_name: str | None,
         progress: ProgressCallback,
         table: TableColumns | None = None,  # of the fit; None takes those of the model
+        model: Any = None,  # as it was fitted, if the view has one that takes coded rows
     ) -> None:
         progress("diagnosis", 0, 0)
+        self.model = model or view.model
+        self.summary = self.model.summary()
         table = table or view.span.extra.get("columns")
         self.columns = None if table is None else table.encoding.columns
         if table is not None:
@@ -65,13 +69,29 @@ class Facts:
         self.no_errors = errors if isinstance(errors, str) else ""  # the reason; empty without rows
         self.nothing_to_predict = errors == NOTHING_TO_PREDICT
         self.gains = [] if self.errors is None else holdout_gains(self.errors)
-        all_alike = self.nothing_to_predict or self.one_row_each
-        self.directions = shared_directions(view, self.outliers, all_alike=all_alike)
+        self.directions = view.directions
+        if self.nothing_to_predict or self.one_row_each:
+            self.directions = shared_directions(view, all_alike=True)
         self.levels: np.ndarray | None = None  # (T,) predicted at average features without a span
         if view.rows is not None and not self.directions.rank:
             self.levels = view.span.intercept + view.span.coef @ view.rows.X.mean(axis=0)
             if not view.is_normal:
                 self.levels = view.family.mean(self.levels)
+
+    @cached_property
+    def crossed(self) -> np.ndarray:
+        """Mask (d,) of the features that are levels of a crossed group of a formula."""
+        return crossed_features(self.model)
+
+    @property
+    def n_features(self) -> int:
+        """Number of the features, without levels of crossed groups."""
+        return int(np.sum(~self.crossed))
+
+    @property
+    def learned_before(self) -> bool:
+        """Whether the columns were learned from other rows, as for tasks that a model adapts to."""
+        return isinstance(self.model.get_params(deep=False).get("columns"), TableColumns)
 
     @property
     def one_row_each(self) -> bool:
@@ -140,7 +160,7 @@ class Facts:
         rows, metric = self.view.rows, self.view.metric
         if rows is None or rows.y is None or not self.directions.rank or not self.view.is_normal:
             return None
-        fits = ~np.isin(rows.codes, self.outliers)
+        fits = self.directions.usual[rows.codes]
         if not fits.any():
             return None
         separate = estimator_class("PerTaskRegressor")(fit_intercept=self.view.centred)

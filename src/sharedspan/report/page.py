@@ -90,23 +90,29 @@ def write_report(
         raise ValueError(f"{given} was given without {missing}: give both, or neither.")
     if X is None and task is not None:
         raise ValueError("task was given without X and y: give all of them, or none.")
-    return write_page(
+    write_page(
         ModelView(model, X, y, task), path, title=title, task_name=task_name,
         target_name=target_name, progress=current_progress(progress, tick),
     )  # fmt: skip
+    return Path(path)
 
 
 def write_page(
     view: ModelView, path: str | Path, *, title: str | None, task_name: str,
     target_name: str | None, progress: ProgressCallback, table: TableColumns | None = None,
-) -> Path:  # fmt: skip
-    """Write the page of a model; ``table`` are the columns of its fit, if the model lost them."""
-    path, facts = Path(path), Facts(view, task_name, target_name, progress, table)
+    model: Any = None,
+) -> Facts:  # fmt: skip
+    """Write the page of a model, and return what it shows.
+
+    ``table`` are the columns of the fit, and ``model`` is the fitted model, if the view has a copy
+    that takes coded rows.
+    """
+    path, facts = Path(path), Facts(view, task_name, target_name, progress, table, model)
     progress("drawing", 0, 0)
     page = _render(facts, title or _title(facts))
     with atomic_path(path) as hidden:
         hidden.write_bytes(page.encode("utf-8", "replace"))
-    return path
+    return facts
 
 
 def _title(facts: Facts) -> str:
@@ -134,6 +140,7 @@ def _render(facts: Facts, title: str) -> str:
     environment.globals |= {"name": _name, "headline": headline, "advice_of": advice,
                             "data_facts": data_facts, "fewest_rows": FEWEST_ROWS,
                             "typed_parameters": typed_parameters}  # fmt: skip
+    environment.filters["sentence"] = lambda words: words[:1].upper() + words[1:]
     environment.filters["svg"] = lambda plot: Markup(as_svg(plot.panel, plot.key, plot.words))
     table, view, spans = build_table(facts), facts.view, facts.directions
     plots = {plot.key: plot for plot in page_plots(facts, table.tasks)}
@@ -141,6 +148,8 @@ def _render(facts: Facts, title: str) -> str:
     if view.span.extra.get("candidates"):
         candidates = text.distinct_candidates(view.span.extra, view.rank or 0)
     size = np.where(spans.determined, np.abs(spans.loadings), 0.0).max(axis=1, initial=0.0)
+    constant = view.metric.deviation == 0
+    by_loading = np.argsort(-size, kind="stable")
     return environment.from_string(template).render(
         title=short(title, 120),
         style=Markup(style),
@@ -154,9 +163,9 @@ def _render(facts: Facts, title: str) -> str:
         figures=plots,
         candidates=candidates,
         chosen=text.chosen_candidate(view.span.extra, view.rank or 0) if candidates else None,
-        by_loading=np.argsort(-size, kind="stable"),
+        by_loading=by_loading[~constant[by_loading]],
         largest_loading=size,
-        constant=[view.names[j] for j in np.flatnonzero(view.metric.deviation == 0)],
+        constant=[view.names[j] for j in np.flatnonzero(constant)],
         collinear=named_groups(view.collinear),
     )
 

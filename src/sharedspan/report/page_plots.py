@@ -117,22 +117,22 @@ def common_plot(facts: Facts) -> Iterator[PagePlot]:
     mean = span.coef.mean(axis=0) if span.mean_coef is None else span.mean_coef
     deviation = metric.deviation
     # Some models have effects of features that are constant within tasks.
-    constant = (deviation == 0) & ((mean != 0) | span.coef.any(axis=0))
+    constant = (deviation == 0) & ((mean != 0) | span.coef.any(axis=0)) & ~facts.crossed
     if rows is not None:
         deviation = np.where(constant, rows.X.std(axis=0), deviation)
     S = metric.shared_evenly(span.coef * deviation)
     values = metric.shared_evenly(mean * deviation)
     low, high = np.quantile(S, [0.05, 0.95], axis=0)
     order = np.argsort(-np.maximum(np.abs(low), np.abs(high)), kind="stable")
-    order = order[deviation[order] > 0][:LARGEST]
+    order = order[(deviation > 0)[order] & ~facts.crossed[order]][:LARGEST]
     if not len(order):
         return
     order = order[np.argsort(-np.abs(values[order]), kind="stable")]
     panel, told = _stems(facts, order, values, low, high)
     panel.set_xlabel(_coefficient(facts))
     reach = ", with the middle 90 % of tasks" if np.any(low != high) else ""
-    left = len(order) < len(values)
-    captions = [f"The {len(order)} largest of {len(values):,} features."] if left else []
+    left = len(order) < facts.n_features
+    captions = [f"The {len(order)} largest of {facts.n_features:,} features."] if left else []
     across = [short(facts.view.names[f]) for f in order if constant[f]]
     if across:
         captions.append(

@@ -166,7 +166,8 @@ def calibration_plots(facts: Facts, errors: HoldoutErrors) -> Iterator[PagePlot]
         if key == "rows":
             caption = (
                 f"Held-out rows in {count(len(inside), 'bin')} by their {predicted}; lines are "
-                f"95\u00a0% intervals, {inside.sum()} of which contain the prediction."
+                f"95\u00a0% intervals, {inside.sum()} of which "
+                f"{'contains' if inside.sum() == 1 else 'contain'} the prediction."
             )
             pairs = zip(groups.predicted, groups.observed, strict=True)
             told = ", ".join(f"{number(p, 2)}: {number(o, 2)}" for p, o in pairs)

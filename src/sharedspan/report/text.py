@@ -12,7 +12,7 @@ import numpy as np
 
 from sharedspan.diagnosis.holdout_errors import BASELINES, HoldoutErrors
 from sharedspan.diagnosis.losses import SCORES
-from sharedspan.diagnosis.text import count, format_number, listed, percent
+from sharedspan.diagnosis.text import count, format_number, listed, percent, short
 from sharedspan.inference.rank_selection import RankPath
 from sharedspan.report.facts import Facts
 
@@ -22,6 +22,9 @@ WHOLE = 0.995  # share from which it is shown as all
 def summary(facts: Facts) -> Iterator[str]:
     """Describe the fitted model in a few sentences."""
     diagnosis = facts.diagnosis
+    if facts.summary.formula:
+        yield _formula_summary(facts)
+        return
     features, tasks = count(diagnosis.n_features, "feature"), count(diagnosis.n_tasks, "task")
     rows = f" with {count(facts.n_rows, 'row')}" if facts.n_rows else ""
     family = "" if diagnosis.family == "gaussian" else f" ({diagnosis.family} responses)"
@@ -44,6 +47,19 @@ def summary(facts: Facts) -> Iterator[str]:
         yield _shared(facts, diagnosis.rank)
     elif diagnosis.rank == 0:
         yield how_tasks_vary(facts.view.span.extra)
+
+
+def _formula_summary(facts: Facts) -> str:
+    """Describe the model of a formula: its response, fixed effects and groups."""
+    summary = facts.summary
+    effects = 0 if summary.fixed is None else len(summary.fixed.names)
+    family = "" if facts.view.is_normal else f" ({summary.family} responses)"
+    groups = listed(f"{count(n, 'group')} of {short(name)}" for name, n in summary.groups)
+    rows = "" if summary.n_rows is None else f" with {count(summary.n_rows, 'row')}"
+    return (
+        f"{summary.title}{family}: predicts {facts.target} from {count(effects, 'fixed effect')} "
+        f"and random effects of {groups}{rows}."
+    )
 
 
 def _shared(facts: Facts, rank: int) -> str:

@@ -160,9 +160,16 @@ class Canonical:
         """Canonical rows (d', .) to rows in the user's units, (d, .)."""
         return self.units.scale[:, None] * self.widen(B) / self.units.y_scale
 
-    def intercept_to_user(self, intercept: np.ndarray, V: np.ndarray) -> np.ndarray:
-        """Intercepts (T,) in the units of the statistics to the user's; V (d, T) in the user's."""
-        return intercept / self.units.y_scale - tall_product(V, self.units.origin[None])[:, 0]
+    def intercept_to_user(
+        self, intercept: np.ndarray, V: np.ndarray, W: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Intercepts (T,) in the units of the statistics to the user's.
+
+        The coefficients, in the user's units, are V (d, T), or VW of factors (d, k) and (k, T).
+        """
+        origin = self.units.origin
+        level = tall_product(V, origin[None])[:, 0] if W is None else (origin @ V) @ W
+        return intercept / self.units.y_scale - level
 
 
 @dataclass(frozen=True)

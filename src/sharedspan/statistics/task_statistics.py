@@ -186,11 +186,11 @@ def gather(
     return TaskStatistics(statistics, units, rows.labels, rows.names, rows, moments)
 
 
-def has_safe_values(statistics: TaskMeans, rows: TaskRows) -> bool:
+def has_safe_values(statistics: TaskMeans, rows: TaskRows, y_largest: float | None = None) -> bool:
     """Whether the sums show that all values were finite, and that no square overflowed.
 
     If x is a feature of a row of weight w, |x - mean| is at most sqrt(G / w). The statistics must
-    be in units of scale one.
+    be in units of scale one. The largest |y| is computed unless it is given.
     """
     weight = 1.0 if rows.weight is None else rows.weight[rows.weight > 0].min()
     squares = np.diag(statistics.pooled_gram())
@@ -198,8 +198,9 @@ def has_safe_values(statistics: TaskMeans, rows: TaskRows) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
         largest = np.sqrt(squares / weight) + level
         smallest = np.maximum(np.sqrt(squares / statistics.n.sum()), level)
-    low, high = extremes(np.asarray(rows.y))
-    y_largest = max(high, -low)
+    if y_largest is None:
+        low, high = extremes(np.asarray(rows.y))
+        y_largest = max(high, -low)
     safe = (largest < SAFE) & (smallest > 1 / SAFE)
     return bool(safe.all()) and (y_largest == 0 or 1 / SAFE < y_largest < SAFE)
 

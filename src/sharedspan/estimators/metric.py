@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from sharedspan.diagnosis.rows import RowsByTask
 from sharedspan.estimators.fitted import FittedSpan
 from sharedspan.statistics.canonical import COLLINEAR
 from sharedspan.statistics.grams import CONSTANT
@@ -89,43 +88,51 @@ class Metric:
         return out
 
 
-def feature_metric(span: FittedSpan, rows: RowsByTask | None, centred: bool) -> Metric:
+def feature_metric(
+    span: FittedSpan, centred: bool, X: np.ndarray | None = None, counts: np.ndarray | None = None
+) -> Metric:
     """The metric of the fit if the model stores it, else of the rows, else with unit scales.
 
-    With ``centred``, tasks have intercepts and features vary about the means of tasks.
+    Parameters
+    ----------
+    span : FittedSpan
+    centred : bool
+        Whether tasks have intercepts, so that features vary about the means of tasks.
+    X : ndarray of shape (rows, d), optional
+        Features of rows, sorted by task.
+    counts : ndarray of shape (T',), optional
+        Numbers of rows of the tasks that have any.
     """
     covariance, largest = span.feature_covariance, np.abs(span.coef).max()
     if covariance is not None and np.isfinite(covariance).all() and largest < SAFE:
         size: Any = 0.0  # of the features, (d,), relative to which a deviation may be rounding
-        if rows is not None:
-            size = np.abs(rows.X).max(axis=0)
-        elif span.uncertainty is not None:
-            uncertainty: Any = span.uncertainty
-            size = np.abs(uncertainty.canonical.units.origin)
+        if X is not None:
+            size = np.abs(X).max(axis=0)
+        elif (canonical := getattr(span.uncertainty, "canonical", None)) is not None:
+            size = np.abs(canonical.units.origin)
         deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
         deviation[deviation <= CONSTANT * size] = 0.0
         return Metric(deviation, _correlation(covariance, deviation), True)
-    if rows is not None:
-        return _metric_of_rows(rows, centred)
+    if X is not None and counts is not None:
+        return _metric_of_rows(X, counts, centred)
     # Coefficients whose squares would overflow are scaled down: only their proportions matter.
     unit = 1.0 if largest < SAFE else 1 / largest
     return Metric(np.full(span.coef.shape[1], unit), None, False)
 
 
-def _metric_of_rows(rows: RowsByTask, centred: bool) -> Metric:
+def _metric_of_rows(X: np.ndarray, counts: np.ndarray, centred: bool) -> Metric:
     """Deviations and correlations about the means of tasks, or about zero without intercepts."""
-    n, d = rows.X.shape
-    ids, counts = rows.sizes
-    size = np.abs(rows.X).max(axis=0)
+    n, d = X.shape
+    size = np.abs(X).max(axis=0)
     unit = np.where(size > 0, size, 1.0)  # so that squares neither overflow nor underflow
-    Z = rows.X / unit
+    Z = X / unit
     if centred:
         starts = np.cumsum(counts) - counts
         Z -= np.repeat(np.add.reduceat(Z, starts) / counts[:, None], counts, axis=0)
     deviation = np.sqrt(np.mean(Z**2, axis=0))
     deviation[deviation <= CONSTANT] = 0.0
     # With few rows, sample correlations are large by chance.
-    enough = ENOUGH * d <= n - centred * len(ids) and d <= LARGEST
+    enough = ENOUGH * d <= n - centred * len(counts) and d <= LARGEST
     return Metric(deviation * unit, _correlation(Z.T @ Z / n, deviation) if enough else None, True)
 
 
