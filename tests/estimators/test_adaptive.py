@@ -514,3 +514,32 @@ def test_held_out_rows_may_prefer_a_single_slope_that_varies(monkeypatch):
     ratio = np.array(errors["with"]) / errors["without"]
     assert np.log(ratio).mean() < -0.01
     assert ratio.min() < 0.95
+
+
+def one_slope_with_noise(noise, seed=0):
+    """Rows of 100 tasks that differ in their level and in one slope."""
+    rng = np.random.default_rng(seed)
+    task = np.repeat(np.arange(100), 8)
+    X = rng.standard_normal((800, 8))
+    slope = X[:, 0] * rng.standard_normal(100)[task]
+    return X, rng.standard_normal(100)[task] + slope + noise(rng), task
+
+
+def test_rows_that_decide_a_fit_are_told():
+    X, y, task = one_slope_with_noise(lambda rng: rng.standard_normal(800))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+    y[333] += 200.0
+    with pytest.warns(UserWarning, match=r"make up \d\d% .* in task 41\. .*'student_t'"):
+        ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ss.AdaptiveSpanRegressor(family="student_t").fit(X, y, task=task)
+
+
+def test_small_residuals_of_exact_responses_are_not_told():
+    X, y, task = one_slope_with_noise(lambda rng: 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        ss.AdaptiveSpanRegressor().fit(X, y, task=task)

@@ -217,7 +217,7 @@ def test_rows_are_sorted_by_task_and_stay_in_order_within_it(rng, weighted):
     weight[task == 7] = 0.0 if weighted else 1.0
     tasks = validate_rows(np.ones((300, 1)), np.zeros(300), task, weight)
     expected = [np.flatnonzero((task == t) & (weight > 0)) for t in range(40)]
-    assert tasks.labels == tuple(t for t in range(40) if len(expected[t]))
+    assert tuple(tasks.labels) == tuple(t for t in range(40) if len(expected[t]))
     assert tasks.order.tolist() == np.concatenate(expected).tolist()
     sizes = [len(rows) for rows in expected if len(rows)]
     assert np.diff(tasks.starts).tolist() == sizes

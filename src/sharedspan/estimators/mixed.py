@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -27,7 +28,12 @@ from sharedspan.kernels.threads import one_blas_thread
 from sharedspan.mixed_model import LARGEST_RANK
 from sharedspan.mixed_model.effects import dependent_columns, select_effects
 from sharedspan.mixed_model.fitted_noise import with_fitted_noise
-from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows, without_hopeless_rivals
+from sharedspan.mixed_model.held_out import (
+    HeldOutRows,
+    RowErrors,
+    select_by_rows,
+    without_hopeless_rivals,
+)
 from sharedspan.mixed_model.likelihood import MixedTasks, RowVariances
 from sharedspan.mixed_model.optimize import CovarianceFit, CovarianceOptimizer
 from sharedspan.mixed_model.outliers import FittedEffects
@@ -55,6 +61,9 @@ from sharedspan.subspace import ordered_factors, orthonormal_basis
 ROUTED = {"task": True, "offset": True, "exposure": True}
 SEARCH_WORK = 1e7  # T p^3 of the tasks that structures are compared on
 ROUNDING = 1e-12  # of an entry of an orthonormal basis
+# Rows that make up most of the squared errors are told, if they are so few of so many.
+DOMINANT_ROWS, DOMINANT_SHARE, FEWEST_TO_JUDGE = 0.005, 0.5, 100
+EXACT = 1e-8  # of the variance of y: residuals of a fit that has no noise
 NOISE_ROUNDS = 3  # of noise levels and the covariance in turn
 FEWEST_SPARE_ROWS = 4.0  # of the median task beyond its coefficients, to tell its noise level
 SMALLEST_RELATED_NOISE = (
@@ -139,7 +148,9 @@ class MixedModel(SpanTransformer, TaskEstimator):
             model = models[0]
             compared = self.method == "evidence" and (len(models) > 1 or model.rivals)
             if rows is not None and compared:
-                model = select_by_rows(RefittedFolds(rows) if few else rows, models)
+                judge = RefittedFolds(rows) if few else rows
+                model = select_by_rows(judge, models)
+                warn_of_dominant_rows(judge, model, problem.labels, ids)
                 doubted = None if few or len(ids) < tasks.n_tasks else directions_in_doubt(model)
                 if doubted is not None:
                     model = select_by_rows(RefittedFolds(rows), [doubted])
@@ -639,6 +650,29 @@ def largest_rank(tasks: MixedTasks) -> int:
     while rank and n_parameters(p, rank) > tasks.n.sum() / 2:
         rank -= 1
     return rank
+
+
+def warn_of_dominant_rows(
+    rows: RowErrors, model: SelectedModel, labels: Sequence[Any], ids: np.ndarray
+) -> None:
+    """Warn if very few of the rows that were left out make up most of the squared errors."""
+    squares = rows.squares(model)
+    few = max(int(DOMINANT_ROWS * len(squares)), 1)
+    largest = np.argsort(squares)[-few:]
+    total, theirs = float(squares.sum()), float(squares[largest].sum())
+    exact = total <= EXACT * len(squares)  # in units of the variance of y
+    weighted = np.ptp(rows.repetitions) > 0  # then some rows are meant to count more
+    if len(squares) < FEWEST_TO_JUDGE or exact or weighted or theirs < DOMINANT_SHARE * total:
+        return
+    which = "1 row makes up" if few == 1 else f"{few} rows make up"
+    warnings.warn(
+        f"Of {len(squares):,} rows, {which} {100 * theirs / total:.0f}% of the squared errors; the "
+        f"largest is in task {labels[ids[rows.owner[largest[-1]]]]!r}. Such rows may decide what "
+        "varies between tasks and by how much: check them, or give them less weight by "
+        "family='student_t'.",
+        UserWarning,
+        stacklevel=6,
+    )
 
 
 def levels_pay(noise: str, model: SelectedModel) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 
 from sharedspan.kernels.cpu import quadratic_forms
 from sharedspan.kernels.dense import RANK_TOLERANCE
-from sharedspan.kernels.grouping import count_codes, sort_codes
+from sharedspan.kernels.grouping import order_by_code
 from sharedspan.kernels.threads import one_blas_thread, over_tasks
 
 ROWS_AT_ONCE = 1 << 10  # rows whose standard deviations are computed together
@@ -253,10 +253,8 @@ def by_task(work: Callable[[np.ndarray], object], codes: np.ndarray, cost: float
     cost : float
         Approximate number of floating-point operations of a row.
     """
-    counts = np.zeros(int(codes.max(initial=0)) + 1, dtype=np.int64)
-    order = np.arange(len(codes))
-    if not count_codes(codes, counts):
-        sort_codes(codes, np.cumsum(counts) - counts, order)
+    _, order = order_by_code(codes, int(codes.max(initial=0)) + 1)
+    order = np.arange(len(codes)) if order is None else order
 
     def blocks(first: int, last: int) -> None:
         for lo in range(first, last, ROWS_AT_ONCE):

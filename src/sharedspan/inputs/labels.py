@@ -104,16 +104,25 @@ def task_codes(
         See ``canonical_order``.
     codes : ndarray of int of shape (rows,)
     """
+    labels, codes = coded_labels(task, n_rows, name)
+    return tuple(labels), codes
+
+
+def coded_labels(task: Any, n_rows: int, name: str) -> tuple[Sequence[Hashable], np.ndarray]:
+    """``task_codes`` without Python objects for labels that are integers."""
+    labels: Sequence[Hashable]
     factorized = _factorized(task, n_rows)
     if factorized is not None:
-        labels, codes = task_codes(factorized[0], len(factorized[0]), name)
+        labels, codes = coded_labels(factorized[0], len(factorized[0]), name)
         return labels, codes[factorized[1]]
     values, codes = _number(_as_vector(task, n_rows, name), name)
     if isinstance(values, np.ndarray) and values.dtype.kind in SORTED:
         order = np.argsort(values, kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        labels = tuple(_as_python(values[order]))
+        values = values[order]
+        whole = values.dtype == np.int64
+        labels = IntegerLabels(values) if whole else tuple(_as_python(values))
     else:
         distinct = _as_python(values)
         labels = tuple(canonical_order(distinct))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sharedspan.inputs.frames import as_target, as_weight, require_finite, split_columns
-from sharedspan.inputs.labels import ascending_runs, given_labels, object_array, task_codes
-from sharedspan.kernels.grouping import count_codes, sort_codes
+from sharedspan.inputs.labels import ascending_runs, coded_labels, given_labels, object_array
+from sharedspan.kernels.grouping import order_by_code
 
 if TYPE_CHECKING:
     from sharedspan.inputs.resources import DiskRows
@@ -209,7 +209,7 @@ def validate_rows(
     runs = ascending_runs(labels, n_rows)
     if runs is not None and (weight is None or weight.all()):
         return TaskRows(features, y, weight, *runs, None, names, checked=check_finite)
-    coded = task_codes(0 if labels is None else labels, n_rows, name)
+    coded = coded_labels(0 if labels is None else labels, n_rows, name)
     return replace(_group(features, y, weight, *coded, names), checked=check_finite)
 
 
@@ -275,7 +275,7 @@ def _group(
     X: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray | None,
-    labels: tuple[Hashable, ...],
+    labels: Sequence[Hashable],
     codes: np.ndarray,
     names: tuple[str, ...],
 ) -> TaskRows:
@@ -284,14 +284,11 @@ def _group(
     if weight is not None and not weight.all():
         rows = np.flatnonzero(weight)
         codes = codes[rows]
-    counts, order = np.zeros(len(labels), dtype=np.int64), None
-    if not count_codes(codes, counts):
-        order = np.empty(len(codes), dtype=np.int64)
-        sort_codes(codes, np.cumsum(counts) - counts, order)
+    counts, order = order_by_code(codes, len(labels))
     if rows is not None:
         order = rows if order is None else rows[order]
         if not counts.all():
-            labels = tuple(labels[t] for t in np.flatnonzero(counts))
+            labels = tuple(labels[t] for t in np.flatnonzero(counts).tolist())
             counts = counts[counts > 0]
     starts = np.concatenate([[0], np.cumsum(counts)])
     return TaskRows(X, y, weight, labels, starts, order, names)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from sharedspan.kernels.compiling import kernel, part
+from sharedspan.kernels.threads import n_threads, over_tasks
 
 FIRST_SIZE = 1024  # of the hash table, a power of two
+ROWS_PER_COUNT = 4  # rows for each code that a thread counts, at least
 STEP = 16  # rows between two labels that are compared
 
 
@@ -141,25 +145,51 @@ def look_up(values, low, table, codes, first, last):  # type: ignore[no-untyped-
 
 
 @kernel
-def count_codes(codes, counts):  # type: ignore[no-untyped-def]
-    """Add the rows of each code to ``counts``; returns whether the codes ascend."""
-    ascending = True
-    before = 0
-    for i in range(len(codes)):
-        code = codes[i]
-        counts[code] += 1
-        ascending &= code >= before
-        before = code
-    return ascending
+def count_codes(codes, bounds, counts, ascends, first, last):  # type: ignore[no-untyped-def]
+    """Add the rows of each code to ``counts`` (parts, T), part by part.
+
+    Part b holds the rows bounds[b] <= i < bounds[b + 1]; ``ascends`` (parts,) becomes whether the
+    codes of its rows, and of the row before them, ascend.
+    """
+    for b in range(first, last):
+        begin = bounds[b]
+        before = codes[begin - 1] if begin > 0 else 0
+        ascending, count = True, counts[b]
+        for code in codes[begin : bounds[b + 1]]:
+            count[code] += 1
+            ascending &= code >= before
+            before = code
+        ascends[b] = ascending
 
 
 @kernel
-def sort_codes(codes, starts, order):  # type: ignore[no-untyped-def]
-    """Write the rows to ``order`` by ascending code, rows of one code as they come.
+def sort_codes(codes, bounds, places, order, first, last):  # type: ignore[no-untyped-def]
+    """Write the rows of each part to ``order`` by ascending code, rows of one code as they come.
 
-    ``starts`` (codes,) is the place of the first row of each code; it is changed.
+    ``places`` (parts, T) are those of the first row of each code in each part; it is changed.
     """
-    for i in range(len(codes)):
-        code = codes[i]
-        order[starts[code]] = i
-        starts[code] += 1
+    for b in range(first, last):
+        place = places[b]
+        for i in range(bounds[b], bounds[b + 1]):
+            code = codes[i]
+            order[place[code]] = i
+            place[code] += 1
+
+
+def order_by_code(codes: np.ndarray, n_codes: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """The number of rows of each code (n_codes,), and the rows in a stable order by their code.
+
+    The order is None if they are in it already. It does not depend on the number of threads.
+    """
+    parts = max(min(n_threads(), len(codes) // (ROWS_PER_COUNT * max(n_codes, 1))), 1)
+    bounds = len(codes) * np.arange(parts + 1) // parts
+    counts, ascends = np.zeros((parts, n_codes), dtype=np.int64), np.empty(parts, dtype=np.bool_)
+    cost = float(len(codes))
+    over_tasks(partial(count_codes, codes, bounds, counts, ascends), parts, cost)
+    total = counts.sum(axis=0)
+    if ascends.all():
+        return total, None
+    places = np.cumsum(total) - total + np.cumsum(counts, axis=0) - counts
+    order = np.empty(len(codes), dtype=np.int64)
+    over_tasks(partial(sort_codes, codes, bounds, places, order), parts, cost)
+    return total, order
