@@ -57,8 +57,7 @@ def test_an_error_of_work_ahead_is_raised_where_it_belongs():
         if i == 5:
             raise ValueError("row 5")
 
-    seen = []
+    results = threads.computed_ahead(work, 20, 3, most=2)
+    assert [next(results) for _ in range(5)] == list(range(5))
     with pytest.raises(ValueError, match="row 5"):
-        for i in threads.computed_ahead(work, 20, 3, most=2):
-            seen.append(i)
-    assert seen == list(range(5))
+        next(results)

@@ -63,6 +63,14 @@ def test_an_open_rank_is_the_simulated_one():
     assert distance < 0.2
 
 
+def test_ranks_far_above_the_best_one_are_not_tried():
+    sim = ss.simulate(n_tasks=80, n_features=8, rank=1, n_samples=30, noise=0.5, random_state=3)
+    blocks = (Block("full", (0,)), Block("low_rank", tuple(range(1, 9))))
+    model = fitted((1,) * 9, blocks, False, sim.X, sim.y, sim.task)
+    assert model.rank_ == 1
+    assert [candidate["rank"] for candidate in model.candidates_] == [1, 2, 3, 4]
+
+
 def test_shifting_a_feature_changes_only_models_that_depend_on_its_origin():
     X, y, task = sleepstudy()
     for block, changes in ((FULL, False), (Block("diagonal", (0, 1)), True)):

@@ -412,6 +412,24 @@ def test_directions_of_low_rank_have_errors():
     assert np.abs(gradient * np.sqrt(np.diag(covariance))).max() < 1e-2
 
 
+@pytest.mark.parametrize("family", ["poisson", "negative_binomial"])
+def test_the_joint_covariance_is_the_inverse_of_the_hessian_to_five_digits(family):
+    X, y, task = simulated(family, T=30)
+    objective = fitted(X, y, task, BLOCKS, family)
+    covariance, f = objective.joint_covariance(), len(objective.b)
+    std, at = np.sqrt(np.diag(covariance)), np.append(objective.b, objective.theta)
+
+    def gradient(x):
+        return objective.deviance(x[:f], x[f:])[1]
+
+    hessian = np.empty_like(covariance)  # by differences of the fourth order
+    for i, step in enumerate(3e-4 * np.diag(std)):
+        far, near = (gradient(at + s * step) - gradient(at - s * step) for s in (2, 1))
+        hessian[i] = (8 * near - far) / (12 * 3e-4 * std[i])
+    expected = np.linalg.inv((hessian + hessian.T) / 4)
+    assert np.abs((covariance - expected) / np.outer(std, std)).max() < 3e-6
+
+
 def test_very_many_variances_are_taken_as_known(monkeypatch):
     X, y, task = simulated("poisson")
     whole = fitted(X, y, task, BLOCKS, "poisson").joint_covariance()

@@ -5,16 +5,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.integrate import trapezoid
+from scipy.special import gammaln
+from scipy.stats import norm, poisson
 
 import sharedspan as ss
+from sharedspan.families import family_of
 from sharedspan.inputs.rows import validate_rows
-from sharedspan.mixed_model.held_out import HeldOutRows, select_by_rows
+from sharedspan.mixed_model import likelihood
+from sharedspan.mixed_model.held_out import HeldOutRows, _gain, select_by_rows
+from sharedspan.mixed_model.held_out_responses import HeldOutResponses
+from sharedspan.mixed_model.laplace import FamilyOptimizer
 from sharedspan.mixed_model.likelihood import MixedTasks
+from sharedspan.mixed_model.modes import FamilyRows
 from sharedspan.mixed_model.optimize import CovarianceOptimizer
 from sharedspan.mixed_model.search import SelectedModel
 from sharedspan.mixed_model.terms import Covariance, Scaling
-from sharedspan.statistics.canonical import Canonical
-from sharedspan.statistics.task_statistics import Units, collect
+from sharedspan.statistics.canonical import Canonical, canonical
+from sharedspan.statistics.task_statistics import Units, collect, gather
 
 
 @pytest.mark.parametrize("levels", [False, True])
@@ -46,6 +54,7 @@ def test_errors_are_those_of_predictions_from_all_other_rows(levels):
         assert_allclose(squares[i], (u[i] - predicted) ** 2, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:Of 2,700 rows")  # the noisiest rows make up most errors
 @pytest.mark.parametrize("seed", [0, 1])
 def test_noise_that_grows_with_the_fitted_value_is_not_taken_for_directions(seed):
     """The likelihood alone prefers several directions here; the true effects have none."""
@@ -109,3 +118,62 @@ def test_a_covariance_is_d_plus_the_square_of_its_loadings():
     C = Covariance(np.array([0.5, 0.0, 2.0]), rng.standard_normal((3, 2)))
     assert_allclose(C.root @ C.root.T, C.matrix, atol=1e-14)
     assert C.root.shape == (3, 4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("factor", [3, 10, 30])
+def test_a_covariance_is_widened_by_as_much_as_it_was_too_small(seed, factor):
+    rows, model = searched(seed)
+    small = model.fit.covariance.scaled(1 / factor)
+    narrow = replace(model, fit=replace(model.fit, covariance=small))
+    assert select_by_rows(rows, [narrow]).widening == factor
+
+
+@pytest.mark.parametrize("parameters", [1, 2])
+def test_a_parameter_must_save_two_noise_variances(parameters):
+    """Mallows' price: rows that took part in a fit have errors that are too small by as much."""
+    rows, model = searched(0)
+    price = 0.5 * np.log(rows.n_tasks)
+    rival = replace(model, fit=replace(model.fit, penalty=model.fit.penalty + parameters * price))
+    noise = rows.noise(rows.squares(model))
+    for saved, pays in ((1.9, False), (2.1, True)):
+        # The same share of the savings in each row, so that they have no standard error.
+        rows._squares.clear()
+        fewer = rows.squares(model) - saved * parameters * noise / len(rows.y)
+        rows._squares[id(rival.fit), id(rival.tasks), rival.widening] = rival, fewer
+        gain = _gain(rows, rows.squares(model), model, rival, 0.0)
+        assert (gain > 0) == pays
+
+
+def test_left_out_counts_are_predicted_as_from_the_other_rows(monkeypatch):
+    """Against the mode and curvature of b and all effects at once, without the row."""
+    rng, (T, n) = np.random.default_rng(0), (20, 5)
+    monkeypatch.setattr(likelihood, "CHUNK_ENTRIES", 32)  # tasks of several chunks
+    task, X = np.repeat(np.arange(T), n), rng.standard_normal((T * n, 1))
+    effects = rng.standard_normal((T, 2))[task] * [0.5, 0.3]
+    y = rng.poisson(np.exp(7 + 0.3 * X[:, 0] + effects[:, 0] + effects[:, 1] * X[:, 0]))
+    rows = replace(validate_rows(X, y.astype(float), task, None), offset=np.zeros(len(y)))
+    problem = canonical(gather(rows, True), "scaled", rng)
+    scaling = replace(Scaling.of(problem.statistics, True), y_centre=0.0, y_scale=1.0)
+    source = FamilyRows(rows, problem.canonical, scaling, family_of("poisson"), True)
+    source.centre()
+    optimizer = FamilyOptimizer(source, False, False)
+    fit = optimizer.fit("diagonal", start=optimizer.fit("diagonal"))
+    responses = HeldOutResponses(source)
+    losses = responses.squares(SelectedModel(fit, tasks=fit.modes.tasks, flat=False))
+    prior = fit.modes.tasks.prior_precision(fit.taus)
+    Z, own = responses.Z, responses.Z @ fit.covariance.root
+    of_task = (task[:, None] == np.arange(T)).astype(float)
+    G = np.hstack([Z, np.einsum("it,ij->itj", of_task, own).reshape(len(y), -1)])
+    precision = np.diag(np.append(prior, np.ones(G.shape[1] - len(prior))))
+    for i in range(0, len(y), 7):
+        rest, at = np.arange(len(y)) != i, np.zeros(G.shape[1])
+        for _ in range(30):
+            mean = rest * np.exp(responses.offset + G @ at)
+            H = precision + G.T @ (mean[:, None] * G)
+            at = at + np.linalg.solve(H, G.T @ (rest * y - mean) - precision @ at)
+        spread = np.sqrt(G[i] @ np.linalg.solve(H, G[i]))
+        around = np.linspace(-8, 8, 4001)
+        means = np.exp(responses.offset[i] + G[i] @ at + spread * around)
+        expected = -2 * np.log(trapezoid(poisson.pmf(y[i], means) * norm.pdf(around), around))
+        assert losses[i] + 2 * gammaln(y[i] + 1) == pytest.approx(expected, abs=0.08)

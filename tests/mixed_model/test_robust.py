@@ -184,6 +184,7 @@ def test_without_heavy_tails_it_is_the_gaussian_fit(family, method, monkeypatch)
         assert_allclose(one, two, atol=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:Of .* rows, .* of the squared errors")  # of the Gaussian fit
 @pytest.mark.parametrize("family", ROBUST)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_outliers_among_the_rows_do_little_harm(family, seed):

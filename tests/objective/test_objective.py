@@ -1,4 +1,5 @@
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from numpy.testing import assert_allclose
 from conftest import statistics_of
 from oracles import per_task_sums
 from sharedspan.kernels import cpu, grams
-from sharedspan.objective import GramObjective, RowObjective, build_objective
+from sharedspan.objective import GramObjective, RowObjective, backends, build_objective
 from sharedspan.objective.base import UnevaluatedPoint, task_scale
 from sharedspan.statistics.canonical import whitening
 
@@ -262,3 +263,37 @@ def test_tasks_weigh_as_their_rows_over_their_noise():
         assert_allclose((scale[i] / scale[j]) ** 2, n[i] / n[j] * noise[j] / noise[i])
     assert_allclose(task_scale(n, 100 * noise), scale, rtol=1e-12)
     assert_allclose(task_scale(n[:2], None) ** 2, [10 / 15, 20 / 15])
+
+
+def test_curvatures_are_those_of_the_rows_that_count(small, centred, rng):
+    """Rows without weight count for nothing, not even for the mean of their task."""
+    kept = rng.random(len(small.y)) < 0.7
+    options = {"centred": centred, "kind": "rows"}
+    statistics = statistics_of(small.X, small.y, small.task, **options).reweighted(kept)
+    objective = RowObjective(statistics, None)
+    for t in (0, 7, 39):
+        X = small.X[kept & (small.task == t)]
+        X = X - X.mean(axis=0) if centred else X
+        assert_allclose(objective.curvature(t), X.T @ X / len(X), rtol=1e-9, atol=1e-12)
+
+
+def as_if(rows, dtype="float64", stored=False):
+    """Rows of four features as many as given, which need no memory."""
+    X = np.broadcast_to(np.zeros(4, dtype), (rows, 4))
+    return SimpleNamespace(X=[X] if stored else X, n_rows=rows, n_features=4)
+
+
+def test_a_gpu_that_was_asked_for_sums_the_rows_in_memory():
+    for backend in ("torch", backends.TorchBackend("cuda")):
+        assert backends.rows_gain(backend, as_if(100))
+        assert not backends.rows_gain(backend, as_if(100, stored=True))
+
+
+def test_rows_travel_to_a_gpu_if_that_takes_less_time_than_their_sums(monkeypatch):
+    """Numbers of half the size travel in half the time, and starting a GPU takes seconds."""
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "16")
+    monkeypatch.setattr(backends, "_may_have_gpu", lambda: True)
+    many = 25_000_000_000
+    assert backends.rows_gain("auto", as_if(many, "float32"))
+    assert not backends.rows_gain("auto", as_if(many, "float64"))
+    assert not backends.rows_gain("auto", as_if(1000, "float32"))

@@ -251,6 +251,28 @@ def test_a_run_that_fails_saves_its_last_step(tmp_path, error):
     assert [f.name for f in tmp_path.iterdir()] == ["c"]
 
 
+def test_errors_of_a_resumed_run_are_those_of_the_solver_unless_the_memory_is_damaged(tmp_path):
+    fit, path, real = Fit("variable_projection"), tmp_path / "c", SOLVERS["variable_projection"]
+    files = files_on_the_way(fit, path)[1]
+    path.write_bytes(files[10])
+    saved = Checkpoint.read(path)
+
+    def fails_later(objective, k, rng, **budget):
+        solver = real(objective, k, rng, **budget)
+        step = yield next(solver)
+        for _ in range(3):
+            step = yield solver.send(step)
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SOLVERS, fit.name, fails_later)
+        with pytest.raises(ZeroDivisionError):
+            fit.run(path, saved)
+    damaged = Checkpoint(path, saved.fingerprint, saved.caller, {**saved.run, "memory": [1.0]})
+    with pytest.raises(CheckpointError, match="damaged"):
+        fit.run(path, damaged)
+
+
 def test_a_killed_process_can_be_followed_by_another(tmp_path):
     code = """
         import sys, time

@@ -1,16 +1,23 @@
 """The fast solvers: the minimiser of ALS, in a bounded number of passes, in any frame."""
 
+import importlib
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 
 import sharedspan as ss
 from conftest import statistics_of
 from oracles import relative
 from sharedspan.objective import build_objective
 from sharedspan.solvers import SOLVERS
+from sharedspan.solvers.auto import settled
+from sharedspan.solvers.huber import huber_descent
+from sharedspan.solvers.initialization import separate_fits
 from sharedspan.solvers.loop import CONVERGED, Iterate, run
 from sharedspan.solvers.quasi_newton import LBFGS
+from sharedspan.solvers.scaled import scaled_step
 
 FAST = ["variable_projection", "scaled_gd_anderson", "auto"]
 READS = ("residuals", "gradients", "profile", "moments")  # one pass over the data each
@@ -272,3 +279,89 @@ def test_auto_compares_starts_where_tasks_are_few():
         assert squares["auto"] <= squares["variable_projection"] * (1 + 1e-9)
         lower += squares["auto"] < squares["variable_projection"] * (1 - 1e-3)
     assert lower >= 1
+
+
+@pytest.mark.parametrize("name", ["variable_projection", "scaled_gd_anderson"])
+@pytest.mark.parametrize(
+    "table", [{}, {"kappa": 3.0, "n_samples": 10, "T": 20, "d": 30, "noise": 0.5}],
+    ids=["plenty of rows", "scarce rows"],
+)  # fmt: skip
+def test_every_iteration_may_be_the_last(name, table):
+    """Where rows are scarce, some mixtures of Anderson's are taken back for the plain step."""
+    result = solve(name, problem(**table)[1], tol=1e-7)
+    gradient = result.trace["gradient"][1:]
+    assert result.converged
+    assert (gradient[:-1] > 1e-7).all()
+    assert gradient[-1] <= 1e-7
+
+
+def test_no_iterate_of_variable_projection_depends_on_the_frame_of_the_start(rng):
+    _, objective = problem(5.0, 9)
+    B, W = rng.standard_normal((12, 2)), rng.standard_normal((2, 80))
+    M = np.array([[1.0, 2.0], [-1.0, 3.0]])
+    one, other = (
+        solve("variable_projection", objective, max_iter=4, tol=0, warm_start=start)
+        for start in ((B, W), (B @ M, np.linalg.solve(M, W)))
+    )
+    assert relative(other.B @ other.W, one.B @ one.W) < 1e-9
+
+
+def test_the_accelerated_step_takes_all_of_the_gradient_in_the_tangent_space(rng):
+    """B F_W + F_B W = -P_T(R), with P_T(R) = PR + RQ - PRQ for projections P and Q."""
+    _, objective = problem()
+    B, W = rng.standard_normal((12, 2)), rng.standard_normal((2, 80))
+    point = objective.evaluate(B, W)
+    F_B, F_W = scaled_step(point)
+    P, Q = B @ np.linalg.pinv(B), np.linalg.pinv(W) @ W
+    tangent = P @ point.R + point.R @ Q - P @ point.R @ Q
+    assert_allclose(B @ F_W + F_B @ W, -tangent, atol=1e-9 * np.abs(tangent).max())
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_whether_a_minimum_is_near_does_not_depend_on_units(unit):
+    sim, _ = problem(3.0, 10, T=20, d=30, noise=0.5)
+    objective = objective_of(sim.X, unit * sim.y, sim.task)
+    far, near = (
+        solve("variable_projection", objective, max_iter=length, tol=0) for length in (1, 70)
+    )
+    assert not settled(objective.evaluate(far.B, far.W))
+    assert settled(objective.evaluate(near.B, near.W))
+
+
+def test_three_short_runs_compete_with_the_start_where_tasks_are_few(monkeypatch):
+    """The docstring of auto: three with few tasks, six more only if no minimum is near."""
+    module, begun = importlib.import_module("sharedspan.solvers.auto"), []
+    first = module.phase_one
+    monkeypatch.setattr(module, "phase_one", lambda *a, **o: begun.append(1) or first(*a, **o))
+    for T, runs in ((50, 3), (51, 0)):
+        begun.clear()
+        result = solve("auto", problem(T=T)[1], tol=1e-7)
+        assert result.converged
+        assert len(begun) == runs
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-9])
+def test_descent_on_the_span_ends_where_rounding_begins(noise):
+    """Without noise the loss falls to its rounding errors. Measured: 5 passes."""
+    sim = ss.simulate(n_tasks=30, n_features=6, rank=2, n_samples=20, noise=noise, random_state=0)
+    objective, passes = objective_of(sim.X, sim.y, sim.task), []
+
+    def weights_of(B):
+        passes.append(1)
+        return objective.solve_W(B)
+
+    start = np.random.default_rng(0).standard_normal((6, 2))
+    fit = huber_descent(
+        objective, 0.5, weights_of, start, separate_fits(objective), max_iter=300, tol=1e-8
+    )
+    assert fit.converged
+    assert len(passes) <= 8
+
+
+@pytest.mark.parametrize("max_iter", [1, 2])
+def test_proximal_descent_makes_as_many_iterations_as_it_may(max_iter):
+    sim = ss.simulate(n_tasks=20, n_features=5, rank=1, n_samples=15, noise=0.5, random_state=0)
+    model = ss.PenalizedERMRegressor(1, max_iter=max_iter)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(sim.X, sim.y, task=sim.task)
+    assert model.n_iter_ == max_iter

@@ -100,6 +100,7 @@ def test_injected_noise_is_uniform_in_the_unit_ball(rng):
     [
         ({"d": 50, "n": 100}, 2, "scaled_gd_anderson"),
         ({"d": 50, "n": 99}, 2, "variable_projection"),
+        ({"d": 60, "n": 9}, 2, "variable_projection"),
         ({"d": 49, "n": 100}, 2, "variable_projection"),
         ({"d": 50, "n": 100}, 1, "variable_projection"),
     ],

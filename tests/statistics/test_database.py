@@ -10,6 +10,7 @@ from postgres import find_program, running_server
 
 import sharedspan as ss
 from sharedspan.inputs.rows import validate_rows
+from sharedspan.statistics import from_frame
 from sharedspan.statistics.canonical import canonical
 from sharedspan.statistics.database import DIALECTS
 from sharedspan.statistics.from_frame import read_statistics
@@ -670,3 +671,34 @@ def test_models_that_need_the_rows_have_no_fit_from_statistics(model, sums):
 def test_noise_that_grows_with_the_fitted_value_needs_the_rows(sums):
     with pytest.raises(ValueError, match=r"noise='fitted' needs the rows.*fit_statistics"):
         ss.AdaptiveSpanRegressor(noise="fitted").fit_statistics(sums)
+
+
+def test_each_feature_has_a_unit_of_its_own_unless_one_is_asked_for(rng):
+    X, y, task = table(rng)
+    sums = duckdb_sums(*table_of(X * [1e100, 1.0, 1.0, 1e-100], y, task))
+    own = read_statistics(sums, True).statistics.units.scale
+    common = read_statistics(sums, True, common_scale=True).statistics.units.scale
+    assert own[0] < own[1] == own[2] == 1 < own[3]
+    assert len(set(common)) == 1
+
+
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e8])
+def test_products_may_be_indefinite_by_rounding_errors_and_no_more(size):
+    """Two features of correlation 1 + e have the smallest eigenvalue -e, in any units."""
+    i, j = np.triu_indices(2)
+    for excess, first in ((0.5, None), (2.0, 1)):
+        good, bad = np.eye(2), np.full((2, 2), 1.0 + excess * from_frame.INDEFINITE)
+        bad[0, 0] = bad[1, 1] = 1.0
+        products = np.array([size * good[i, j], size * bad[i, j]])
+        assert from_frame.first_indefinite(products, np.full((2, 2), size)) == first
+
+
+@pytest.mark.parametrize("width", [2, 9, 40])
+def test_matrices_are_unpacked_within_the_memory_that_is_set(width, monkeypatch, rng):
+    monkeypatch.setattr(from_frame, "BLOCK", 4000)
+    packed = rng.standard_normal((300, width * (width + 1) // 2))
+    parts = list(from_frame._matrices(packed, width))
+    assert max(part.size for _, part in parts) <= 4000
+    whole, (i, j) = np.concatenate([part for _, part in parts]), np.triu_indices(width)
+    assert_array_equal(whole[:, i, j], packed)
+    assert_array_equal(whole[:, j, i], packed)

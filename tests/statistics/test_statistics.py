@@ -6,6 +6,8 @@ from conftest import statistics_of
 from sharedspan.inputs import rows as tasks_module
 from sharedspan.inputs.rows import validate_rows
 from sharedspan.objective import GramObjective
+from sharedspan.statistics import folds as folds_module
+from sharedspan.statistics import grams as grams_module
 from sharedspan.statistics.canonical import whitening
 from sharedspan.statistics.grams import GramStatistics
 from sharedspan.statistics.rows import RowStatistics
@@ -181,3 +183,51 @@ def test_a_task_without_a_direction_that_others_have_is_fitted(seed):
     statistics.transform(whitening(statistics))
     for values in (statistics.packed, statistics.anchor, statistics.g, statistics.q):
         assert np.isfinite(values).all()
+
+
+def test_a_feature_varies_however_far_its_tasks_are_from_each_other(rng):
+    """Deviations of one beside levels of 1e9 keep seven digits."""
+    task = np.repeat(np.arange(20), 30)
+    noise = rng.standard_normal((600, 2))
+    X = noise + np.outer(rng.uniform(-1e9, 1e9, 20)[task], [1.0, 0.0])
+    statistics = statistics_of(X, X[:, 1], task)
+    scale = statistics.inverse_deviations(statistics.variances())
+    within = noise - np.array([noise[task == t].mean(axis=0) for t in range(20)])[task]
+    assert_allclose(scale, 1 / within.std(axis=0), rtol=1e-5)
+
+
+def pieces_of(monkeypatch, module, name):
+    """The ranges of tasks that a compiled loop was called with, by four threads."""
+    calls, loop = [], getattr(module, name)
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "4")
+    monkeypatch.setattr(module, name, lambda *given: calls.append(given) or loop(*given))
+    return calls
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_large_statistics_are_transformed_by_all_threads(rng, monkeypatch, in_place):
+    d, T = 40, 60
+    task = np.repeat(np.arange(T), 2)
+    statistics = statistics_of(rng.standard_normal((2 * T, d)), np.ones(2 * T), task, kind="gram")
+    calls = pieces_of(monkeypatch, grams_module, "transform_grams")
+    if in_place:
+        statistics.transform(rng.standard_normal((d, d)))
+    else:
+        statistics.transformed(rng.standard_normal((d, d - 1)))
+    assert len(calls) >= 4
+
+
+def test_rows_of_a_large_table_are_assigned_to_folds_by_all_threads(rng, monkeypatch):
+    n = 100_000
+    rows = validate_rows(rng.standard_normal((n, 2)), np.ones(n), np.arange(n) // 1000)
+    calls = pieces_of(monkeypatch, folds_module.hashing, "hash_rows")
+    folds_module.assign_folds(rows, folds_module.hash_key(2, rng), 5)
+    assert len(calls) >= 4
+
+
+def test_intercepts_of_centred_rows_need_no_rows(small, rng):
+    statistics = statistics_of(small.X, small.y, small.task, kind="rows")
+    V = rng.standard_normal((8, 40))
+    expected = statistics_of(small.X, small.y, small.task).intercepts(V)
+    del statistics.X, statistics.y
+    assert_allclose(statistics.intercepts(V), expected, rtol=1e-10)

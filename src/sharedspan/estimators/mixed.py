@@ -42,6 +42,7 @@ from sharedspan.mixed_model.refitted_folds import (
     RefittedFolds,
     contenders,
     directions_in_doubt,
+    must_trust_evidence,
     rows_are_few,
 )
 from sharedspan.mixed_model.retained import RetainedFit
@@ -140,7 +141,7 @@ class MixedModel(SpanTransformer, TaskEstimator):
             if isinstance(problem.rows, TaskRows):
                 rows = HeldOutRows(problem.rows, ids, canonical, model.tasks)
             few = len(ids) == tasks.n_tasks and rows_are_few(model)
-            if few:
+            if few or must_trust_evidence(model):
                 model = replace(model, rivals=contenders(model)[1:])
             models = self._models(model, tasks, rows)
             if rows is not None and not few:
@@ -656,6 +657,8 @@ def warn_of_dominant_rows(
     rows: RowErrors, model: SelectedModel, labels: Sequence[Any], ids: np.ndarray
 ) -> None:
     """Warn if very few of the rows that were left out make up most of the squared errors."""
+    if model.row_noise is not None:  # some rows are known to have more noise than others
+        return
     squares = rows.squares(model)
     few = max(int(DOMINANT_ROWS * len(squares)), 1)
     largest = np.argsort(squares)[-few:]

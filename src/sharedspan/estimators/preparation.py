@@ -19,6 +19,7 @@ from sharedspan.inputs.frame_table import (
 )
 from sharedspan.inputs.frames import (
     REMEDY,
+    as_table,
     column_names,
     missing_words,
     package_of,
@@ -87,8 +88,12 @@ def without_target(model: TaskEstimator, X: Any, task: Any) -> tuple[Any, Any]:
     The model has no ``task_column`` then, but knows the columns of the table. Labels ``task`` that
     are given are preferred.
     """
-    columns, names = vars(model).get("columns_"), column_names(X)
-    if columns is None or names is None or model.task_column is not None:
+    columns = vars(model).get("columns_")
+    if columns is None or model.task_column is not None:
+        return X, task
+    X = as_table(X)
+    names = column_names(X)
+    if names is None:
         return X, task
     features = {column.column for column in columns.encoding.columns}
     others = {columns.target, *columns.task_columns} - features

@@ -56,6 +56,12 @@ def is_cheap(model: SelectedModel) -> bool:
     return model.tasks.n_tasks * float(model.tasks.p) ** 3 <= MOST_WORK
 
 
+def must_trust_evidence(model: SelectedModel) -> bool:
+    """Whether a fit has too many directions to be judged as known, and fits are not repeated."""
+    largest = max(covariance_parameters(model, fit) for fit in (model.fit, *model.rivals))
+    return not is_cheap(model) and float(model.tasks.n.sum()) < FEWEST_FOR_DIRECTIONS * largest
+
+
 def directions_in_doubt(model: SelectedModel) -> SelectedModel | None:
     """A model with directions that took many of the rows, beside the fits of lower rank.
 
