@@ -153,25 +153,60 @@ def test_what_does_not_go_together_is_refused(more, words, table):
 
 
 @pytest.mark.parametrize(
-    ("zero", "one"), [("no", "yes"), ("N", "Y"), ("nein", "ja"), ("died", "survived")]
-)
+    ("zero", "one"),
+    [
+        ("no", "yes"), ("N", "Y"), ("nein", "ja"), ("died", "survived"), ("false", "true"),
+        ("False", "True"), ("f", "t"), ("f", "m"), ("grade 1", "grade 2"),
+    ],
+)  # fmt: skip
 def test_a_target_of_two_words_is_one_of_classes(zero, one, frame, table, tmp_path):
     """One of two words counts as 1, which is said, in every command."""
     good("fit", *(given := table("bought")))
     good("predict", given[-1], given[0], "-o", tmp_path / "expected.csv")
     words = np.where(frame.bought == 1, one, zero)
     given = table("bought", words)
-    fitted = good("fit", *given)
-    assert "Family: binomial, because " in fitted
-    good("predict", given[-1], given[0], "-o", tmp_path / "p.csv")
-    predicted, expected = (pd.read_csv(tmp_path / name) for name in ("p.csv", "expected.csv"))
-    assert_allclose(predicted.prediction, expected.prediction)
+    fitted, compared = good("fit", *given), good("compare", *given[:5])
+    for told in (fitted, compared):
+        assert "every value of the target is 0 or 1" not in told
+        why = f"because bought is {one} or {zero}, so that predictions are probabilities of"
+        assert f"Family: binomial, {why} '{one}'; " in told
+        assert f"{one} counts as 1, and {zero} as 0." in told
+    assert ss.load(given[-1]).columns_.classes == (zero, one)
     good("report", given[-1], "--data", given[0], "-o", tmp_path / "page.html")
-    compared = good("compare", *given[:5])
-    if one != "yes":  # a column of booleans
-        assert f"{one} counts as 1, and {zero} as 0." in fitted
-        assert f"{one} counts as 1, and {zero} as 0." in compared
+    for keep in ([], ["--keep", "bought"]):
+        good("predict", given[-1], given[0], *keep, "-o", tmp_path / "p.csv")
+        predicted = pd.read_csv(tmp_path / "p.csv", dtype={"bought": str})
+        expected = pd.read_csv(tmp_path / "expected.csv")
+        assert_allclose(predicted.prediction, expected.prediction)
         assert predicted.bought.tolist() == words.tolist()
+
+
+def test_booleans_are_classes_in_every_format_and_spelling(frame, tmp_path):
+    """True in Parquet is true, yes or True in text; a model of one spelling reads the others."""
+    table = frame[["shop", "a"]].assign(bought=frame.bought == 1)
+    table.to_parquet(tmp_path / "booleans.parquet")
+    for name, words in (("upper", ("False", "True")), ("lower", ("false", "true"))):
+        column = np.where(table.bought, words[1], words[0])
+        table.assign(bought=column).to_csv(tmp_path / f"{name}.csv", index=False)
+    losses = []
+    for fitted in ("booleans.parquet", "upper.csv", "lower.csv"):
+        given = [tmp_path / fitted, "--task", "shop", "--target", "bought"]
+        assert "rue counts as 1" in good("fit", *given, "-o", tmp_path / "m.span")
+        for name in ("booleans.parquet", "upper.csv", "lower.csv"):
+            predict = ["predict", tmp_path / "m.span", tmp_path / name, "--json"]
+            told = good(*predict, "-o", tmp_path / "p.csv")
+            losses.append(json.loads(told)["loss"])
+    assert_allclose(losses, losses[0])
+
+
+@pytest.mark.parametrize(("zero", "one"), [("no", "yes"), ("n", "y"), ("healthy", "ill")])
+def test_words_that_differ_in_case_alone_are_one(zero, one, frame, table, tmp_path):
+    words = np.where(frame.bought == 1, one, zero)
+    given = table("bought", np.where(frame.index % 3 == 0, np.char.capitalize(words), words))
+    assert f"bought is {one} or {zero}, so that" in good("fit", *given)
+    good("predict", given[-1], given[0], "-o", tmp_path / "p.csv")
+    predicted = pd.read_csv(tmp_path / "p.csv", dtype={"bought": str})
+    assert predicted.bought.tolist() == words.tolist()
 
 
 def test_classes_in_words_are_read_from_every_format_and_by_classifiers(frame, tmp_path):

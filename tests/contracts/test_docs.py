@@ -112,6 +112,27 @@ def test_the_readme_prints_what_it_shows(capsys):
     assert_allclose(*gains, atol=2)
 
 
+WITHOUT_OPTIONAL_MODULES = """
+import sys
+
+class Absent:
+    def find_spec(name, *_):
+        if name in ("pandas", "polars", "dask", "distributed", "torch", "onnx", "python_calamine"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent)
+"""
+
+
+@pytest.mark.parametrize("code", blocks("python", PAGES[:1]))
+def test_the_readme_runs_with_the_required_dependencies_alone(code, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_OPTIONAL_MODULES + code],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_readme_keeps_its_promise(capsys):
     [code] = [
         one.values[0] for one in blocks("python", PAGES[:1]) if "parameter_error" in one.values[0]

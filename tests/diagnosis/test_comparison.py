@@ -21,14 +21,14 @@ from sharedspan.diagnosis.compared_methods import (
     IGNORED,
     POOLED,
     SEPARATE,
-    how_to_use,
     make_estimator,
+    python_lines,
 )
 from sharedspan.diagnosis.holdout_errors import HoldoutErrors, holdout_errors, random_folds
 from sharedspan.diagnosis.leaderboard import leaderboard, recommend
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.split_runs import Runs
-from sharedspan.diagnosis.verdict import holdout_gains
+from sharedspan.diagnosis.verdict import holdout_gains, sharing_verdict
 from sharedspan.estimators import ESTIMATORS, glm_baselines
 from sharedspan.families import family_of
 
@@ -82,6 +82,7 @@ def board(rmse):
 
 TASKS = np.array([1.0, 2.0, 1.5, 0.7, 1.1, 3.0])  # errors of six tasks
 NOISY = 1 + np.array([0.3, -0.3, 0.25, -0.25, 0.3, 0.1])  # a difference that is not clear
+CLOSE_BY = 1 + np.array([0.1, -0.1, 0.1, 0.1, 0.1, 0.02])  # and that is less than two per cent
 
 
 def test_a_quarter_of_every_task_is_held_out(rng):
@@ -194,7 +195,7 @@ def test_failed_methods_are_last_without_a_rank_and_never_the_best():
             "Its test error is clearly the lowest.",
         ),
         (
-            {"ARMULRegressor": TASKS, "PooledRegressor": TASKS * NOISY},
+            {"ARMULRegressor": TASKS, "PooledRegressor": TASKS * CLOSE_BY},
             "PooledRegressor",
             "not clearly above the lowest (ARMULRegressor), and it is simpler",
         ),
@@ -204,10 +205,11 @@ def test_failed_methods_are_last_without_a_rank_and_never_the_best():
             "the lowest, but not clearly below that of ARMULRegressor",
         ),
         (
-            {"PooledRegressor": TASKS, "AdaptiveSpanRegressor": TASKS * NOISY},
+            {"PooledRegressor": TASKS, "AdaptiveSpanRegressor": TASKS * CLOSE_BY},
             "AdaptiveSpanRegressor",
-            "use AdaptiveSpanRegressor, or PooledRegressor, which is simpler. The test error of "
-            "AdaptiveSpanRegressor is not clearly above the lowest (PooledRegressor), and it",
+            "use AdaptiveSpanRegressor, or PooledRegressor, which is simpler but has no prediction "
+            "intervals. The test error of AdaptiveSpanRegressor is not clearly above the lowest "
+            "(PooledRegressor), and it",
         ),
         (
             {"SharedSpanRegressor": TASKS, "AdaptiveSpanRegressor": 1.0003 * TASKS},
@@ -240,15 +242,55 @@ def test_a_model_whose_error_is_much_larger_is_not_preferred_however_uncertain()
     entries = board({"PooledRegressor": TASKS, "AdaptiveSpanRegressor": far})
     method, sentence, _ = recommend(entries)
     assert method == "PooledRegressor"
-    assert "the lowest, but not clearly below that of AdaptiveSpanRegressor" in sentence
+    assert "use PooledRegressor. Its test error is the lowest. It has no prediction" in sentence
 
 
 def test_one_model_ignoring_tasks_is_named_as_the_simplest_of_equals():
-    rmse = {"one model ignoring tasks": TASKS, "AdaptiveSpanRegressor": TASKS * NOISY,
-            "PooledRegressor": TASKS * NOISY[::-1]}  # fmt: skip
-    method, sentence, _ = recommend(board(rmse))
+    rmse = {"one model ignoring tasks": TASKS, "AdaptiveSpanRegressor": TASKS * CLOSE_BY,
+            "PooledRegressor": 1.1 * TASKS * NOISY}  # fmt: skip
+    method, sentence, sharing = recommend(board(rmse))
     assert method == "AdaptiveSpanRegressor"
-    assert "or PerTaskRegressor().fit(X, y, task=np.zeros(len(y))), which is simpler" in sentence
+    assert sharing.outcome == "even"
+    assert sentence.startswith(
+        "The tasks hardly differ: one model that ignores them predicts as well. Use "
+        "AdaptiveSpanRegressor, or a ridge regression of all rows, ignoring tasks, which is simpler"
+    )
+
+
+def test_no_gain_is_claimed_against_a_model_worse_than_one_that_ignores_tasks():
+    rmse = {"AdaptiveSpanRegressor": TASKS, IGNORED: TASKS * (1 + 1e-7),
+            "PooledRegressor": 1.035 * TASKS, "PerTaskRegressor": 1.2 * TASKS}  # fmt: skip
+    _, sentence, sharing = recommend(board(rmse))
+    assert (sharing.outcome, sharing.simpler) == ("even", "ignored")
+    assert "cuts" not in sentence
+    rmse[IGNORED] = 1.02 * TASKS + 0.01
+    _, sentence, sharing = recommend(board(rmse))
+    assert sharing.outcome == "gain"
+    assert re.match(r"Sharing cuts the error by 2\.\d % against one model ignoring", sentence)
+
+
+def test_a_simpler_model_of_much_larger_error_is_not_named_however_uncertain():
+    rng = np.random.default_rng(0)
+    many = 1 + 0.1 * rng.random(40)
+    wild = 1.01 * many
+    wild[:2] = 4.0
+    method, sentence, _ = recommend(board({"AdaptiveSpanRegressor": many, "PooledRegressor": wild}))
+    assert method == "AdaptiveSpanRegressor"
+    assert "2 of 40 tasks account for most of that, so the difference is not clear" in sentence
+    assert "simpler" not in sentence
+    method, sentence, _ = recommend(
+        board({"AdaptiveSpanRegressor": TASKS, "PooledRegressor": TASKS * NOISY})
+    )
+    assert method == "AdaptiveSpanRegressor"
+    assert "each task), but the difference is not clear of chance: use Adaptive" in sentence
+
+
+def test_another_method_is_only_preferred_to_the_rule_of_the_report_if_clearly_better():
+    rmse = {"SharedSpanRegressor": TASKS * CLOSE_BY, "PerTaskRegressor": 1.05 * TASKS,
+            "AdaptiveSpanRegressor": 1.6 * TASKS * NOISY}  # fmt: skip
+    assert recommend(board(rmse))[0] == "PerTaskRegressor"
+    rmse["SharedSpanRegressor"] = 0.9 * TASKS
+    assert recommend(board(rmse))[0] == "SharedSpanRegressor"
 
 
 def test_the_advice_begins_with_what_sharing_gains():
@@ -554,49 +596,61 @@ def test_the_comparison_and_the_report_agree(tmp_path):
     X, y, task = sim.X[mixed], sim.y[mixed], sim.task[mixed]
     result = ss.compare(X, y, task)
     entries = {entry.method: entry for entry in result.entries}
-    large = task < 40
-    X, y, task = X[large], y[large], task[large]
     model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
     errors = holdout_errors(ModelView(model, X, y, task))
     for key, method in (("model", "AdaptiveSpanRegressor"), ("pooled", "PooledRegressor"),
-                        ("separate", "PerTaskRegressor")):  # fmt: skip
+                        ("separate", "PerTaskRegressor"), ("ignored", IGNORED)):  # fmt: skip
         assert_allclose(entries[method].rmse, errors.error(key), rtol=1e-6)
-    if result.recommended == "AdaptiveSpanRegressor":
-        shown = {gain.against: gain for gain in result.sharing.gains}
-        for gain in holdout_gains(errors):
-            assert_allclose(gain.interval, shown[gain.against].interval, rtol=1e-5)
+    verdict = sharing_verdict(holdout_gains(errors))
+    assert verdict.statement == result.sharing.statement
+    for gain, shown in zip(verdict.gains, result.sharing.gains, strict=True):
+        assert_allclose(gain.interval, shown.interval, rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
-def test_advice_names_the_calls_that_were_compared(family, rng):
-    from sklearn import linear_model
-    from sklearn.preprocessing import StandardScaler
-
+def test_the_python_that_is_printed_predicts_new_rows_as_the_method_that_was_compared(family, rng):
     chosen = family_of(family)
     X, task = rng.standard_normal((300, 2)) * [1e4, 1e-3] + [1e5, 0], np.repeat(np.arange(10), 30)
     Z = (X - X.mean(axis=0)) / X.std(axis=0)
     eta = Z[:, 0] + (task - 5) / 10
     y = {"gaussian": eta + rng.standard_normal(300), "poisson": rng.poisson(np.exp(eta)) * 1.0,
          "binomial": (rng.random(300) < 1 / (1 + np.exp(-eta))) * 1.0}[family]  # fmt: skip
-    known = {"np": np, "pd": pd, "X": X, "y": y, "task": task, "StandardScaler": StandardScaler,
-             "Z": Z, "t": 3, **vars(linear_model), **vars(ss.estimators.baselines)}  # fmt: skip
-    names = [IGNORED] if family == "gaussian" else [IGNORED, POOLED, SEPARATE]
-    rows = {IGNORED: Z, POOLED: np.column_stack([Z, pd.get_dummies(task)]), SEPARATE: Z[task == 3]}
-    for name in names:
-        call = how_to_use(name, chosen).removeprefix("scikit-learn's ")
-        fitted = eval(call.split(" for each task t")[0], known)
-        if family == "gaussian":
-            means = fitted.predict(X, task=np.zeros(300))
-        elif family == "binomial":
-            means = fitted.predict_proba(rows[name])[:, 1]
-        else:
-            means = fitted.predict(rows[name])
+    new = np.flatnonzero(task == 3)[:7]
+    given = {"np": np, "pd": pd, "ss": ss, "X": X, "y": y, "task": task, "t": 3,
+             "X_new": X[new], "task_new": task[new]}  # fmt: skip
+    for name in [IGNORED] if family == "gaussian" else [IGNORED, POOLED, SEPARATE]:
+        *fit, predict = python_lines(name, chosen).splitlines()
+        known = dict(given)
+        exec("\n".join(fit), known)
+        means = eval(predict, known)
+        means = means[:, 1] if family == "binomial" else means
         model = make_estimator(name, 0, chosen).fit(X, y, task)
-        shown = slice(None) if name != SEPARATE else task == 3
-        assert_allclose(model.predict(X, task)[shown], means, rtol=1e-4)
-    assert how_to_use(SEPARATE, chosen).endswith("Z = StandardScaler().fit_transform(X)") or (
-        family == "gaussian"
-    )
+        assert_allclose(model.predict(X, task)[new], means, rtol=1e-4)
+    assert python_lines("PooledRegressor", chosen) == ""
+
+
+def test_the_python_that_is_printed_takes_columns_of_text(rng):
+    frame = pd.DataFrame({"x": rng.standard_normal(90), "colour": rng.choice(["a", "b", "c"], 90)})
+    y, task = rng.poisson(np.exp(frame.x)), np.repeat(["s", "t", "u"], 30)
+    for name in (IGNORED, POOLED, SEPARATE):
+        *fit, predict = python_lines(name, family_of("poisson"), is_coded=True).splitlines()
+        known = {"np": np, "pd": pd, "X": frame, "y": y, "task": task, "t": "s",
+                 "X_new": frame[:5].assign(colour="new"), "task_new": task[:5]}  # fmt: skip
+        exec("\n".join(fit), known)
+        assert eval(predict, known).shape == (5,)
+
+
+def test_a_recommended_model_without_a_name_is_fitted_by_the_lines_below_the_advice(tmp_path, rng):
+    X, task = rng.standard_normal((120, 1)), np.repeat(np.arange(6), 20)
+    y = rng.poisson(np.exp(X[:, 0]))
+    result = ss.compare(X, y, task, methods=[IGNORED], repeats=2)
+    assert result.advice.startswith("Use a Poisson regression of all rows, ignoring tasks: its ")
+    assert result.advice.endswith("It has no prediction intervals.")
+    assert str(result).endswith("model.predict(X_new)")
+    pd.DataFrame({"shop": task, "x": X[:, 0], "y": y}).to_csv(tmp_path / "t.csv", index=False)
+    shown = run(tmp_path / "t.csv", "--task", "shop", "--target", "y", "--repeats", 2)
+    for word in (".fit(", "len(y)", "StandardScaler"):
+        assert word not in shown.output
 
 
 def test_fits_of_scikit_learn_that_do_not_converge_are_marked_in_their_row(monkeypatch, rng):
@@ -661,8 +715,8 @@ def test_two_words_are_classes_in_python_as_on_the_command_line(words, second, t
 
 
 def test_small_tasks_are_counted_in_words_that_agree(sim):
-    for n_small, words in ((1, "1 task with fewer than 2 rows was left out"),
-                           (2, "2 tasks with fewer than 2 rows were left out")):  # fmt: skip
+    for n_small, words in ((1, "1 task with fewer than 2 rows was fitted but not"),
+                           (2, "2 tasks with fewer than 2 rows were fitted but not")):  # fmt: skip
         rows = slice(len(sim.y) - 2 + n_small)
         result = ss.compare(sim.X[rows], sim.y[rows], sim.task[rows], repeats=2, methods=[IGNORED])
         assert any(line.startswith(words) for line in result.remarks())
@@ -676,14 +730,15 @@ def test_small_tasks_are_counted_in_words_that_agree(sim):
 def test_a_regression_that_ignores_tasks_is_a_row_of_the_table(sim):
     result = ss.compare(sim.X, sim.y, sim.task, methods=[IGNORED, "PooledRegressor"])
     one = next(entry for entry in result.entries if entry.method == IGNORED)
-    large = sim.task < 30
-    X, y, task = sim.X[large], sim.y[large], sim.task[large]
-    squares = 0.0
+    X, y, task = sim.X, sim.y, sim.task
+    squares, large = 0.0, task < 30  # the two tasks of one row are always fitted
     for fold in range(4):
-        held = random_folds(np.bincount(task), np.random.default_rng(0)) == fold
+        held = np.zeros(len(y), dtype=bool)
+        folds = random_folds(np.bincount(task[large]), np.random.default_rng(0))
+        held[large] = folds == fold
         model = ss.PerTaskRegressor().fit(X[~held], y[~held], task=np.zeros(np.sum(~held), int))
         squares += np.sum((y[held] - model.predict(X[held], task=np.zeros(held.sum(), int))) ** 2)
-    assert_allclose(one.rmse, np.sqrt(squares / len(y)), rtol=1e-10)
+    assert_allclose(one.rmse, np.sqrt(squares / large.sum()), rtol=1e-10)
 
 
 def test_where_tasks_do_not_differ_a_model_that_ignores_them_is_named():
@@ -692,4 +747,5 @@ def test_where_tasks_do_not_differ_a_model_that_ignores_them_is_named():
     assert method == IGNORED
     assert sharing.outcome == "loss"
     assert "raises the error by 10 % against one model ignoring tasks" in sentence
-    assert "use PerTaskRegressor().fit(X, y, task=np.zeros(len(y))). Its test error" in sentence
+    assert sentence.startswith("The tasks hardly differ. Sharing raises the error")
+    assert "use a ridge regression of all rows, ignoring tasks. Its test error" in sentence

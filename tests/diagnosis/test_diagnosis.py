@@ -116,7 +116,8 @@ def test_outliers_are_named_exactly(spoiled, robust, with_rows):
     assert str(diagnosis.outliers[0]) in diagnosis.advice[0]
     size = [misfit.surprise for misfit in diagnosis.misfits]
     assert with_rows or size == sorted(size, reverse=True)
-    assert "Tasks that do not fit (6 of 60)" in str(diagnosis)
+    share = ", with 10 % of the rows" if with_rows else ""
+    assert f"Tasks that do not fit (6 of 60{share})" in str(diagnosis)
 
 
 def test_outliers_show_in_the_residuals_of_a_plain_span(spoiled):
@@ -206,7 +207,11 @@ def test_features_whose_squares_do_not_exist_are_diagnosed(clean, kind, with_row
     model = getattr(ss, f"{kind}Regressor")(rank=2)
     model.fit(X, clean.y, task=clean.task)
     diagnosis = ss.diagnose(model, *((X, clean.y, clean.task) if with_rows else ()))
-    assert np.isfinite(diagnosis.condition_number)
+    # Without rows the units of the features cannot be removed.
+    if with_rows:
+        assert diagnosis.condition_number < 100
+    else:
+        assert diagnosis.condition_number == np.inf
     assert diagnosis.outliers == []
 
 

@@ -123,3 +123,91 @@ def test_columns_of_one_spline_are_not_called_collinear():
     table["age"] = age + 0.5 * rng.standard_normal(480)
     model = ss.AdaptiveSpanRegressor(task_column="shop", columns=columns).fit(table, y)
     assert said(ss.diagnose(model, table, y), "coefficients of day and age cannot be distinguished")
+
+
+def one_slope_planted(seed):
+    """Rows of 40 tasks, of which one has one slope that is far off; the task and the feature."""
+    rng = np.random.default_rng(seed)
+    d = 3 + seed % 3
+    mean = np.array([2.0, -1.0, 0.5, 0.0, 1.0])[:d]
+    V = mean + np.array([0.5, 0.3, 0.0, 0.2, 0.4])[:d] * rng.standard_normal((40, d))
+    odd, feature = int(rng.integers(40)), int(rng.integers(d))
+    V[odd, feature] = mean[feature] + rng.choice([-4.0, 4.0])
+    task, X = np.repeat(np.arange(40), 15), rng.standard_normal((600, d))
+    if seed % 2:
+        X[:, 1] = 0.6 * X[:, 0] + 0.8 * X[:, 1]
+    level = 50 + 3 * rng.standard_normal(40)
+    y = level[task] + np.einsum("ij,ij->i", X, V[task]) + 1.5 * rng.standard_normal(600)
+    return X, y, task, {odd: feature}
+
+
+def two_slopes_planted(seed):
+    """Rows of 40 tasks, of which two have one odd slope each; the last slope varies in none."""
+    rng = np.random.default_rng(seed)
+    V = np.array([2.0, -1.0, 0.5]) + rng.standard_normal((40, 3)) * [0.5, 0.3, 0.0]
+    V[11], V[28] = [-2.5, -1.0, 0.5], [2.0, 2.5, 0.5]
+    task, X = np.repeat(np.arange(40), 15), rng.standard_normal((600, 3))
+    level = 50 + 3 * rng.standard_normal(40)
+    y = level[task] + np.einsum("ij,ij->i", X, V[task]) + 1.5 * rng.standard_normal(600)
+    return X, y, task, {11: 0, 28: 1}
+
+
+@pytest.mark.parametrize("planted", [one_slope_planted, two_slopes_planted])
+def test_the_feature_that_is_named_is_the_one_whose_slope_was_planted(planted):
+    named, right = 0, 0
+    for seed in range(130, 150):
+        X, y, task, truth = planted(seed)
+        model = ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+        for misfit in ss.diagnose(model, X, y, task).misfits:
+            if misfit.task in truth and misfit.what != "noise":
+                named += 1
+                right += misfit.feature == f"x{truth[misfit.task]}"
+    assert named >= 15
+    assert right >= named - 1
+
+
+def test_a_feature_that_does_not_vary_in_a_task_is_not_its_reason_nor_a_slope_of_two_rows():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(30), np.where(np.arange(30) == 7, 2, 25))
+    X = rng.standard_normal((len(task), 3))
+    X[task == 5, 2] = 0.0
+    place = 3 + 0.3 * rng.standard_normal(30)
+    place[[5, 7]] = 30.0
+    y = place[task] * (X @ [1.0, 0.7, 3.0]) + 0.5 * rng.standard_normal(len(task))
+    model = ss.SharedSpanRegressor(rank=1, fit_intercept=False, random_state=0)
+    misfits = ss.diagnose(model.fit(X, y, task=task), X, y, task).misfits
+    assert {m.task: m.feature for m in misfits if m.what == "place"} == {5: "x0"}
+
+
+def test_the_sentence_on_the_most_different_tasks_says_what_far_is():
+    rng = np.random.default_rng(3)
+    task, X = np.repeat(np.arange(40), 10), rng.standard_normal((400, 1))
+    level = rng.standard_normal(40)
+    level[4] = 3.5  # more than the largest by chance, and yet not far
+    y = level[task] + X[:, 0] + 0.5 * rng.standard_normal(400)
+    diagnosis = ss.diagnose(ss.AdaptiveSpanRegressor().fit(X, y, task=task), X, y, task)
+    assert diagnosis.most_different_in[0][1] > 2.6
+    assert "by chance, and only a task beyond 5, in robust standard" in diagnosis.none_is_odd
+
+
+def small_and_large_tasks(noise_of_large, noise_of_small):
+    """Rows of 60 tasks of 12 rows and of 8 tasks of 300 rows, the last ones."""
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(68), np.where(np.arange(68) < 60, 12, 300))
+    X, noise = rng.standard_normal((len(task), 1)), np.full(68, noise_of_small)
+    noise[60:] = noise_of_large
+    y = rng.standard_normal(68)[task] + X[:, 0] + noise[task] * rng.standard_normal(len(task))
+    return X, y, task
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_task"])
+def test_the_noise_of_most_rows_is_the_usual_one(noise):
+    X, y, task = small_and_large_tasks(3.0, 1.0)
+    model = ss.AdaptiveSpanRegressor(noise=noise).fit(X, y, task=task)
+    assert ss.diagnose(model, X, y, task).outliers == []
+    y[task == 67] += 9 * np.random.default_rng(1).standard_normal(300)
+    diagnosis = ss.diagnose(model.fit(X, y, task=task), X, y, task)
+    (misfit,) = diagnosis.misfits
+    assert (misfit.task, misfit.what) == (67, "noise")
+    assert 2.5 < misfit.typical < 3.5
+    assert "Tasks that do not fit (1 of 68, with 9.6 % of the rows)" in str(diagnosis)

@@ -36,7 +36,7 @@ def test_the_commands_name_the_word_that_counts_as_1(table, tmp_path):
     columns = ["--task", "task", "--target", "word"]
     run = CliRunner().invoke
     done = run(main, ["compare", str(data), *columns, "--repeats", "2"])
-    assert "Family: binomial, because the target has two values" in done.output
+    assert "Family: binomial, because word is poor or good, so that" in done.output
     assert done.output.count("poor counts as 1, and good as 0.") == 1
     run(main, ["fit", str(data), *columns, "-o", str(model)])
     done = run(main, ["report", str(model), "--data", str(data), "-o", str(page)])

@@ -172,6 +172,7 @@ def test_the_row_that_is_named_is_the_users():
         ss.AdaptiveSpanRegressor(family="poisson").fit(X[order], y[order], task=TASK[order])
 
 
+@pytest.mark.filterwarnings("ignore:The fit was stopped after")
 def test_weights_out_of_all_proportion_are_fitted_or_refused_in_words():
     weight = 10.0 ** np.random.default_rng(0).uniform(-12, 12, 240)
     refused = ""

@@ -1,5 +1,7 @@
 """Mistakes of a first trial, and what the messages say about them."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -85,3 +87,36 @@ def test_labels_that_lost_their_leading_zeros_are_told(boys, kind):
     )
     with pytest.raises(ValueError, match="label of another type"):
         model.predict(boys.assign(Subject=boys["Subject"].astype(kind))[["Subject", "age"]])
+
+
+@pytest.mark.parametrize("spelling", ["{}", " shop {:02d}", "Shop {:02d}", "shop  {:02d} "])
+def test_labels_that_differ_in_zeros_spaces_or_case_are_told(spelling, tmp_path, boys):
+    form = "{:03d}" if spelling == "{}" else "shop {:02d}"
+    number = boys["Subject"].astype("category").cat.codes
+    fitted, written = number.map(form.format), number.map(spelling.format)
+    model = ss.AdaptiveSpanRegressor(unseen="error").fit(boys[["age"]], boys["height"], task=fitted)
+    n = written[~written.isin(fitted)].nunique()
+    hint = (
+        f"{n} task(s) were not in the fit, such as {written[0]!r}, where the fit had "
+        f"{fitted[0]!r}: write the labels as in the fit."
+    )
+    with pytest.raises(ValueError, match=re.escape(hint)):
+        model.predict(boys[["age"]], task=written)
+    model.set_params(unseen="mean")
+    with pytest.warns(UserWarning, match=re.escape(hint)):
+        model.predict(boys[["age"]], task=written)
+    assert len(model.predict(boys[["age"]][:1], task=["none like it"])) == 1  # no warning
+    boys.assign(Subject=fitted).to_csv(tmp_path / "old.csv", index=False)
+    boys.assign(Subject=written).to_csv(tmp_path / "new.csv", index=False)
+    model = tmp_path / "m.span"
+    columns = ["--task", "Subject", "--target", "height", "-o", model]
+    done = CliRunner().invoke(main, [*map(str, ["fit", tmp_path / "old.csv", *columns])])
+    assert done.exit_code == 0, done.output
+    more = ["predict", model, tmp_path / "new.csv", "-o", tmp_path / "p.csv"]
+    done = CliRunner().invoke(main, [*map(str, more)])
+    assert done.exit_code == 0, done.output
+    assert done.output.count("write the labels as in the fit") == 1
+    assert hint.split(" such as")[0] in done.stderr
+    refused = CliRunner().invoke(main, [*map(str, more), "--unseen", "error"])
+    assert refused.exit_code == 2
+    assert "write the labels as in the fit" in refused.stderr

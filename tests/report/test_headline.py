@@ -8,9 +8,12 @@ import pytest
 
 import sharedspan as ss
 from sharedspan.diagnosis.advice import advice_on
+from sharedspan.diagnosis.compared_methods import IGNORED
 from sharedspan.diagnosis.holdout_errors import random_folds
+from sharedspan.diagnosis.leaderboard import leaderboard, recommend
 from sharedspan.diagnosis.model_view import ModelView
-from sharedspan.diagnosis.verdict import Gain
+from sharedspan.diagnosis.split_runs import Runs
+from sharedspan.diagnosis.verdict import Gain, holdout_gains
 from sharedspan.report.facts import Facts
 from sharedspan.report.headline import advice, headline
 from sharedspan.report.page import write_report
@@ -46,11 +49,12 @@ def fit(kind, rows, **options):
     return getattr(ss, f"{kind}Regressor")(**options).fit(rows[0], rows[1], task=rows[2])
 
 
-def test_a_gain_says_to_keep_the_model_and_names_both_simpler_ones():
+def test_a_gain_says_to_keep_the_model_and_names_all_simpler_ones_if_the_first_is_the_best():
     rows = shared_rows()
     said = headline(facts_of(fit("SharedSpan", rows, rank=1), *rows))
     pattern = (
-        r"Sharing cuts the error by \d+ % against common slopes "
+        r"Sharing cuts the error by \d+ % against one model ignoring tasks, "
+        r"by \d+ % against common slopes "
         r"\(with an intercept for each shop\) and by [\d.]+ % against "
     )
     assert said.outcome == "gain"
@@ -64,7 +68,8 @@ def test_a_model_as_good_as_one_for_all_names_the_simpler_one():
     facts = facts_of(fit("AdaptiveSpan", rows), *rows)
     facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.2, 0.01)]
     said = headline(facts)
-    use = "use PooledRegressor (--estimator PooledRegressor), which is simpler."
+    use = "use PooledRegressor (--estimator PooledRegressor), which is simpler but has no "
+    use += "prediction intervals."
     assert said.sentence.endswith(f"(with an intercept for each shop): keep this model, or {use}")
     facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.002, 0.01)]
     assert headline(facts).outcome == "even"
@@ -72,6 +77,43 @@ def test_a_model_as_good_as_one_for_all_names_the_simpler_one():
     facts = facts_of(fit("SharedSpan", rows, rank=1), *rows)
     facts.gains = [Gain("pooled", 0.001, 0.01), Gain("separate", 0.002, 0.01)]
     assert headline(facts).sentence.endswith(f"one model per shop: {use}")
+
+
+def test_where_tasks_do_not_differ_the_report_names_one_model_that_ignores_them(tmp_path):
+    rng = np.random.default_rng(0)
+    X, task = rng.standard_normal((600, 3)), np.repeat(np.arange(40), 15)
+    rows = X, X @ [1.0, 2.0, 0.0] + rng.standard_normal(600), task
+    model = fit("AdaptiveSpan", rows)
+    said = headline(facts_of(model, *rows))
+    assert said.outcome == "even"
+    assert said.sentence == (
+        "The tasks hardly differ: one model that ignores them predicts as well. Keep this model, "
+        "or use a ridge regression of all rows, ignoring tasks, which is simpler but has no "
+        "prediction intervals."
+    )
+    text = text_of(write_report(model, tmp_path / "report.html", *rows))
+    assert "by one ridge regression that ignores tasks" in text
+    assert re.search(r"one model ignoring tasks [\d.]+ ±0", text)
+
+
+def test_the_report_and_the_comparison_recommend_the_same_and_call_the_same_model_unstable():
+    rows = shared_rows()
+    facts = facts_of(fit("AdaptiveSpan", rows), *rows)
+    losses = {"model": np.ones(40), "separate": np.ones(40), "pooled": np.full(40, 1.3),
+              "ignored": np.full(40, 2.0)}  # fmt: skip
+    losses["model"][7] = 80.0
+    facts.errors = replace(facts.errors, losses=losses, rows=np.ones(40, dtype=int))
+    facts.gains = holdout_gains(facts.errors)
+    names = {"model": "AdaptiveSpanRegressor", "separate": "PerTaskRegressor",
+             "pooled": "PooledRegressor", "ignored": IGNORED}  # fmt: skip
+    runs = {names[key]: Runs(rmse=[1.0], task_losses=values, n_held=40)
+            for key, values in losses.items()}  # fmt: skip
+    entries = leaderboard(runs)
+    assert recommend(entries).method == "PerTaskRegressor"
+    said = headline(facts).sentence
+    assert "use PerTaskRegressor (--estimator PerTaskRegressor), which has no prediction" in said
+    (entry,) = [one for one in entries if one.unstable]
+    assert said.endswith(f"This model is unstable on these rows: {entry.unstable} (7).")
 
 
 def test_the_colour_of_the_first_tile_is_the_verdict(tmp_path):

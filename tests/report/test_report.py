@@ -378,7 +378,7 @@ def test_progress_is_told(fitted, tmp_path):
     told = []
     write_report(model, tmp_path / "report.html", sim.X, sim.y, sim.task,
                  progress=lambda *said: told.append(said))  # fmt: skip
-    assert [done for what, done, total in told if what == "held-out errors"] == list(range(12))
+    assert [done for what, done, total in told if what == "held-out errors"] == list(range(16))
     assert told[-1] == ("drawing", 0, 0)
 
 

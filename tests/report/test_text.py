@@ -137,8 +137,8 @@ def test_one_task_is_one_task():
 
 @pytest.mark.parametrize(
     ("kind", "fits", "other"),
-    [("Pooled", "by the model and by one ridge regression per task.", "by pooled slopes"),
-     ("PerTask", "by the model and by pooled slopes", "by one ridge regression per task")],
+    [("Pooled", "that ignores tasks and by one ridge regression per task.", "by pooled slopes"),
+     ("PerTask", "that ignores tasks and by pooled slopes", "by one ridge regression per task")],
 )  # fmt: skip
 def test_the_fits_told_are_those_of_the_table(kind, fits, other, page_of):
     rows = rows_of()

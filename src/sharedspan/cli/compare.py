@@ -89,7 +89,11 @@ def compare_command(
             methods="all" if all_methods else None, time_limit=time_limit,
             columns=replace(data.columns, encoding=data.columns.encoding.coded()),
         )  # fmt: skip
-        comparison = replace(comparison, notes=(*filter(None, [why]), *comparison.notes))
+        comparison = replace(
+            comparison,
+            notes=(*filter(None, [why]), *comparison.notes),
+            python="",  # a shell has no X and y
+        )
         if out is not None:
             with errors.write_errors(out):
                 comparison.write_csv(out)

@@ -22,7 +22,6 @@ FAMILIES = (
 REASONS = {  # why a family is chosen
     "gaussian": "the target is neither 0/1 nor counts",
     "binomial": "every value of the target is 0 or 1, so that predictions are probabilities",
-    "classes": "the target has two values, so that predictions are probabilities",
     "negative_binomial": "the target holds counts, so that predictions are mean counts",
 }
 
@@ -209,7 +208,10 @@ def family_of_column(tables: tuple[str, ...], target: str, columns: Any) -> tupl
     found, family = range_of_column(tables, target, columns), "gaussian"
     if found is not None and found.is_whole:
         family = suggested_family(np.array([found.least, found.largest]))
-    reason = REASONS["classes" if found is not None and found.classes else family]
+    reason = REASONS[family]
+    if found is not None and found.classes:
+        zero, one = found.classes
+        reason = f"{target} is {one} or {zero}, so that predictions are probabilities of {one!r}"
     return family, f"Family: {family}, because {reason}; --family overrides this."
 
 

@@ -107,14 +107,19 @@ def _predict(
 ) -> dict[str, Any]:
     """Write the predictions batch by batch, and return their number and error."""
     import math
+    import re
+    import warnings
 
     from sharedspan.diagnosis.losses import loss_of
+    from sharedspan.estimators.prediction import NOT_FITTED
+    from sharedspan.inputs.labels import hint_on_labels
     from sharedspan.persistence.atomic_write import atomic_table
 
     tasks: set[Any] = set()
     n_rows, n_known, squares, losses, total = 0, 0, 0.0, 0.0, len(rows)
     loss, (mean_of, interval_of) = loss_of(model.response_family()), _methods(model)
-    with errors.write_errors(out), atomic_table(out) as write:
+    with errors.write_errors(out), atomic_table(out) as write, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", rf"\d+ {re.escape(NOT_FITTED)}")  # told once, below
         for batch in rows:
             labels = batch.labels.to_pylist()
             copied = _copied(batch, rows)
@@ -134,6 +139,9 @@ def _predict(
             n_rows += len(labels)
             tasks.update(labels)
             progress("predicting", n_rows, total)
+    unseen = sorted(tasks.difference(model.tasks_.tolist()), key=str)
+    if unseen and (hint := hint_on_labels(unseen, model.tasks_)):
+        warnings.warn(f"{len(unseen)} {NOT_FITTED}, {hint}.", UserWarning, stacklevel=2)
     # As many rows of the same tasks as were fitted are hardly other rows.
     in_sample = n_rows == vars(model).get("n_rows_") and tasks == set(model.tasks_.tolist())
     return {
@@ -141,7 +149,7 @@ def _predict(
         "in_sample": in_sample,
         "n_rows_dropped": rows.tally.n_incomplete,
         "n_tasks": len(tasks),
-        "n_tasks_unseen": len(tasks.difference(model.tasks_.tolist())),
+        "n_tasks_unseen": len(unseen),
         "target": rows.selection.columns.target,
         "n_rows_scored": n_known,
         "rmse": math.sqrt(squares / n_known) if n_known else None,

@@ -116,26 +116,78 @@ def make_estimator(name: str, seed: int, family: Family) -> Any:
     return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
 
 
-def how_to_use(name: str, family: Family, is_coded: bool = False) -> str:
-    """A method as something that can be called: its name, or the call that was compared.
+def has_intervals(name: str) -> bool:
+    """Whether a method has prediction intervals."""
+    if name not in (*ESTIMATORS, *FAMILY_MODELS):
+        return False
+    estimator: Any = estimator_class("AdaptiveSpanRegressor" if name in FAMILY_MODELS else name)
+    return estimator.has_intervals
 
-    ``is_coded`` says that columns were not numbers, so that calls make indicators of their levels.
-    """
+
+def in_words(name: str, family: Family) -> str:
+    """A method in a sentence: the name of an estimator, or what a baseline without one does."""
     if name not in DEFAULT_GLMS:
         return name
+    kind = "logistic" if isinstance(family, Binomial) else "Poisson"
     if isinstance(family, Gaussian):
-        return "PerTaskRegressor().fit(X, y, task=np.zeros(len(y)))"
-    Z = f"StandardScaler().fit_transform({'pd.get_dummies(X)' if is_coded else 'X'})"
+        kind = "ridge"
+    return {
+        IGNORED: f"a {kind} regression of all rows, ignoring tasks",
+        POOLED: f"a {kind} regression of all rows with an intercept for each task",
+        SEPARATE: f"one {kind} regression for each task",
+    }[name]
+
+
+def python_lines(name: str, family: Family, is_coded: bool = False) -> str:
+    """Python that fits and keeps a method without a name of its own; empty for estimators.
+
+    It takes the X, y and task of the comparison, and X_new of new rows. ``is_coded`` says that
+    columns were not numbers, so that indicators are made of their levels.
+    """
+    if name not in DEFAULT_GLMS:
+        return ""
+    if isinstance(family, Gaussian):
+        return (
+            "model = ss.PerTaskRegressor().fit(X, y, task=np.zeros(len(y)))\n"
+            "model.predict(X_new, task=np.zeros(len(X_new)))"
+        )
+    glm = "PoissonRegressor" if isinstance(family, Counts) else "LogisticRegression"
     n_rows = "sum(task == t)" if name == SEPARATE else "len(y)"
     alpha = f"alpha=1 / {n_rows}, " if isinstance(family, Counts) else ""
-    glm = "PoissonRegressor" if isinstance(family, Counts) else "LogisticRegression"
-    glm = f"{glm}({alpha}tol={TOLERANCE:g}, max_iter={MAX_ITER})"
-    calls = {
-        IGNORED: f"{glm}.fit({Z}, y)",
-        POOLED: f"{glm}.fit(np.column_stack([{Z}, pd.get_dummies(task)]), y)",
-        SEPARATE: f"{glm}.fit(Z[task == t], y[task == t]) for each task t, with Z = {Z}",
-    }
-    return f"scikit-learn's {calls[name]}"
+    fit = f"{glm}({alpha}tol={TOLERANCE:g}, max_iter={MAX_ITER})"
+    predict = "predict" if isinstance(family, Counts) else "predict_proba"
+    levels = (
+        '(OneHotEncoder(handle_unknown="ignore"), make_column_selector(dtype_exclude="number"))'
+    )
+    scaler = "StandardScaler()"
+    if is_coded:
+        scaler = f"make_column_transformer({levels}, remainder=StandardScaler())"
+    if name == IGNORED:
+        code = f"model = make_pipeline({scaler}, {fit}).fit(X, y)\nmodel.{predict}(X_new)"
+    elif name == POOLED:
+        code = (
+            "def with_task(X, task):\n"
+            "    X = pd.DataFrame(X).rename(columns=str)\n"
+            "    return X.assign(task=np.asarray(task).astype(str))\n"
+            f"columns = make_column_transformer({levels}, remainder=StandardScaler())\n"
+            f"model = make_pipeline(columns, {fit}).fit(with_task(X, task), y)\n"
+            f"model.{predict}(with_task(X_new, task_new))"
+        )
+        is_coded = True
+    else:
+        code = (
+            f"scaler = {scaler}.fit(X)\n"
+            f"models = {{t: {fit}.fit(scaler.transform(X[task == t]), y[task == t]) "
+            "for t in np.unique(task)}\n"
+            f"models[t].{predict}(scaler.transform(X_new))"
+        )
+    lines = [f"from sklearn.linear_model import {glm}"]
+    if is_coded:
+        lines.append("from sklearn.compose import make_column_selector, make_column_transformer")
+    if name != SEPARATE:
+        lines.append("from sklearn.pipeline import make_pipeline")
+    encoder = "OneHotEncoder, " if is_coded else ""
+    return "\n".join([*lines, f"from sklearn.preprocessing import {encoder}StandardScaler", code])
 
 
 def compile_kernels(name: str, family: Family) -> None:

@@ -22,6 +22,7 @@ from sharedspan.diagnosis.compared_methods import (
     chosen_methods,
     default_methods,
     make_estimator,
+    python_lines,
 )
 from sharedspan.diagnosis.holdout_errors import FEWEST_ROWS, N_FOLDS
 from sharedspan.diagnosis.leaderboard import Entry, Recommendation, leaderboard, recommend
@@ -70,13 +71,14 @@ class Comparison:
     n_rows: int
     n_tasks: int
     n_features: int
-    n_small_tasks: int  # left out, with fewer than FEWEST_ROWS rows
+    n_small_tasks: int  # fitted and not scored, with fewer than FEWEST_ROWS rows
     repeats: int  # splits that were made; fewer than asked for if time was short
     seed: int
     family: str = "gaussian"  # of the responses, and so of the loss
     notes: tuple[str, ...] = ()  # on the family and on the time limit
     sharing: SharingVerdict | None = None  # None without a simpler model to compare with
     left_out: tuple[str, ...] = ()  # methods for which there was no time
+    python: str = ""  # lines that fit the recommended method, if that is no estimator
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -159,8 +161,8 @@ class Comparison:
         if small := self.n_small_tasks:
             lines.append(
                 f"{count(small, 'task')} with fewer than {FEWEST_ROWS} rows "
-                f"{'was' if small == 1 else 'were'} left out: a split needs a row to fit and a row "
-                "to predict."
+                f"{'was' if small == 1 else 'were'} fitted but not scored: a split needs a row to "
+                "fit and a row to predict."
             )
         return lines
 
@@ -170,7 +172,7 @@ class Comparison:
         more = "  {:>11}" * (len(self.columns) - 1)
         style = f"{{:>4}}  {{:<{width}}}  {{:>13}}{more}  {{:>20}}  {{:>11}}"
         lines = [style.format(*row) for row in rows]
-        return "\n".join([*lines, *self.remarks(), self.advice])
+        return "\n".join([*lines, *self.remarks(), self.advice, *self.python.splitlines()])
 
     def _repr_html_(self) -> str:
         from sharedspan.inference.summary_markup import sections_html
@@ -181,7 +183,7 @@ class Comparison:
         table = SummaryTable(
             self.title, self.header(), tuple(cells for _, cells in rows), labels=2, bold=(*chosen,)
         )
-        remarks = [self.caption, *self.remarks(), self.advice]
+        remarks = [self.caption, *self.remarks(), self.advice, *self.python.splitlines()]
         return sections_html([table, Lines("", tuple(("", text) for text in remarks))])
 
 
@@ -215,7 +217,7 @@ def compare(
     repeats : int, default=4
         Splits, at least two. Each holds out a quarter of the rows of every task, and the first four
         hold out each row once, as the report does. Of a task of two or three rows a split holds out
-        one or none. Tasks of one row are left out.
+        one or none. Tasks of one row are fitted, but not scored.
     seed : int, default=0
         Seed of the splits and of the estimators.
     methods : sequence of str, or "all", optional
@@ -276,12 +278,9 @@ def compare(
             "fit (`sharedspan fit`) also accepts tasks with one row."
         )
     order = np.arange(tasks.n_rows) if tasks.order is None else tasks.order
-    chosen_rows, size = order[np.repeat(large, size)], size[large]
-    X = np.asarray(tasks.X[chosen_rows], dtype=float)
-    y = np.asarray(tasks.y[chosen_rows], dtype=float)
-    # By all rows, as in a fit: the tasks that are left out may have the only 0 among counts.
-    all_y = np.asarray(tasks.y, dtype=float)
-    looks_like, chosen = suggested_family(all_y), checked_family(family, all_y)
+    X = np.asarray(tasks.X[order], dtype=float)
+    y = np.asarray(tasks.y[order], dtype=float)
+    looks_like, chosen = suggested_family(y), checked_family(family, y)
     names = chosen_methods(methods, chosen, y)
 
     def make(name: str) -> Any:
@@ -295,7 +294,7 @@ def compare(
     if not is_named or len(set(features)) < len(features):
         features = ()  # of arrays, and of names that no frame can have
     runs = run_splits(
-        SplitRows(X, y, np.repeat(np.arange(n_tasks), size), chosen, features), names, make,
+        SplitRows(X, y, np.repeat(np.arange(len(size)), size), chosen, features), names, make,
         repeats=repeats, seed=seed, time_limit=time_limit, progress=progress,
         first=default_methods(chosen, y) if isinstance(methods, str) else names,
     )  # fmt: skip
@@ -305,20 +304,21 @@ def compare(
     made = max(counts, default=repeats if listed_runs else 0)
     entries = leaderboard(listed_runs, adaptive_methods(chosen))
     if entries:
-        is_coded = learned is not None and learned.names != learned.column_of
-        choice = recommend(entries, family=chosen, is_coded=is_coded)
+        choice = recommend(entries, family=chosen)
     else:
         choice = Recommendation(
             None, "No method completed two splits in the time limit: allow more time."
         )
+    is_coded = learned is not None and learned.names != learned.column_of
     return Comparison(
         entries, choice.method, choice.advice, sharing=choice.sharing, family=chosen.name,
         notes=(
             *_notes(family, chosen, looks_like, names, classes),
             *_absent(left_out, made, repeats, time_limit),
         ),
-        n_rows=len(y), n_tasks=n_tasks, n_features=tasks.n_features, left_out=left_out,
-        n_small_tasks=tasks.n_tasks - n_tasks, repeats=made, seed=seed,
+        python="" if choice.method is None else python_lines(choice.method, chosen, is_coded),
+        n_rows=int(size[large].sum()), n_tasks=n_tasks, n_features=tasks.n_features,
+        n_small_tasks=tasks.n_tasks - n_tasks, repeats=made, seed=seed, left_out=left_out,
     )  # fmt: skip
 
 

@@ -11,7 +11,13 @@ import numpy as np
 
 from sharedspan.diagnosis.advice import advice_on, one_row_each
 from sharedspan.diagnosis.losses import SCORES
-from sharedspan.diagnosis.misfits import Misfit, find_misfits, rows_would_tell
+from sharedspan.diagnosis.misfits import (
+    FAR,
+    FEWEST_PLACES,
+    Misfit,
+    find_misfits,
+    rows_would_tell,
+)
 from sharedspan.diagnosis.model_view import SPARE_ROWS, ModelView
 from sharedspan.diagnosis.text import count, format_number, listed, percent, short
 from sharedspan.inference.summary_markup import sections_html
@@ -138,7 +144,13 @@ class Diagnosis:
             "No task is far from what the model expects of it. The most different, judging by "
             f"their predictions, {are} {listed(parts)}, in standard deviations between tasks: "
             f"among {self.n_tasks:,} tasks the largest is about "
-            f"{format_number(_largest_by_chance(self.n_tasks), 2)} by chance."
+            f"{format_number(_largest_by_chance(self.n_tasks), 2)} by chance"
+            + (
+                f", and only a task beyond {FAR:.0f}, in robust standard deviations that include "
+                "the error of its estimate, is far."
+                if self.n_tasks >= FEWEST_PLACES
+                else "."
+            )
         )
 
     @property
@@ -207,8 +219,12 @@ class Diagnosis:
 
     @property
     def misfit_title(self) -> str:
-        """How many tasks do not fit."""
-        return f"Tasks that do not fit ({len(self.outliers):,} of {self.n_tasks:,})"
+        """How many tasks do not fit, and their share of the rows if rows were given."""
+        counts, rows = f"{len(self.outliers):,} of {self.n_tasks:,}", self.rows_per_task
+        if rows:
+            share = sum(rows.get(label, 0) for label in self.outliers) / sum(rows.values())
+            counts += f", with {percent(share)} of the rows".replace("\u00a0", " ")
+        return f"Tasks that do not fit ({counts})"
 
     def numbers(self, target: str | None = None) -> Iterator[tuple[str, str, str]]:
         """Name, value and explanation of each known number; ``target`` names the response."""

@@ -1,8 +1,8 @@
-"""Errors on held-out rows, task by task: the model against separate and pooled regressions.
+"""Errors on held-out rows, task by task: the model against simple regressions.
 
 Rows of each task are assigned to folds, and each fold is predicted by fits to the others: the model
-with its own parameters, one regression per task, and one with the same slopes for all. Errors are
-those of the family of the responses (losses.py).
+with its own parameters, one regression per task, one with the same slopes for all, and one that
+ignores the tasks. Errors are those of the family of the responses (losses.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sharedspan.diagnosis.losses import RMSE, Loss, loss_of
 from sharedspan.diagnosis.model_view import ModelView
 from sharedspan.diagnosis.text import whole
 from sharedspan.estimators import estimator_class
-from sharedspan.estimators.glm_baselines import GLMBaseline
+from sharedspan.estimators.glm_baselines import GLMBaseline, IgnoringTasks
 from sharedspan.estimators.mixed import MixedModel
 from sharedspan.estimators.preparation import for_coded_rows
 from sharedspan.progress import ProgressCallback, no_progress
@@ -46,7 +46,7 @@ class Baseline(NamedTuple):
     name: str
     verb: str  # singular or plural, as the name
     fit: str  # description of the fit
-    estimator: str  # its name in the registry, of normal responses
+    estimator: str  # its name in the registry, of normal responses, if it has one
     glm: str  # description of the fit of classes and counts
 
 
@@ -64,6 +64,13 @@ BASELINES = {
         "by pooled slopes with an intercept per task",
         "PooledRegressor",
         "by one {} regression of all tasks with an intercept per task",
+    ),
+    "ignored": Baseline(
+        "one regression of all rows",
+        "does",
+        "by one ridge regression that ignores tasks",
+        "",
+        "by one {} regression that ignores tasks",
     ),
 }
 MOST_GLMS = 2000  # tasks up to which classes and counts are regressed task by task
@@ -84,7 +91,7 @@ class ScoredRows(NamedTuple):
 
 @dataclass(frozen=True)
 class HoldoutErrors:
-    """Held-out losses; ``losses`` maps "model", "separate" and "pooled" to (T,) sums.
+    """Held-out losses; ``losses`` maps "model" and keys of BASELINES to (T,) sums.
 
     ``rows`` (T,) counts the rows held out of each task, 0 if a task has too few; ``small`` is the
     number of such tasks, and ``notes`` are the warnings of the fits. ``total`` is the sum of the
@@ -286,9 +293,13 @@ def _refits(view: ModelView) -> dict[str, Callable[[], Any]]:
     if not view.is_normal:
         if len(view.labels) <= MOST_GLMS:
             makers["separate"] = partial(GLMBaseline, view.family, per_task=True)
-        return makers | {"pooled": partial(GLMBaseline, view.family, per_task=False)}
-    for key, baseline in BASELINES.items():
-        estimator: Any = estimator_class(baseline.estimator)
+        makers["pooled"] = partial(GLMBaseline, view.family, per_task=False)
+        makers["ignored"] = lambda: IgnoringTasks(GLMBaseline(view.family, per_task=True))
+        return makers
+    for key in ("separate", "pooled"):
+        estimator: Any = estimator_class(BASELINES[key].estimator)
         if model.shares != estimator.shares:
             makers[key] = partial(estimator, fit_intercept=view.centred)
+    separate: Any = estimator_class("PerTaskRegressor")
+    makers["ignored"] = lambda: IgnoringTasks(separate(fit_intercept=view.centred))
     return makers

@@ -21,12 +21,21 @@ from sharedspan.diagnosis.compared_methods import (
     BASELINES_COMPARED,
     SIMPLEST_FIRST,
     adaptive_methods,
-    how_to_use,
+    has_intervals,
+    in_words,
 )
 from sharedspan.diagnosis.losses import Loss, loss_of
 from sharedspan.diagnosis.split_runs import Runs
 from sharedspan.diagnosis.text import count, listed
-from sharedspan.diagnosis.verdict import Gain, SharingVerdict, gain_of, sharing_verdict
+from sharedspan.diagnosis.verdict import (
+    CLOSE,
+    Gain,
+    SharingVerdict,
+    gain_between,
+    sharing_verdict,
+    unstable_words,
+    where_unstable,
+)
 from sharedspan.families import Family, Gaussian
 
 SAME = 1e-6  # difference of predictions, relative to their standard deviation, that is rounding
@@ -34,9 +43,7 @@ DIGITS = 1e-12  # the same relative to their size
 FAR_OFF = 10  # times the loss of the best method, from which a method did not generalise
 MOST_TIMES = 1000  # of the loss of the best method that are printed
 LARGE = 1e6  # from which numbers are shown with an exponent
-CLOSE = 0.1  # share of the lowest loss by which that of a preferred method may be larger
-FEW_TASKS = 0.05  # share of the tasks that make up half of the loss of an unstable method,
-FEW_OF_BEST = 0.25  # and less than this share of the loss of the best method
+NEAR = 0.1  # share of the lowest loss by which that of a recommended method may be larger
 
 
 @dataclass(frozen=True)
@@ -195,14 +202,9 @@ def _scores(run: Runs) -> dict[str, float]:
 
 
 def _unstable(losses: np.ndarray, best: np.ndarray) -> str | None:
-    """The tasks that make up most of a loss, if they are few and the best method predicts them."""
-    order = np.argsort(-losses, kind="stable")
-    n_worst = int(np.searchsorted(np.cumsum(losses[order]), losses.sum() / 2)) + 1
-    worst = order[:n_worst]
-    if n_worst > FEW_TASKS * len(losses) or best[worst].sum() > FEW_OF_BEST * best.sum():
-        return None
-    verb = "accounts" if n_worst == 1 else "account"
-    return f"{n_worst:,} of {count(len(losses), 'task')} {verb} for more than half of its error"
+    """Where most of the loss of an unstable method is."""
+    worst = where_unstable(losses, best)
+    return unstable_words(len(worst), len(losses)) if len(worst) else None
 
 
 def _equal_methods(runs: Mapping[str, Runs], adaptive: Sequence[str]) -> dict[str, str]:
@@ -237,15 +239,12 @@ class Recommendation(NamedTuple):
     sharing: SharingVerdict | None = None
 
 
-def recommend(
-    entries: Sequence[Entry], *, family: Family | None = None, is_coded: bool = False
-) -> Recommendation:
-    """The method to use: of those that tie with the best, the preferred one.
+def recommend(entries: Sequence[Entry], *, family: Family | None = None) -> Recommendation:
+    """The method to use, by the rule of the report (verdict.py).
 
-    Methods tie if the difference of their errors is not clear. The preferred one is an adaptive
-    model, or else the simplest, but none that clearly has a larger error than a baseline, or whose
-    error is larger by a tenth of the lowest, however uncertain.
-    ``is_coded`` says that columns of the table are not numbers.
+    The rule is applied to the adaptive model, or without one to the best method that is no
+    baseline. Another method is recommended only if it is clearly better than what the rule gives,
+    or if its error is lower by a tenth.
     """
     family = Gaussian() if family is None else family
     kind, adaptive = loss_of(family), adaptive_methods(family)
@@ -254,67 +253,90 @@ def recommend(
         return Recommendation(
             None, "No estimator could be fitted to this table: the reasons are above."
         )
-    # Of adaptive models that tie, the one with the lowest error, which is the first.
-    place = {e.method: max(_preference(adaptive, e.method), len(adaptive) - 1) for e in ranked}
-    tied = [e.method for e in ranked if e is ranked[0] or _gain("", e, ranked[0], kind).sign == 0]
-    verdicts = {e.method: _verdict(e, entries, kind) for e in ranked}
-    losing = [name for name, one in verdicts.items() if one is not None and one.outcome == "loss"]
-    best = tied[0]
-    near = [e.method for e in ranked if (e.difference or 0.0) <= CLOSE * abs(_loss(ranked[0]))]
-    method = min(
-        (name for name in tied if name == best or (name in near and name not in losing)),
-        key=place.__getitem__,
-    )
-    others = [name for name in tied if name != method]
-    if not others:
-        why = "clearly the lowest"
-    elif method != best:
-        reason = "it adapts to what the tasks share" if method in adaptive else "it is simpler"
-        why = f"not clearly above the lowest ({best}), and {reason}"
-    else:
-        why = f"the lowest, but not clearly below that of {listed(others)}"
-    # If a baseline is the choice, the verdict is on the method that would be preferred to it.
-    sharing = verdicts[method] or next(
-        (verdicts[name] for name in sorted(verdicts, key=place.__getitem__) if verdicts[name]), None
-    )
-    use = how_to_use(method, family, is_coded)
+    shares = [entry for entry in ranked if entry.method not in BASELINES_COMPARED]
+    lead = next((e for e in shares if e.method in adaptive), next(iter(shares), ranked[0]))
+    method, sharing = _by_the_rule(lead, entries, kind, adaptive)
+    chosen = next(entry for entry in entries if entry.method == method)
+    gains = {entry.method: _gain("", entry, chosen, kind) for entry in shares}
+    better = [e for e in shares if gains[e.method].sign > 0 or gains[e.method].share > NEAR]
+    if better and better[0] is not lead:
+        method, sharing = _by_the_rule(better[0], entries, kind, adaptive)
+    why = _why(method, ranked, kind, adaptive)
+    use = in_words(method, family)
     if sharing is None:
-        return Recommendation(method, f"Use {use}: its test error is {why}.")
-    whose = "Its test error"
-    if method not in BASELINES_COMPARED and any(
-        gain.against == "pooled" and gain.sign == 0 for gain in sharing.gains
-    ):
-        simpler = [
-            e.method
-            for kind in ("ignored", "pooled")
-            for e in entries
-            if BASELINES_COMPARED.get(e.method) == kind and (kind == "pooled" or e.method in tied)
-        ]
-        whose = f"The test error of {method}"
-        use = f"{use}, or {how_to_use(simpler[0], family, is_coded)}, which is simpler"
-    sentence = sharing.sentence(f"use {use}").replace("\u00a0", " ")  # for terminals
-    advice = f"{sentence} {whose} is {why}."
+        advice = f"Use {use}: its test error is {why}."
+    else:
+        whose = "Its test error"
+        if method not in BASELINES_COMPARED and sharing.simpler:
+            simpler = next(
+                e.method for e in entries
+                if e.rank is not None and BASELINES_COMPARED.get(e.method) == sharing.simpler
+            )  # fmt: skip
+            whose = f"The test error of {method}"
+            use = f"{use}, or {in_words(simpler, family)}, {which_is_simpler(simpler)}"
+        sentence = sharing.sentence(f"use {use}").replace("\u00a0", " ")  # for terminals
+        advice = f"{sentence} {whose} is {why}."
+    if not has_intervals(method):
+        advice += " It has no prediction intervals."
     return Recommendation(method, advice, sharing)
+
+
+def which_is_simpler(method: str) -> str:
+    """What is said of a simpler method that is as good, with what it lacks."""
+    return f"which is simpler{'' if has_intervals(method) else ' but has no prediction intervals'}"
+
+
+def _by_the_rule(
+    lead: Entry, entries: Sequence[Entry], kind: Loss, adaptive: Sequence[str]
+) -> tuple[str, SharingVerdict | None]:
+    """The method that the verdict on ``lead`` leads to, and the verdict."""
+    sharing = _verdict(lead, entries, kind)
+    if sharing is None:
+        simple = [e for e in entries if e.rank is not None and e.method in BASELINES_COMPARED]
+        gains = {e.method: _gain("", lead, e, kind) for e in simple}
+        as_good = [n for n, gain in gains.items() if gain.sign < 1 and gain.share <= CLOSE]
+        return min((*as_good, lead.method), key=partial(_preference, ())), None
+    instead = sharing.instead or (sharing.simpler if lead.method not in adaptive else "")
+    named = (e.method for e in entries if e.rank is not None)
+    return next((n for n in named if BASELINES_COMPARED.get(n) == instead), lead.method), sharing
+
+
+def _why(method: str, ranked: Sequence[Entry], kind: Loss, adaptive: Sequence[str]) -> str:
+    """How the error of a method compares with those of the others."""
+    best = ranked[0]
+    tied = [e for e in ranked if e is best or _gain("", e, best, kind).sign == 0]
+    near = [e.method for e in tied if (e.difference or 0.0) <= NEAR * abs(_loss(best))]
+    if method == best.method:
+        others = [name for name in near if name != method]
+        if len(tied) == 1:
+            return "clearly the lowest"
+        return f"the lowest{f', but not clearly below that of {listed(others)}' if others else ''}"
+    reason = ""
+    if method in adaptive:
+        reason = ", and it adapts to what the tasks share"
+    elif _preference((), method) < _preference((), best.method):
+        reason = ", and it is simpler"
+    far = "not clearly above" if method in [e.method for e in tied] else "close to"
+    return f"{far} the lowest ({best.method}){reason}"
 
 
 def _gain(against: str, entry: Entry, other: Entry, kind: Loss) -> Gain:
     """The gain of one entry against another."""
     assert entry.task_losses is not None
     assert other.task_losses is not None
-    return gain_of(against, compared(entry.task_losses, other.task_losses, kind))
+    return gain_between(against, entry.task_losses, other.task_losses, kind)
 
 
 def _verdict(entry: Entry, entries: Sequence[Entry], kind: Loss) -> SharingVerdict | None:
-    """The verdict on a method that shares; None for a baseline, and without one to compare."""
+    """The verdict on a method by its gains against simpler ones; None without one to compare."""
     if entry.method in BASELINES_COMPARED:
         return None
     gains: dict[str, Gain] = {}
     for other in entries:
         against = BASELINES_COMPARED.get(other.method)
-        if against is not None and other.rank is not None:
-            gain = _gain(against, entry, other, kind)
-            # One model of all rows is a reference: it is named only where it is better.
-            if against != "ignored" or gain.sign < 0:
-                gains.setdefault(against, gain)  # against the best of them
+        if against is not None and other.rank is not None:  # against the best of each kind
+            gains.setdefault(against, _gain(against, entry, other, kind))
+    if not gains:
+        return None
     error = "error" if kind.is_root else kind.words
-    return sharing_verdict(gains.values(), error=error) if gains else None
+    return sharing_verdict(gains.values(), error=error)

@@ -27,9 +27,11 @@ STRANGE = 4.0  # robust standard deviations from the other tasks beyond which a 
 FEWEST_PLACES = 10  # tasks
 FAR = 5.0  # robust standard deviations from the others beyond which a task's place is reported
 LEAST_PLACE = 0.1  # of the noise; a smaller spread of places would report unimportant differences
+FEWEST_ROWS = 3  # of a task whose coefficients are judged: one for its level, two for a slope
 LEAST_LEVEL = 0.05  # of the variance between tasks: the least that a task's estimated level has
 LEAST_SPREAD = 0.1  # of log variances; a smaller one would report unimportant differences
 MOST_STRANGE = 0.25  # share of tasks up to which they are reported
+MOST_ROWS = 0.5  # share of the degrees of freedom of tasks up to which their noise is reported
 CHANCE = 0.01  # probability that any task is reported by chance
 
 
@@ -44,7 +46,7 @@ class Misfit:
     task: Hashable
     what: str  # a key of REASONS
     value: float
-    typical: float  # median over the tasks
+    typical: float  # median over the tasks; for noise, over their degrees of freedom
     surprise: float  # -log10 of the p-value, or of the probability of not being an outlier
     feature: str | None = None  # whose coefficient differs most
 
@@ -74,25 +76,73 @@ def _by_probability(view: ModelView) -> Iterator[Misfit]:
         typical = 0.0
     if not (off > OFF).any():
         return
-    effects = view.span.coef * view.metric.deviation
     fits = off <= OFF if (off <= OFF).any() else np.ones(len(off), dtype=bool)
-    away = np.abs(effects - np.median(effects[fits], axis=0))
-    spread = 1.4826 * np.median(away[fits], axis=0)
-    rounding = np.sqrt(NO_VARIATION) * max(away.max(initial=0.0), np.finfo(float).tiny)
-    # Coefficients that do not vary between tasks that fit are judged by their predictions.
-    far = np.where(away > rounding, away / np.maximum(spread, rounding), 0.0)
+    slopes = _Slopes.of(view, fits)
     levels, usual = _distances_of_levels(view)
     for t in np.flatnonzero(off > OFF):
         label, surprise = view.labels[t], float(-np.log10(max(1 - off[t], 1e-16)))
-        j = int(far[t].argmax())
-        if view.off_span[t] > np.sqrt(NO_VARIATION) * max(np.linalg.norm(away[t]), levels[t]):
+        j = slopes.most_different(int(t))
+        if j is None:
+            yield Misfit(label, "level", float(levels[t]), usual, surprise)
+            continue
+        away = slopes.away[t]
+        if view.off_span[t] > np.sqrt(NO_VARIATION) * max(np.linalg.norm(away), levels[t]):
             value = float(view.off_span[t])
             yield Misfit(label, "coefficients", value, typical, surprise, view.names[j])
-        elif far[t, j]:
-            values = float(away[t, j]), float(spread[j])
-            yield Misfit(label, "slope", *values, surprise, view.names[j])
         else:
-            yield Misfit(label, "level", float(levels[t]), usual, surprise)
+            values = float(away[j]), float(slopes.spread[j])
+            yield Misfit(label, "slope", *values, surprise, view.names[j])
+
+
+@dataclass(frozen=True)
+class _Slopes:
+    """How far the slopes of tasks, per standard deviation of the feature, are from the others'.
+
+    A feature counts for a task if it varies within the task's rows, as far as these are known, and
+    a task needs FEWEST_ROWS rows: other slopes are not known from the task's own responses.
+    """
+
+    view: ModelView
+    away: np.ndarray  # (T, d) absolute differences from the medians of the other tasks
+    spread: np.ndarray  # (d,) robust standard deviations of the other tasks
+    far: np.ndarray  # (T, d) differences in standard deviations: of the others and of the estimate
+
+    @classmethod
+    def of(cls, view: ModelView, fits: np.ndarray) -> _Slopes:
+        """The slopes of all tasks, compared with those of the tasks ``fits`` (T,)."""
+        effects = view.span.coef * view.metric.deviation
+        away = np.abs(effects - np.median(effects[fits], axis=0))
+        spread = 1.4826 * np.median(away[fits], axis=0)
+        rounding = np.sqrt(NO_VARIATION) * max(away.max(initial=0.0), np.finfo(float).tiny)
+        scale = np.hypot(np.maximum(spread, rounding), _errors_of_slopes(view))
+        return cls(view, away, spread, np.where(away > rounding, away / scale, 0.0))
+
+    def most_different(self, t: int) -> int | None:
+        """The feature in which task t differs most from the others; None if it does in none."""
+        far, designs = self.far[t], self.view.designs
+        if designs is not None and designs.n[t] > 0:
+            if designs.n[t] < FEWEST_ROWS:
+                return None
+            deviation = self.view.metric.deviation
+            gram = designs.gram(t, np.where(deviation > 0, deviation, 1.0))
+            far = np.where(gram.diagonal() > NO_VARIATION * designs.n[t], far, 0.0)
+        return int(far.argmax()) if far.any() else None
+
+
+def _errors_of_slopes(view: ModelView) -> np.ndarray:
+    """Standard errors of slopes per standard deviation of the feature, (T, d) or broadcast to it.
+
+    They are those of the posterior distribution, or else those of features that vary as in all
+    tasks.
+    """
+    if isinstance(view.span.uncertainty, Posterior):
+        errors = view.span.uncertainty.coef_std[: len(view.labels)] * view.metric.deviation
+        return np.where(np.isfinite(errors), errors, 0.0)
+    errors = np.zeros((len(view.labels), 1))
+    if view.rows is not None:
+        ids, counts = view.rows.sizes
+        errors[ids, 0] = (view.noise or float(not view.is_normal)) / np.sqrt(counts)
+    return errors
 
 
 def _distances_of_levels(view: ModelView) -> tuple[np.ndarray, float]:
@@ -127,9 +177,10 @@ def _by_noise(view: ModelView) -> Iterator[Misfit]:
     if noise is None or len(noise[0]) < 3 or not view.noise:
         return
     ids, variance, degrees = noise
-    if np.median(variance) > 0:
-        chance = chi2.logsf(variance / np.median(variance) * degrees, degrees)
-        yield from _strange_tasks(view, "noise", ids, variance, chance)
+    typical = weighted_median(variance, degrees)  # of most rows, not of many tasks of few rows
+    if typical > 0:
+        chance = chi2.logsf(variance / typical * degrees, degrees)
+        yield from _strange_tasks(view, "noise", ids, variance, chance, degrees)
 
 
 def _fitted_noise(view: ModelView) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
@@ -168,11 +219,8 @@ def _by_place(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
         return
     if view.rank:
         what, places = "place", view.directions.places
-        leading = [view.directions.leading(j) for j in range(view.directions.rank)]
-        features = [view.names[each[0]] if len(each) else None for each in leading]
     elif shrunk:
         what, varying = "slope", np.flatnonzero(view.span.extra.get("slope_std", np.zeros(0)))
-        features = [view.names[j] for j in varying]
         mean = 0.0 if view.span.mean_coef is None else view.span.mean_coef
         places = ((view.span.coef - mean) * view.metric.deviation)[:, varying]
     else:
@@ -189,12 +237,13 @@ def _by_place(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
     odd = far.max(axis=1, initial=0.0) > FAR
     if odd.sum() > MOST_STRANGE * fits.sum():  # so many are a second kind of task, not outliers
         return
+    slopes = _Slopes.of(view, fits)
     for t in np.flatnonzero(odd):
-        j = int(far[t].argmax())
-        surprise = float(-norm.logsf(min(far[t, j], 1e3)) / np.log(10))
-        yield Misfit(
-            view.labels[t], what, float(away[t, j]), float(spread[j]), surprise, features[j]
-        )
+        j, feature = int(far[t].argmax()), slopes.most_different(int(t))
+        if feature is not None:
+            surprise = float(-norm.logsf(min(far[t, j], 1e3)) / np.log(10))
+            values = float(away[t, j]), float(spread[j])
+            yield Misfit(view.labels[t], what, *values, surprise, view.names[feature])
 
 
 def _by_level(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
@@ -230,24 +279,37 @@ def _by_level(view: ModelView, known: Collection[Hashable]) -> Iterator[Misfit]:
         yield Misfit(view.labels[i], "level", float(away[-1, i]), typical, surprise)
 
 
+def weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    """The median of values (n,), each counted as often as its weight (n,) says."""
+    order = np.argsort(values)
+    values, below = values[order], np.cumsum(weights[order])
+    first = int(np.searchsorted(below, below[-1] / 2))
+    last = int(np.searchsorted(below, below[-1] / 2, side="right"))
+    return float((values[first] + values[min(last, len(values) - 1)]) / 2)
+
+
 def _strange_tasks(
-    view: ModelView, what: str, tasks: np.ndarray, values: np.ndarray, chance: np.ndarray
-) -> Iterator[Misfit]:
+    view: ModelView, what: str, tasks: np.ndarray, values: np.ndarray, chance: np.ndarray,
+    weights: np.ndarray | None = None,
+) -> Iterator[Misfit]:  # fmt: skip
     """Tasks whose variances are far above the others' and, by log p-values, not due to chance.
 
     Both conditions are needed: in real tables every task fails a strict test, and among few tasks
-    one is always the largest.
+    one is always the largest. Tasks count by their ``weights`` (n,), such as numbers of rows, and
+    those that have most of the weight are not strange.
     """
     if len(values) < 3:
         return
+    weights = np.ones(len(values)) if weights is None else weights
     logs = np.log(np.maximum(values, np.finfo(float).tiny))
-    middle = np.median(logs)
-    spread = 1.4826 * np.median(np.abs(logs - middle))
+    middle = weighted_median(logs, weights)
+    spread = 1.4826 * weighted_median(np.abs(logs - middle), weights)
     far = logs - middle > STRANGE * max(spread, LEAST_SPREAD)
     far &= chance < np.log(CHANCE / len(view.labels))
-    if far.mean() > MOST_STRANGE:  # so many are a second kind of task, not outliers
+    # So many are a second kind of task, not outliers.
+    if far.mean() > MOST_STRANGE or weights[far].sum() > MOST_ROWS * weights.sum():
         return
-    typical = float(np.sqrt(np.median(values)))
+    typical = float(np.sqrt(weighted_median(values, weights)))
     for i in np.flatnonzero(far):
         surprise = float(-chance[i] / np.log(10))
         yield Misfit(view.labels[tasks[i]], what, float(np.sqrt(values[i])), typical, surprise)

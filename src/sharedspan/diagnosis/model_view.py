@@ -174,7 +174,7 @@ class ModelView(CoefficientView):
     def condition_number(self, good: np.ndarray) -> float | None:
         """Ratio of the largest to the smallest singular value within the span, over tasks ``good``.
 
-        ``good`` (T,) is a mask.
+        ``good`` (T,) is a mask. Infinite if the smallest is below the rounding of the largest.
         """
         if not self.basis.size:
             return None
@@ -182,7 +182,7 @@ class ModelView(CoefficientView):
         s = np.linalg.svd(V @ self.basis, compute_uv=False)
         if len(s) < self.basis.shape[1] or s[0] == 0:
             return None
-        return float(s[0] / s[-1]) if s[-1] > 0 else float("inf")
+        return float(s[0] / s[-1]) if s[-1] > np.finfo(float).eps * s[0] else float("inf")
 
     def span_share(self, good: np.ndarray) -> tuple[float | None, str]:
         """Share of the variation between tasks ``good`` (T,) that is in the span, and its source.

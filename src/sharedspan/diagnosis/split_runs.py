@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 
 from sharedspan.diagnosis.compared_methods import compile_kernels
-from sharedspan.diagnosis.holdout_errors import N_FOLDS, fit_and_predict, folds_of_partition
+from sharedspan.diagnosis.holdout_errors import (
+    FEWEST_ROWS,
+    N_FOLDS,
+    fit_and_predict,
+    folds_of_partition,
+)
 from sharedspan.diagnosis.losses import RMSE, Loss, loss_of, scores
 from sharedspan.estimators.base import TaskEstimator
 from sharedspan.families import Family, Gaussian
@@ -45,7 +50,7 @@ class Runs:
     means: list[np.ndarray] = field(default_factory=list)  # some of the predictions of each split
     elapsed: list[float] = field(default_factory=list)  # seconds of fits with their predictions
     kind: Loss = RMSE
-    task_losses: np.ndarray | None = None  # (T,) sums over all splits
+    task_losses: np.ndarray | None = None  # (T,) sums over all splits, without small tasks
     n_held: int = 0  # rows of all splits
 
     @property
@@ -80,10 +85,19 @@ class SplitRows:
     def held_out(self, seed: int, split: int) -> np.ndarray:
         """Whether a row is held out of a split, (n,): once in four splits.
 
-        The first four splits of seed 0 are the folds of the report.
+        The first four splits of seed 0 are the folds of the report. Rows of small tasks are always
+        fitted, and never held out.
         """
         partition, fold = divmod(split, N_FOLDS)
-        return folds_of_partition(np.bincount(self.codes), seed, partition) == fold
+        size = np.bincount(self.codes)
+        held = np.zeros(len(self.codes), dtype=bool)
+        held[self.large[self.codes]] = folds_of_partition(size[self.large], seed, partition) == fold
+        return held
+
+    @property
+    def large(self) -> np.ndarray:
+        """Whether a task (T,) has the rows that a split needs."""
+        return np.bincount(self.codes) >= FEWEST_ROWS
 
 
 def run_splits(
@@ -142,6 +156,7 @@ def add_fit(run: Runs, model: Any, rows: SplitRows, held: np.ndarray) -> None:
     run.rmse.append(rmse)
     run.kind = loss_of(rows.family)
     losses = np.bincount(rows.codes[held], run.kind.of_rows(y, means), rows.codes[-1] + 1)
+    losses = losses[rows.large]
     run.task_losses = losses if run.task_losses is None else run.task_losses + losses
     run.n_held += len(y)
     run.means.append(means[:: -(-len(means) // MOST_MEANS)].copy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,15 @@ from sharedspan.inputs.frames import (
     task_column_of,
 )
 from sharedspan.inputs.label_paths import outer_label
-from sharedspan.inputs.labels import codes_of, given_labels, written_alike
+from sharedspan.inputs.labels import codes_of, given_labels, hint_on_labels, written_alike
 from sharedspan.kernels.cpu import predict_rows
 from sharedspan.kernels.threads import over_tasks
 
 if TYPE_CHECKING:
     from sharedspan.estimators.base import TaskEstimator
 
+NOT_FITTED = "task(s) were not in the fit"
+COMPARED = 20_000  # labels of the fit that resemble an unknown one are looked for among so many
 BLOCK = 1 << 12  # rows that are converted together, if they are not rows of double precision
 ROW_COST = 4.0  # operations per number of a row, most of the time waiting for memory
 
@@ -74,10 +77,13 @@ def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray
         refuse_column_as_label(as_table(X), task)
     if unknown and "outer_tasks_" in vars(model):
         codes, unknown = codes_of_outer_groups(model, labels, codes, unknown)
-    if unknown and model.unseen == "error":
+    refuses = model.unseen == "error"
+    compares = bool(unknown) and (refuses or len(known) <= COMPARED)
+    hint = hint_on_labels(unknown, known) if compares else ""
+    if unknown and refuses:
         first = known[:1].tolist()[0]
         raise ValueError(
-            f"{len(unknown)} task(s) were not in the fit, such as {unknown[0]!r}. The model has "
+            f"{len(unknown)} {NOT_FITTED}, {hint or f'such as {unknown[0]!r}'}. The model has "
             f"{len(known)} tasks, such as {first!r}. Fit them too, adapt the model to them, or "
             "use unseen='mean' (--unseen mean) to predict them by the mean over tasks."
         )
@@ -86,6 +92,8 @@ def rows_to_predict(model: TaskEstimator, X: Any, task: Any) -> tuple[np.ndarray
             f"Task {pair[0]!r} was not in the fit, but {pair[1]!r} was, a label of another type: "
             "give labels of the same type as in the fit."
         )
+    if hint:
+        warnings.warn(f"{len(unknown)} {NOT_FITTED}, {hint}.", UserWarning, stacklevel=3)
     return features, codes
 
 

@@ -19,20 +19,32 @@ AFFIRMATIVE = ("yes", "y", "true", "t", "ja", "j", "oui", "wahr")  # they count 
 
 
 def find_classes(table: OpenTable, name: str, text: TextFormat) -> tuple[str, ...]:
-    """The two words that a column of text holds, the one that counts as 1 last; else ().
+    """The two words that a column of text or booleans holds, the one that counts as 1 last.
 
-    That is the second in their order, unless the first means yes.
+    That is the second in their order, unless the first means yes. Words that differ in case alone
+    are one word, in small letters, if there are more than two. A column of other values has no
+    classes, (). Words such as yes in a CSV file are then read as text.
     """
-    if table.types.get(name) not in TEXTS:
+    kind = table.types.get(name)
+    if kind not in (*TEXTS, "boolean"):
         return ()
-    words: list[str] = []
-    while len(words) < 3:
-        # Each search ends at the first other word, so a column of many takes no memory.
-        found = another_word(table, name, words, text)
-        if found is None:
+    kinds = {file.types[name] for file in table.files}
+    if "boolean" in kinds and table.files[0].csv is not None:
+        table.read_csv_as({name: "varchar"})
+    for fold in (False, True):
+        words: list[str] = []
+        while len(words) < 3:
+            # Each search ends at the first other word, so a column of many takes no memory.
+            found = another_word(table, name, words, text, fold)
+            if found is None:
+                break
+            words.append(found[0].lower() if fold else found[0])
+        if len(words) < 3:
             break
-        words.append(found[0])
-    return in_order(words) if are_classes(words, text, name) else ()
+    classes = in_order(words) if are_classes(words, text, name) else ()
+    if not classes and kind == "boolean":
+        table.read_csv_as({name: kind})
+    return classes
 
 
 def are_classes(words: Collection[str], text: TextFormat, name: str = "y") -> bool:
@@ -71,11 +83,18 @@ def coded_words(y: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def another_word(
-    table: OpenTable, name: str, words: Sequence[str], text: TextFormat
+    table: OpenTable, name: str, words: Sequence[str], text: TextFormat, fold: bool = False
 ) -> tuple[str, str] | None:
-    """A value of a column that is neither missing nor one of the words, and its file."""
-    known = ", ".join(map(literal, ["", *text.na_values, *words]))
-    found = table.value_where(name, f"trim(value) NOT IN ({known})")
+    """A value of a column that is neither missing nor one of the words, and its file.
+
+    ``fold`` is whether words that differ in case alone are the same.
+    """
+    missing = ", ".join(map(literal, ["", *text.na_values]))
+    condition = f"trim(value) NOT IN ({missing})"
+    if words:
+        known = ", ".join(_folded(literal(word), fold) for word in words)
+        condition += f" AND {_folded('trim(value)', fold)} NOT IN ({known})"
+    found = table.value_where(name, condition)
     return None if found is None else (found[0].strip(" "), found[1])
 
 
@@ -83,7 +102,7 @@ def require_classes(
     table: OpenTable, name: str, classes: tuple[str, ...], text: TextFormat
 ) -> None:
     """Raise if the target of an earlier fit holds another word than its classes."""
-    odd = another_word(table, name, classes, text)
+    odd = another_word(table, name, classes, text, _may_fold(classes))
     if odd is not None:
         first, second = classes
         raise ValueError(
@@ -94,9 +113,19 @@ def require_classes(
 
 def class_sql(name: str, classes: tuple[str, ...]) -> str:
     """SQL of 1 for the second class, 0 for the first and NULL for a missing value."""
-    word = f"trim(CAST({quoted(name)} AS VARCHAR))"
-    first, second = map(literal, classes)
+    fold = _may_fold(classes)
+    word = _folded(f"trim(CAST({quoted(name)} AS VARCHAR))", fold)
+    first, second = (_folded(literal(each), fold) for each in classes)
     return f"CASE {word} WHEN {second} THEN 1 WHEN {first} THEN 0 END"
+
+
+def _may_fold(classes: Sequence[str]) -> bool:
+    """Whether two classes differ in more than case, so that the case of a word does not matter."""
+    return classes[0].casefold() != classes[1].casefold()
+
+
+def _folded(sql: str, fold: bool) -> str:
+    return f"lower({sql})" if fold else sql
 
 
 def counted(classes: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count, repeat
 from typing import Any
@@ -343,8 +343,30 @@ def written_alike(unknown: list[Any], known: np.ndarray) -> tuple[Any, Any] | No
     if known.dtype.kind != "O" and {type(label) for label in unknown} <= {type(known[0].item())}:
         return None
     written = {_as_digits(label): label for label in _as_python(known)}
-    texts = {label: _as_digits(label) for label in unknown}
-    return next(((label, written[text]) for label, text in texts.items() if text in written), None)
+    for label in unknown:
+        alike = written.get(_as_digits(label))
+        if alike is not None and type(alike) is not type(label):
+            return label, alike
+    return None
+
+
+def hint_on_labels(unknown: Iterable[Any], known: np.ndarray) -> str:
+    """What to do about unknown labels that are known but for zeros, spaces or case; else "".
+
+    It continues a sentence about the unknown labels.
+    """
+    if known.dtype.kind not in "OUT":
+        return ""
+    written = {_plainly(label): label for label in _as_python(known) if isinstance(label, str)}
+    for label in unknown:
+        if isinstance(label, str) and (alike := written.get(_plainly(label))) is not None:
+            return f"such as {label!r}, where the fit had {alike!r}: write the labels as in the fit"
+    return ""
+
+
+def _plainly(label: str) -> str:
+    """A label without leading zeros, repeated spaces and capitals."""
+    return " ".join(label.split()).casefold().lstrip("0") or "0"
 
 
 def _as_digits(label: Any) -> str:

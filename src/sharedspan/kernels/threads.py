@@ -157,16 +157,14 @@ def wide_product(A: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 def tall_triangle(W: np.ndarray) -> np.ndarray:
     """L (k, r), lower triangular, with LL' = WW' for W (k, T) with many tasks, by QR."""
-    from scipy.linalg.lapack import dgeqrf
-
     k, T = W.shape
     bounds = np.linspace(0, T, max(T // QR_TASKS, 1) + 1).astype(int)
     parts: list[Any] = [None] * (len(bounds) - 1)
 
     def work(first: int, last: int) -> None:
         for i in range(first, last):
-            # Much faster than NumPy's for few columns, and it, too, releases the interpreter lock.
-            parts[i] = np.triu(dgeqrf(W[:, bounds[i] : bounds[i + 1]].T)[0][:k])
+            # Not by SciPy's LAPACK: it waits forever for memory if there is none.
+            parts[i] = np.linalg.qr(W[:, bounds[i] : bounds[i + 1]].T, mode="r")
 
     over_tasks(work, len(parts), 20.0 * T * k)
     triangle: np.ndarray = np.linalg.qr(np.concatenate(parts), mode="r")  # type: ignore[assignment]

@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from sharedspan.diagnosis.calibration import INTERVAL_LEVELS
-from sharedspan.diagnosis.compared_methods import POOLED, SEPARATE, how_to_use
+from sharedspan.diagnosis.compared_methods import (
+    IGNORED,
+    POOLED,
+    SEPARATE,
+    has_intervals,
+    in_words,
+)
 from sharedspan.diagnosis.holdout_errors import BASELINES
+from sharedspan.diagnosis.leaderboard import which_is_simpler
 from sharedspan.diagnosis.text import change, listed, percent, short
-from sharedspan.diagnosis.verdict import SharingVerdict, sharing_verdict
+from sharedspan.diagnosis.verdict import (
+    SharingVerdict,
+    sharing_verdict,
+    unstable_words,
+    where_unstable,
+)
+from sharedspan.estimators import ESTIMATORS
 from sharedspan.families import Counts
 from sharedspan.report.facts import Facts
 
 LEVEL = 0.95
 FAR_FROM_LEVEL = 0.03  # difference of a coverage from its level that is worth a sentence
+NO_INTERVALS = ", which has no prediction intervals"
 FEWEST_COVERED = 200  # rows that this takes
 
 
@@ -36,9 +52,11 @@ def headline(facts: Facts) -> Headline:
     verdict = _verdict(facts)
     if verdict is None:
         return Headline("unknown", "There is no simpler model to compare this one with.")
-    statement = verdict.statement
+    said = verdict.sentence(_what_to_do(facts, verdict))
     if facts.view.model.shares == "nothing":
-        statement = statement.replace("Sharing", "One model per task", 1)
+        said = said.replace("Sharing", "One model per task", 1)
+    if where := _unstable(facts):
+        said = f"{said} This model is unstable on these rows: {where}."
     bounds = [
         f"{change(one.low)} to {change(one.high)} against {facts.simpler[name]}"
         for name in (gain.against for gain in verdict.gains)
@@ -46,8 +64,7 @@ def headline(facts: Facts) -> Headline:
     ]
     basis = "Measured on rows held out of the fit"
     basis += f"; 95\u00a0% intervals of the change: {listed(bounds)}." if bounds else "."
-    then = _what_to_do(facts, verdict)
-    return Headline(verdict.outcome, f"{statement}: {then}.", basis)
+    return Headline(verdict.outcome, said, basis)
 
 
 def _verdict(facts: Facts) -> SharingVerdict | None:
@@ -60,27 +77,45 @@ def _verdict(facts: Facts) -> SharingVerdict | None:
     )
 
 
+def _unstable(facts: Facts) -> str:
+    """The few tasks with most of the error of an unstable model, by name; empty if it is not."""
+    errors = facts.errors
+    assert errors is not None
+    held = np.flatnonzero(errors.rows > 0)
+    best = errors.losses[min(errors.losses, key=errors.error)]
+    worst = where_unstable(errors.losses["model"][held], best[held])
+    if not len(worst):
+        return ""
+    names = listed([short(facts.view.labels[held[t]]) for t in worst], 3)
+    return f"{unstable_words(len(worst), len(held))} ({names})"
+
+
 def _what_to_do(facts: Facts, verdict: SharingVerdict) -> str:
     """What follows from the verdict, without a full stop."""
-    even = [gain.against for gain in verdict.gains if gain.sign == 0]
-    if verdict.outcome == "loss":
-        assert facts.errors is not None
-        losing = [gain.against for gain in verdict.gains if gain.sign < 0]
-        return _use(facts, min(losing, key=facts.errors.error))
-    if "pooled" not in even:
+    if verdict.instead:
+        lacks = "" if has_intervals(_method(facts, verdict.instead)) else NO_INTERVALS
+        return f"use {_named(facts, verdict.instead)}{lacks}"
+    if not verdict.simpler:
         return "keep this model"
-    simpler = f"{_use(facts, 'pooled')}, which is simpler"
-    if verdict.outcome == "even" and not facts.view.is_population:
-        return simpler
-    return f"keep this model, or {simpler}"
+    simpler = _named(facts, verdict.simpler)
+    simpler = f"use {simpler}, {which_is_simpler(_method(facts, verdict.simpler))}"
+    return f"keep this model, or {simpler}" if facts.view.is_population else simpler
 
 
-def _use(facts: Facts, baseline: str) -> str:
-    """How to fit a simpler model."""
+def _method(facts: Facts, baseline: str) -> str:
+    """The method of a comparison that is this simple model."""
+    if baseline == "ignored":
+        return IGNORED
     if facts.view.is_normal:
-        return f"use {BASELINES[baseline].estimator} (--estimator {BASELINES[baseline].estimator})"
-    method = POOLED if baseline == "pooled" else SEPARATE
-    return f"use {how_to_use(method, facts.view.family, is_coded=facts.columns is not None)}"
+        return BASELINES[baseline].estimator
+    return POOLED if baseline == "pooled" else SEPARATE
+
+
+def _named(facts: Facts, baseline: str) -> str:
+    """What a simple model is called, with its option on the command line if it has one."""
+    method = _method(facts, baseline)
+    option = f" (--estimator {method})" if method in ESTIMATORS else ""
+    return f"{in_words(method, facts.view.family)}{option}"
 
 
 def advice(facts: Facts) -> Iterator[str]:
