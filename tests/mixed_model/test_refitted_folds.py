@@ -5,7 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 import sharedspan as ss
+from sharedspan.estimators import mixed
 from sharedspan.inputs.rows import validate_rows
+from sharedspan.mixed_model import held_out, refitted_folds
 from sharedspan.mixed_model.held_out import HeldOutRows
 from sharedspan.mixed_model.likelihood import MixedTasks
 from sharedspan.mixed_model.optimize import CovarianceOptimizer
@@ -94,3 +96,26 @@ def test_with_few_tasks_the_rank_costs_little_though_it_is_not_known(d, T, k, n,
         for model in models
     )
     assert ours <= 1.15 * known
+
+
+def test_far_richer_fits_are_not_judged_as_known_where_rows_are_few(monkeypatch):
+    """Refits would judge them, but are left out where they take too long."""
+    judged = []
+
+    def select(rows, models):
+        judged.extend(models)
+        return held_out.select_by_rows(rows, models)
+
+    monkeypatch.setattr(mixed, "select_by_rows", select)
+    monkeypatch.setattr(refitted_folds, "MOST_WORK", 0.0)
+    monkeypatch.setattr(refitted_folds, "LARGEST_GAP", 10.0)
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(20), 12)
+    X = rng.standard_normal((240, 14))
+    V = rng.standard_normal(14) + 0.5 * rng.standard_normal((20, 2)) @ rng.standard_normal((2, 14))
+    y = np.einsum("ij,ij->i", X, V[task]) + 2 * rng.standard_normal(240)
+    ss.AdaptiveSpanRegressor().fit(X, y, task=task)
+    assert any(fit.penalty < model.fit.penalty for model in judged for fit in model.rivals)
+    for model in judged:
+        for fit in model.rivals:
+            assert fit.penalty <= model.fit.penalty or fit.score > model.fit.score - 10.0
