@@ -124,7 +124,7 @@ def has_intervals(name: str) -> bool:
     return estimator.has_intervals
 
 
-def in_words(name: str, family: Family) -> str:
+def method_in_words(name: str, family: Family) -> str:
     """A method in a sentence: the name of an estimator, or what a baseline without one does."""
     if name not in DEFAULT_GLMS:
         return name

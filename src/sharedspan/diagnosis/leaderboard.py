@@ -22,7 +22,7 @@ from sharedspan.diagnosis.compared_methods import (
     SIMPLEST_FIRST,
     adaptive_methods,
     has_intervals,
-    in_words,
+    method_in_words,
 )
 from sharedspan.diagnosis.losses import Loss, loss_of
 from sharedspan.diagnosis.split_runs import Runs
@@ -262,7 +262,7 @@ def recommend(entries: Sequence[Entry], *, family: Family | None = None) -> Reco
     if better and better[0] is not lead:
         method, sharing = _by_the_rule(better[0], entries, kind, adaptive)
     why = _why(method, ranked, kind, adaptive)
-    use = in_words(method, family)
+    use = method_in_words(method, family)
     if sharing is None:
         advice = f"Use {use}: its test error is {why}."
     else:
@@ -273,7 +273,7 @@ def recommend(entries: Sequence[Entry], *, family: Family | None = None) -> Reco
                 if e.rank is not None and BASELINES_COMPARED.get(e.method) == sharing.simpler
             )  # fmt: skip
             whose = f"The test error of {method}"
-            use = f"{use}, or {in_words(simpler, family)}, {which_is_simpler(simpler)}"
+            use = f"{use}, or {method_in_words(simpler, family)}, {which_is_simpler(simpler)}"
         sentence = sharing.sentence(f"use {use}").replace("\u00a0", " ")  # for terminals
         advice = f"{sentence} {whose} is {why}."
     if not has_intervals(method):

@@ -13,7 +13,7 @@ from sharedspan.diagnosis.compared_methods import (
     POOLED,
     SEPARATE,
     has_intervals,
-    in_words,
+    method_in_words,
 )
 from sharedspan.diagnosis.holdout_errors import BASELINES
 from sharedspan.diagnosis.leaderboard import which_is_simpler
@@ -115,7 +115,7 @@ def _named(facts: Facts, baseline: str) -> str:
     """What a simple model is called, with its option on the command line if it has one."""
     method = _method(facts, baseline)
     option = f" (--estimator {method})" if method in ESTIMATORS else ""
-    return f"{in_words(method, facts.view.family)}{option}"
+    return f"{method_in_words(method, facts.view.family)}{option}"
 
 
 def advice(facts: Facts) -> Iterator[str]:
