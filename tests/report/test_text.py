@@ -213,6 +213,15 @@ def test_levels_are_predictions_at_the_average_of_the_rows(kind, page_of):
     assert ("slopes" in page.data["plots"]) is (kind == "PerTask")
 
 
+def test_tasks_that_do_not_differ_at_all_are_said_to_be_alike(page_of):
+    rng = np.random.default_rng(0)
+    X, task = rng.standard_normal((600, 3)), np.repeat(np.arange(30), 20)
+    model = ss.AdaptiveSpanRegressor(slopes="zero", rank=0).fit(X, X.sum(axis=1) + 1, task=task)
+    head = page_of(model)["head"]
+    assert "the same slopes and the same intercept" in head
+    assert "differ only in their intercepts" not in head
+
+
 def test_a_model_without_a_span_shows_the_slopes_that_vary_most(page_of):
     X, y, task = rows_of(n_features=12, rank=12, n_samples=60)
     X = X * np.where(np.arange(12) == 5, 1e-3, 1.0)  # its coefficients are large, its effect not

@@ -299,7 +299,10 @@ def _advice_on_equal_slopes(view: ModelView, worse: Collection[str]) -> Iterator
     if view.is_population and view.noise and level < NEGLIGIBLE * view.noise**2:
         yield "The tasks hardly differ, neither in their slopes nor in their level."
     elif view.is_population or not _is_like_pooled(view):
-        yield "The slopes hardly vary between tasks: what differs is their level."
+        yield (
+            "Compared with the noise, the slopes hardly vary between tasks: what differs is "
+            "mostly their level."
+        )
     elif "pooled" not in worse:
         yield (
             "The slopes hardly vary between tasks: PooledRegressor, with one slope vector for "

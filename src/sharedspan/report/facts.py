@@ -155,6 +155,12 @@ class Facts:
         same = float(np.ptp(coef, axis=0).max()) <= SAME * float(np.abs(coef).max())
         return len(coef) > 1 and same
 
+    @cached_property
+    def same_levels(self) -> bool:
+        """Whether all tasks have the same intercepts."""
+        level = self.view.span.intercept
+        return float(np.ptp(level)) <= SAME * float(np.abs(level).max())
+
     def separate_spectrum(self) -> np.ndarray | None:
         """Singular values of separate regressions of the same rows, by their predictions."""
         rows, metric = self.view.rows, self.view.metric

@@ -36,6 +36,8 @@ def summary(facts: Facts) -> Iterator[str]:
         )
     elif facts.nothing_to_predict:
         yield facts.no_errors
+    elif facts.same_slopes and facts.same_levels:
+        yield "All tasks have the same slopes and the same intercept."
     elif facts.same_slopes:
         yield "All tasks have the same slopes, and differ only in their intercepts."
     elif facts.view.model.shares == "prior":
