@@ -300,8 +300,8 @@ def _advice_on_equal_slopes(view: ModelView, worse: Collection[str]) -> Iterator
         yield "The tasks hardly differ, neither in their slopes nor in their level."
     elif view.is_population or not _is_like_pooled(view):
         yield (
-            "Compared with the noise, the slopes hardly vary between tasks: what differs is "
-            "mostly their level."
+            "Compared with the noise, the slopes hardly vary between tasks: what differs is their "
+            "level."
         )
     elif "pooled" not in worse:
         yield (
