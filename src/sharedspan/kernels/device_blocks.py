@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from sharedspan.kernels.cpu import packed_size
-from sharedspan.kernels.device_matrix import free_memory, out_of_memory, taking
+from sharedspan.kernels.device_matrix import empty_pinned, free_memory, out_of_memory, taking
 
 SHARE_OF_FREE_MEMORY = 0.8
 NUMBERS_PER_TASK = 64  # float64 numbers per task, reserved for W, its gradients and their sums
@@ -239,7 +239,4 @@ def _empty(
     """Zeros, because padding may be read; in pinned host memory if the system allows it."""
     if not pinned:
         return torch.zeros(shape, dtype=dtype, device=device)
-    try:
-        return torch.zeros(shape, dtype=dtype, device=device, pin_memory=True)
-    except RuntimeError:  # beyond the system's limit of locked memory: copies are slower then
-        return torch.zeros(shape, dtype=dtype, device=device)
+    return empty_pinned(shape, dtype, True).zero_()

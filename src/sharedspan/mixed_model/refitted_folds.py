@@ -57,7 +57,7 @@ def is_cheap(model: SelectedModel) -> bool:
 
 
 def must_trust_evidence(model: SelectedModel) -> bool:
-    """Whether a fit has too many directions to be judged as known, and fits are not repeated."""
+    """Whether rows are too few to take the directions as known, and refits too costly to tell."""
     largest = max(covariance_parameters(model, fit) for fit in (model.fit, *model.rivals))
     return not is_cheap(model) and float(model.tasks.n.sum()) < FEWEST_FOR_DIRECTIONS * largest
 
